@@ -1,4 +1,4 @@
-"""Builds sessions as the settings and a caller's options say; the only module that knows every part."""
+"""Builds sessions from the settings and a caller's options; the only module that knows every part."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Builder:
         *,
         store: SessionStore,
         options: setup.SessionOptions = setup.SessionOptions(),
-        can_ask: bool = False,  # somebody answers questions
+        can_ask: bool = False,  # somebody can answer questions
         is_interactive: bool = False,  # a person is at a screen
         goes_on: bool = False,  # an answer that breaks off is continued once
         owns_store: bool = True,
@@ -111,7 +111,7 @@ class Builder:
         state = restore_state(AgentState(model=ModelChoice(name=""), mode=mode, rules=rules, budgets=budgets), entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
-            state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
+            state.conversation.queue.follow_ups.clear()  # only a person may start messages that waited in the log
         info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
         self.models.provider(state.model.name)
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
@@ -122,11 +122,11 @@ class Builder:
         checkpoints = make_checkpoints(
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
-        # With the files of a client, unsaved changes in its editor are saved before a call edits their file.
+        # With a client's files, unsaved changes in its editor are saved before a call edits that file.
         calls.recording.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))
         session = Session(state, runtime, can_ask=self._can_ask)
-        watch.paid = session.record_cost  # of summaries; only now, because the session is made with the watch
+        watch.paid = session.record_cost  # for summaries; set here, because the session is made after the watch
         self._export.follow(session)
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
@@ -141,7 +141,7 @@ class Builder:
         return session
 
     def model_of(self, conversation: Conversation) -> str:
-        """Return the model of a stored conversation; empty for a new one, and where a flag names another."""
+        """Return the model of a stored conversation; "" for a new one, or if a flag names a model."""
         is_named_by_flag = any(layer.holds("provider.model") for layer in self.config.layers[-1:])  # flags come last
         return "" if is_named_by_flag else chosen_model(conversation)
 
@@ -188,9 +188,9 @@ class Builder:
 
     @cached_property
     def servers(self) -> Servers | None:
-        """The MCP servers that are configured; None without one, and then nothing of them is imported."""
+        """The configured MCP servers; None if there are none, and then their modules are not imported."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project has a file of its own
+        has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project may have a file of its own
         may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
         plugins = self.plugins.with_servers() if settings.mcp.enabled and not mcp.is_strict else ()
         if not (may_have or plugins or mcp.files or mcp.servers or mcp.clients):
@@ -201,7 +201,7 @@ class Builder:
         specs = server_specs(
             config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=is_strict, plugins=plugins
         )
-        # A list of tools without one of a server hides all servers.
+        # If `tools.only` names no tool of a server, no servers are needed.
         is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
         if not is_wanted or not (specs or mcp.clients):
             return None
@@ -211,14 +211,14 @@ class Builder:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
 
     def _attach_servers(self, session: Session) -> None:
-        """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
+        """Let a session use the MCP servers. They connect now if somebody can answer questions, else at a call."""
         if (servers := self.servers) is not None:
             servers.attach(session, can_skip=self._is_interactive)
             if self._can_ask:
                 servers.start()
 
     def _attach_skills_and_agents(self, session: Session, entries: Sequence[Entry]) -> None:
-        """Let a session use skills and subagents, which are loaded when one is used, or was active before."""
+        """Let a session use skills and subagents. They are loaded at first use, or now if a skill was active before."""
         calls = session.runtime.calls
         self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
@@ -234,7 +234,7 @@ class Builder:
 
             hooks.session.transcript = HookTranscript(session).path
             await attach_hooks(session, hooks)
-            hooks.session.ask = make_ask(session.runtime.calls)  # now: no front end listened that could put a question
+            hooks.session.ask = make_ask(session.runtime.calls)  # set last: while hooks began, nobody could answer
 
     def _subagents(self, session: Session) -> Subagents:
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
@@ -251,7 +251,7 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that keeps a conversation within its model's window, and let the session recall the rest."""
+        """Return the watch that keeps a conversation within its model's window, and make the whole log searchable."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def opening_reminders(info: ModelInfo) -> Sequence[User]:
@@ -310,7 +310,7 @@ class Builder:
         return self._with_servers(setup.named_tools(self.config, self._all_tools))
 
     def offered_tools(self) -> ToolRegistry:
-        """Return the tools of `tool_registry` that can work here: without a provider a search could only fail."""
+        """Return the tools of `tool_registry` that can work here: without a key a web search could only fail."""
         tools = setup.named_tools(self.config, self._all_tools)
         left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
         if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
@@ -336,7 +336,7 @@ class Builder:
         return self._workspaces.make("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
-        """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold."""
+        """Return the rules of the settings and lasting grants. Raises `ConfigError` for one that can never apply."""
         return setup.configured_rules(
             self.config,
             self._grants,
@@ -357,12 +357,12 @@ class Builder:
         settings, name = self.config.settings.provider, state.model.name
         if resolve := self._options.parts.resolve:
             return await call_resolver(resolve, state, self._provider_of, settings.fallback_model)
-        if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # that one stands in
+        if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # a fallback stays
             name = settings.plan_model
         return self._provider_of(name)
 
     async def _small_model(self, state: AgentState, name: str = "") -> tuple[Provider, ModelInfo]:
-        """Return the model of that name, else the small one of the session's provider. Raises `UsageError`."""
+        """Return the named model, or else the small one of the session's provider. Raises `UsageError`."""
         if self._options.parts.resolve and not name:
             return await self._resolve(state)
         current = state.model.name
@@ -377,8 +377,8 @@ class Builder:
         await self.models.aclose()
         if self._owns_store:
             await self.store.close()
-        if "servers" in self.__dict__ and self.servers is not None:  # they were looked for, and there are some
+        if "servers" in self.__dict__ and self.servers is not None:  # the cached property was read before
             await self.servers.aclose(for_good=for_good)
-        with suppress(OSError):  # a full disk is reported by whatever writes there next
+        with suppress(OSError):  # the next write reports a full disk
             await asyncio.to_thread(self._data.clean_when_due)
         await self._export.aclose()

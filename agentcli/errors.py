@@ -29,7 +29,7 @@ class AgentcliError(Exception):
 
 
 class UserError(AgentcliError):
-    """The person can mend this; the message says how."""
+    """The person can fix this; the message says how."""
 
     exit_code = 1
 
@@ -49,7 +49,7 @@ class NoModel(UsageError):
 
 
 class NoKey(UsageError):
-    """A provider's key is not there; `provider` is its name, `variable` where the key is looked for."""
+    """The key of `provider` is missing; `variable` is the environment variable for it."""
 
     def __init__(self, provider: str, variable: str) -> None:
         super().__init__(f"{provider} needs an API key. Set {variable}, or save one with agentcli login {provider}.")
@@ -80,7 +80,7 @@ class NoSession(StorageError):
 
 
 class AmbiguousSession(StorageError):
-    """Several sessions begin with what was given as an id, or have it as their name."""
+    """Several sessions have the given name, or ids that begin with it."""
 
 
 class SessionInUse(StorageError):
@@ -101,10 +101,10 @@ class StreamMoved(StorageError):
 
 
 class ToolError(AgentcliError):
-    """A tool could not do what was asked; the message says what to do instead, `line` is what the model reads.
+    """A call of a tool failed; the message says what to do instead, and `line` is the text for the model.
 
-    `code` is finer than `kind` where there is something finer (`ENOENT`, `404`), else the same. `partial` is what the
-    tool had by then. `retry_after` is in seconds, as a server asked for it.
+    `code` is more specific than `kind` if possible (`ENOENT`, `404`), or else the same. `partial` is the tool's output
+    before the failure. `retry_after` is the wait in seconds that a server asked for.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ToolError(AgentcliError):
 
 
 class Declined(ToolError):
-    """The person said no to the call, and perhaps why."""
+    """The person declined the call, perhaps with a comment."""
 
     def __init__(self, comment: str = "") -> None:
         reason = f" They said: {comment}" if comment else ""
@@ -144,7 +144,7 @@ class Declined(ToolError):
         self.answer = f"declined: {comment}" if comment else "declined"
 
 
-# Errors that are the same at the next attempt; all others may pass.
+# Errors that would be the same at the next attempt; all others may pass.
 _LASTING: dict[int, ToolErrorKind] = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission_denied"),
     **dict.fromkeys((errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR), "invalid_parameters"),
@@ -180,8 +180,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
     """Return the known name that is nearly `name`, or an empty string; a higher `cutoff` is stricter."""
-    import difflib  # 5 ms that a start without a mistake need not wait for
+    import difflib  # imported late: it takes 5 ms, and most starts have no mistake
 
-    by_small_letters = {one.lower(): one for one in known}
-    matches = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=cutoff)
-    return by_small_letters[matches[0]] if matches else ""
+    by_lower_case = {one.lower(): one for one in known}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=cutoff)
+    return by_lower_case[matches[0]] if matches else ""

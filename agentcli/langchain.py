@@ -1,4 +1,4 @@
-"""Joins agentcli and LangChain (the extra `langchain`): messages both ways, tools, and a chat model as a provider."""
+"""Connects agentcli and LangChain (extra `langchain`): messages both ways, tools, and a chat model as a provider."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -22,7 +22,7 @@ from agentcli.llm.messages import (  # isort: skip
     Base64Source, Block, Document, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage,
 )  # fmt: skip
 
-_CUT = ("length", "max_tokens", "MAX_TOKENS")  # reasons by which services say that a reply was cut
+_CUT = ("length", "max_tokens", "MAX_TOKENS")  # finish reasons of services for a reply that was cut
 
 
 def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseMessage]:
@@ -40,9 +40,9 @@ def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseM
 
 
 def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message, ...]]:
-    """Return the system text, and LangChain's messages as ours. Raises `UsageError` for content that has no form here.
+    """Return the system text, and LangChain's messages as ours. Raises `UsageError` for content of other kinds.
 
-    Neighbours of one role are joined, because all results of a reply must be in the next message.
+    Consecutive messages of one role are joined, because all results of a reply must be in the next message.
     """
     system: list[str] = []
     converted: list[Message] = []
@@ -91,7 +91,7 @@ def _content(blocks: Sequence[Text | Image | Document]) -> Any:
 
 
 def _blocks(message: BaseMessage) -> Iterator[Text | Image | Document]:
-    for part in message.content_blocks:  # LangChain's standard form of all others
+    for part in message.content_blocks:  # LangChain's standard form, whatever the service
         match part:
             case {"type": "text", "text": str(text)}:
                 yield Text(text)
@@ -110,7 +110,7 @@ def _use(call: Any, number: int) -> ToolUse:
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
     """Return the agent's tools for LangChain, or those that are named. The agent's permissions apply to their calls.
 
-    They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error has
+    The tools are asynchronous. Called with a model's `ToolCall`, they return a `ToolMessage` with its id; an error has
     the status "error". Raises `UsageError` for a name that no tool has.
     """
     chosen = (await agent.session()).runtime.calls.tools.clone(only=names)
@@ -119,7 +119,7 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
     async def call(**arguments: Any) -> tuple[Any, Any]:
-        given = {name: value for name, value in arguments.items() if value is not None}  # None: it was left out
+        given = {name: value for name, value in arguments.items() if value is not None}  # None: the model left it out
         finished = await agent.call_tool(spec.name, given)
         content = _tool_message(finished.result).content
         if finished.result.is_error:
@@ -178,7 +178,7 @@ class LangChainProvider(BaseProvider):
 
 def _done(whole: AIMessageChunk, model: str) -> Done:
     calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]
-    calls += [  # arguments that are no JSON
+    calls += [  # with arguments that are not JSON
         ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)
     ]

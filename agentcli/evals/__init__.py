@@ -1,4 +1,4 @@
-"""Measures how well a model does tasks with this program.
+"""Measures how well a model does tasks with agentcli.
 
-`runs` has an engine of `attempt` try each `task`; `store` keeps the outcomes, `report` shows them.
+`runs` lets an engine of `attempt` try each `task`; `store` stores the outcomes, `report` shows them.
 """

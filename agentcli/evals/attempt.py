@@ -1,4 +1,4 @@
-"""Lets an agent attempt a task, confined, in a fresh copy with a home of its own, and checks the result.
+"""Lets an agent attempt a task in a sandbox, in a fresh copy with a home of its own, and checks the result.
 
 Attempts are made in this process or on a Ray cluster (https://docs.ray.io/en/latest/ray-core/tasks.html).
 """
@@ -47,10 +47,10 @@ from agentcli.setup.options import AddedDefinitions, SessionOptions
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants
 
-# Only these settings of the person count, which say how models are reached. All else would make results depend on them.
+# Only these settings of the person apply, most of which define how to reach models. Others would change the results.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
 _FROM_TASK = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
-# Errors that say nothing about the agent.
+# Types of errors that say nothing about the agent.
 _FAILURES = frozenset(
     "AuthError BillingError ModelNotFound RateLimit Overloaded ServerError Timeout ConnectionFailed NoKey "
     "StorageError".split()
@@ -65,7 +65,7 @@ class LocalEngine:
     def __init__(self, person: Config, variant: Variant) -> None:
         self._person = person
         self._variant = variant
-        self._models = Models(person)  # shared, so that all use one connection, and one server of the embedded model
+        self._models = Models(person)  # shared, so that all attempts use one connection, and one embedded model
 
     async def aclose(self) -> None:
         await self._models.aclose()
@@ -117,7 +117,7 @@ class LocalEngine:
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        masked = [str(BUNDLED), str(task.folder.parent)]  # the agent must not see checks and solutions
+        masked = [str(BUNDLED), str(task.folder.parent)]  # the agent must not see the checks and solutions
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
@@ -141,7 +141,7 @@ class LocalEngine:
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         bare = Plugins(config=config, is_bare=True, on_notice=lambda text: None)
-        builder.hooks = Hooks(bare, builder.programs)  # none: a copy's hooks would not be confined
+        builder.hooks = Hooks(bare, builder.programs)  # none: a copy's hooks would run outside the sandbox
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
             try:
@@ -169,14 +169,14 @@ class LocalEngine:
 
 
 def person_settings(person: Config) -> dict[str, Any]:
-    """Return the person's settings that count, nested like config.toml."""
+    """Return the person's settings that apply to attempts, nested like config.toml."""
     return {key: msgspec.to_builtins(getattr(person.settings, key)) for key in _FROM_PERSON}
 
 
 async def _answer_prompts(
     session: Session, task: Task, limit_s: float, *, is_small: bool
 ) -> tuple[list[Done | TurnFailed], bool]:
-    """Return the ends of the turns, and True if the time ran out. A turn that failed or met a limit is the last."""
+    """Return the ends of the turns, and True if the time ran out. No prompt follows a failed turn or a met limit."""
     ends: list[Done | TurnFailed] = []
     try:
         async with asyncio.timeout(limit_s):
@@ -198,7 +198,7 @@ async def _answer_prompts(
 
 
 def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the attempt's end, its error, and the same error as a failure if it says nothing about the agent."""
+    """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent."""
     match last:
         case None:
             return "error", "", ""
@@ -225,11 +225,11 @@ def _copy_start(task: Task, work: Path) -> None:
     _git(task, ["init", "--quiet", "--template=", str(work)])  # the empty template keeps the person's hooks out
     _git(task, [*in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit])
     _git(task, [*in_copy, "checkout", "--quiet", "-B", "main", commit])
-    (work / ".git" / "FETCH_HEAD").unlink()  # it names the clone
+    (work / ".git" / "FETCH_HEAD").unlink()  # it has the path of the clone
 
 
 def _git(task: Task, arguments: Sequence[str]) -> str:
-    """Run git, apart from any repository that the caller is in, and without hooks or work that outlasts it."""
+    """Run git independently of a repository around the caller, without hooks and background maintenance."""
     settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
     environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
     command, nothing = ["git", *settings, *arguments], subprocess.DEVNULL
@@ -241,24 +241,24 @@ def _git(task: Task, arguments: Sequence[str]) -> str:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed afterwards; its path has no symbolic links, as the sandbox needs it."""
+    """Make a folder that is removed afterwards; its path has no symbolic links, as the sandbox requires."""
     folder = Path(mkdtemp(prefix="agentcli-eval-", dir=os.path.realpath(gettempdir())))
     try:
         yield folder
     finally:
-        remove_tree(folder)  # whatever modes a model gave to folders in it, and however deeply it nested them
+        remove_tree(folder)  # works whatever modes and depth a model gave to its folders
 
 
 HELPERS = Path(__file__).with_name("checking")
 RECORD = "record.json"
 MAX_REASON_CHARS = 2_000
-_SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")
+_SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")  # the last line of a check
 
 
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
-    record = Record(entries, cwd)  # of the checks that the agent ran; a stale one came before its last change
+    record = Record(entries, cwd)  # the checks that the agent ran; a stale one came before its last change
     return Work(
         turns=len(replies),
         tools=dict(Counter(result.name for result in results)),
@@ -316,7 +316,7 @@ class RayEngine:
     """Makes attempts on the workers of a Ray cluster; each takes one of its CPUs. Raises `UsageError` without Ray.
 
     RAY_ADDRESS names the cluster; without one it is started on this machine. Each worker needs this version of agentcli
-    with the extra `ray`, and the programs that the tasks run. Only keys in the environment travel along.
+    with the extra `ray`, and the programs that the tasks run. Only keys in the environment are sent to it.
     """
 
     def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
@@ -362,7 +362,7 @@ def _attempt_on_worker(
     settings: dict[str, Any],
     environment: dict[str, str],
 ) -> Attempted:
-    """Attempt a task of this name and these `files` (path, mode, content) with the person's settings and variables."""
+    """Attempt a task with this name and `files` (path, mode, content), with the person's settings and variables."""
     with temporary_folder() as folder:
         unpacked = _unpack(files, folder / task)
         environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
@@ -385,5 +385,5 @@ def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
             path.chmod(mode)
         else:
             path.symlink_to(os.fsdecode(content))
-    (folder / "start").mkdir(exist_ok=True)  # without files in it, it was not sent
+    (folder / "start").mkdir(exist_ok=True)  # an empty folder was not sent
     return read_task(folder / "task.toml")

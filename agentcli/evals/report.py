@@ -17,11 +17,11 @@ from agentcli.frontends.export.markdown import money
 from agentcli.frontends.printable import pictured
 from agentcli.safety.secrets.masking import Masker, mask
 
-MAX_FAILURES = 50  # a page of a pull request takes 65,536 characters
+MAX_FAILURES = 50  # a description of a pull request takes 65,536 characters
 MAX_REASON_CHARS = 200
 _LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # of transcripts: `NAME-transcripts/TASK-1.html`
 
-Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with outcomes of the run and of the baseline
+Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with the run's outcomes and the baseline's
 
 
 def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
@@ -81,7 +81,7 @@ def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
     all_now = [outcome for _, now, _ in tasks for outcome in now]
     all_old = [outcome for *_, old in tasks for outcome in old]
-    can_compare_all = all(old for *_, old in tasks)  # else the sums are not about the same tasks
+    can_compare_all = all(old for *_, old in tasks)  # else the sums are of different tasks
     by_task = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
     for name, difficulty, now, old, can_compare in (*by_task, ("all", "", all_now, all_old, can_compare_all)):
         change = _pass_rate(now) - _pass_rate(old) if can_compare and now and old else 0
@@ -106,16 +106,16 @@ def _failure(outcome: Outcome) -> str:
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
     why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()
     reason = shorten(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
-    # In code, GitHub finds no person and no issue. The fence is longer than any in the text.
+    # GitHub links no people and issues in code. The fence is longer than any in the text.
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)
     return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
 
 
-_NO_REFERENCE = "<!-- -->"  # after the sign of a person or an issue
+_NO_REFERENCE = "<!-- -->"  # after @ or #: GitHub then links no person or issue
 
 
 def _text(text: str) -> str:
-    """Return foreign text in one line, without markup, in which GitHub finds no person and no issue."""
+    """Return foreign text in one line, its markup escaped, in which GitHub links no person and no issue."""
     marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(pictured(text).split()))
     return re.sub(r"\\([@#])", rf"\\\1{_NO_REFERENCE}", marked)
 

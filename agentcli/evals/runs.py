@@ -39,8 +39,8 @@ async def finish_run(
 ) -> EvalRun:
     """Make the attempts that a run lacks, at most `parallel` at a time, store each as it ends, and close the engine.
 
-    Raises `RunFailed` if the provider or this machine failed, three times in a row or in some attempts, and another
-    `UserError` if a task or the settings are wrong.
+    Raises `RunFailed` at the end if the provider or this machine failed in some attempts, or after three failures in a
+    row, and another `UserError` if a task or the settings are wrong.
     """
     by_name = {task.name: task for task in tasks}
     done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}
@@ -78,8 +78,8 @@ async def finish_run(
     return store.find(run.id)
 
 
-LEVEL = 0.05  # a difference counts if chance makes it less often than this
-ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
+LEVEL = 0.05  # a difference is significant if chance makes it less often than this
+ROUNDS = 4_000  # of shuffling; the seed is fixed, so that the same runs give the same numbers
 
 
 class Pair(Struct, frozen=True):
@@ -150,14 +150,14 @@ def _chance(pairs: Sequence[Pair]) -> float:
     generator = random.Random(1)  # noqa: S311 - not for secrets
     scores_by_task = [([outcome.check.score for outcome in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
     real_difference = sum(pair.difference for pair in pairs)
-    as_bad = 0  # rounds
+    as_bad = 0  # rounds with a difference as bad as the real one
     for _ in range(ROUNDS):
         difference = 0.0
         for scores, number_of_a in scores_by_task:
             generator.shuffle(scores)
             difference += fmean(scores[number_of_a:]) - fmean(scores[:number_of_a])
         as_bad += difference <= real_difference + 1e-9  # sums of floats in another order differ by less
-    return (as_bad + 1) / (ROUNDS + 1)  # the real attempts are one of the orders, so it is never 0
+    return (as_bad + 1) / (ROUNDS + 1)  # + 1: the real order, so that it is never 0
 
 
 _MEASURES: dict[str, Callable[[Outcome], float]] = {

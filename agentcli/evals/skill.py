@@ -1,4 +1,4 @@
-"""Makes tasks of a skill's evals (https://agentskills.io/skill-creation/evaluating-skills)."""
+"""Makes tasks from a skill's evals (https://agentskills.io/skill-creation/evaluating-skills)."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 class SkillCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case of `evals.json`. `files` are relative to the skill's folder. `expectations` is skill-creator's word."""
+    """A case of `evals.json`. `files` are relative to the skill. skill-creator writes `expectations` for assertions."""
 
     id: int | str
     prompt: str
@@ -31,9 +31,9 @@ class SkillCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
-    """Write a task for each case, and a copy of the skill or skills in the folder without cases, into `cache`.
+    """Write a task for each case into `cache`, and copies of the skills in the folder without their cases.
 
-    Return the tasks, and the folder of the skills. Raises `UsageError`.
+    Return the tasks, and the folder of the copied skills. Raises `UsageError`.
     """
     try:
         skills = [read_skill(file.parent, "user") for file in folder.glob("**/SKILL.md")]

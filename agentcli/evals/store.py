@@ -1,4 +1,4 @@
-"""Keeps eval runs and the outcome of each attempt, as plain data in an SQLite file."""
+"""Stores eval runs and the outcome of each attempt, as plain data in an SQLite file."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ End = Literal[
 
 
 class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The setup of the agent in which two runs may differ. Its settings and its time replace those of a task."""
+    """The agent's setup, in which two runs may differ. Its settings and its time override those of a task."""
 
     model: str  # also `scripted/reference`, which plays each task's own solution, and `scripted/nothing`
     system_prompt: str | None = None
@@ -94,7 +94,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempted(msgspec.Struct, frozen=True):
-    """An outcome with its packed conversation. One with a `failure` does not count, and the attempt is made again."""
+    """An outcome with its packed conversation. One with a `failure` is not stored, and the attempt is made again."""
 
     outcome: Outcome
     transcript: bytes = b""
@@ -138,7 +138,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Return a key that a run shares with an unfinished one that it may continue; their engines may differ."""
+        """A hash that is the same for an unfinished run that may be continued; only the engine may differ."""
         same = (self.variant, self.tasks, self.samples, self.tasks_folder, self.name, self.agentcli)
         return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
 
@@ -184,7 +184,7 @@ _BUSY_TIMEOUT_MS = 10_000  # while another program writes
 
 
 class EvalStore:
-    """An SQLite file with runs, opened at once. Every method may raise `StorageError`."""
+    """An SQLite file with runs, opened by the constructor. Every method may raise `StorageError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -199,7 +199,7 @@ class EvalStore:
         self._db.close()
 
     def begin(self, about: About, *, is_new: bool = False) -> EvalRun:
-        """Return the newest unfinished run of these arguments; without one, or with `is_new`, begin another."""
+        """Return the newest unfinished run with the key of `about`; without one, or with `is_new`, begin another."""
         query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
             if not is_new and (rows := list(self._db.execute(query, (about.key,)))):

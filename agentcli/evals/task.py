@@ -1,7 +1,7 @@
-"""Reads tasks: folders with a prompt, a tree to start from and a check. Makes such folders of SWE-bench's instances.
+"""Reads tasks: folders with a prompt, a tree to start from and a check. Makes such folders from SWE-bench's instances.
 
-SWE-bench's fields: https://www.swebench.com/SWE-bench/guides/datasets/. Our own `test_cmd` runs the tests: pytest
-reports each, else the exit code decides. `{tests}` in it stands for ids or files; ids of other forms need it.
+SWE-bench's fields: https://www.swebench.com/SWE-bench/guides/datasets/. We add `test_cmd`, the command of the tests, in
+which `{tests}` is replaced by files for pytest, which reports each test, or else by ids; then the exit code decides.
 """
 
 import hashlib
@@ -124,8 +124,6 @@ def read_task(file: Path) -> Task:
     return task
 
 
-# SWE-bench
-
 TEST_COMMAND = "python3 -m pytest -q {tests}"
 LIMITS = {"time_s": 1_800.0, "turns": 100, "cost_usd": 3.0}
 _PROMPT_HEAD = (
@@ -133,8 +131,8 @@ _PROMPT_HEAD = (
     "decide whether it is resolved; what you change in the files of these tests does not count.\n\n"
 )
 _CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_swe_bench\n\ncheck_swe_bench()\n"
-_PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with a sign or a word of git's
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
+_PATCH_END = "END_OF_PATCH"  # never in a patch, whose lines begin with a sign or a word of git's
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: it cannot lead out of its parent
 
 
 class _DecidingTests(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +216,7 @@ def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, by
         "repository": {"path": str(clone), "commit": instance.base_commit},
     }
     command = f"git apply --whitespace=nowarn - <<'{_PATCH_END}'\n{_with_line_end(instance.patch)}{_PATCH_END}"
-    reference = [  # the script of a model that solves the task
+    reference = [  # the replies of a scripted model that solves the task
         {"tool_calls": [{"name": "bash", "input": {"command": command}}]},
         {"text": "I have applied the reference patch."},
     ]

@@ -1,8 +1,8 @@
-"""Keeps event streams: in the database of the sessions, which several processes may share, in memory, or in Redis.
+"""Stores event streams: in the database of the sessions, which several processes may share, in memory, or in Redis.
 
-Committed events outlast the process. After a power cut the newest ones may be missing, because the log of the session
-has what counts of them. A reader that asks for their ids then learns that they are unknown. In Redis its own settings
-say what outlasts a power cut: with `appendonly yes` and `appendfsync always` nothing is lost.
+Committed events outlast the process. After a power cut the newest ones may be missing: the session's log still has
+their essential contents, and `has` returns False for their ids. Redis decides by its own settings what outlasts a power
+cut: with `appendonly yes` and `appendfsync always` nothing is lost.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
-KEEP_S = 30 * 86_400.0  # a stream that does not run is removed so long after its last event
-POLL_S = 0.05  # for events of other processes
+KEEP_S = 30 * 86_400.0  # a stream that is not running is removed this long after its last event
+POLL_S = 0.05  # between polls for events of other processes
 TIME_TO_LIVE_S = 3_600.0  # of a stream in memory
 _MAX_IDLE_POLLS = 20  # polls without a reader, after which polling ends
 
@@ -63,7 +63,7 @@ class WaitingReaders(ABC):
             self._following = asyncio.create_task(self._follow_others())
         arrived = asyncio.Event()
         waiting = self._waiting.setdefault(stream_id, set())
-        waiting.add(arrived)  # before the first look, so that no event is missed
+        waiting.add(arrived)  # before the first query, so that no event is missed
         try:
             async with asyncio.timeout(wait_s):
                 while not (events := await self._find(stream_id, after, count)) and stream_id not in self._removed:
@@ -83,7 +83,7 @@ class WaitingReaders(ABC):
 
 
 class SqliteEvents(WaitingReaders):
-    """Implements `EventStore`. Streams without events for `keep_s` seconds are removed at the start."""
+    """Implements `EventStore`. The first use removes streams that are not running and had no events for `keep_s` s."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = database.Writer(None, database.connect_to_memory)  # instead of a file, which is not open yet
+        self._writer = database.Writer(None, database.connect_to_memory)  # replaces the one for a file
         self._ttl_s = ttl_s
         self._clock = clock
 
@@ -176,7 +176,7 @@ class MemoryEvents(SqliteEvents):
         return await self._writer.submit(remove_old_and_work)
 
     async def _follow_others(self) -> None:
-        pass  # no other process has the database
+        pass  # no other process can use the database
 
 
 def _open(path: Path, keep_s: float) -> apsw.Connection:
@@ -201,7 +201,7 @@ _RUNNING_KEY, _NEWS_CHANNEL = "agentcli:running", "agentcli:news"
 
 
 class RedisEvents(WaitingReaders):
-    """Implements `EventStore`. Streams that do not run are removed `keep_s` seconds after their last event.
+    """Implements `EventStore`. Streams that are not running are removed `keep_s` seconds after their last event.
 
     Raises `StorageError` if the extra `redis` is not installed.
     """

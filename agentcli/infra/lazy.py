@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Lazy(Generic[T]):
-    """Stands for an object that is made when it is first used."""
+    """A proxy for an object that is made when it is first used."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Keeps what the processes on a machine share: locks by name, and what all sessions of a day spend."""
+"""Shares state between the processes on a machine: locks by name, and the spending of all sessions of a day."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ from agentcli.settings.files import FileLock, make_private_folder
 
 log = logging.getLogger(__name__)
 
-LOCK_FILES = 1_024  # names share these files, because nobody could ever remove a file for each name
-_LOCK_POLL_S = 0.01  # between looks if another process has released a lock
+LOCK_FILES = 1_024  # names are mapped to these files, because a file for each name could never be removed
+_LOCK_POLL_S = 0.01  # between attempts to take a lock that another process has
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
-# A row is one charge, or a reservation until the charge is known. If the program is killed, its request may still have
+# A row is one charge, or a reservation until the charge is known. If agentcli is killed, its request may still have
 # been billed, so a reservation stays until its day is over.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS charges (
@@ -38,11 +38,11 @@ _UPDATE = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE 
 
 
 class FileLocks:
-    """Implements `Locks`: first within this process, where waiting is fair, then between processes by files."""
+    """Implements `Locks`: with fair locks within this process, then with file locks between processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._in_process: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # locks that are in use
+        self._in_process: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # locks in use, by number
 
     @asynccontextmanager
     async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
@@ -76,7 +76,7 @@ class FileLocks:
 
 
 class DayAccount(Account):
-    """The account of a calendar day of this machine, without limits only a record. Methods raise `StorageError`."""
+    """Counts this machine's spending on a calendar day, without limits only for the record. Raises `StorageError`."""
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)
@@ -98,15 +98,15 @@ class DayAccount(Account):
         self._rows("COMMIT")
 
     def spent(self, *, with_held: bool = True) -> Amounts:
-        """Return what the day has cost; nothing without limits, since nobody needs to know.
+        """Return the day's spending; nothing without limits, because nothing is compared with it.
 
-        The file has reservations of all processes. Without `with_held` those of this one are subtracted.
+        The file includes the reservations of all processes. Without `with_held`, those of this process are subtracted.
         """
         if not self.limits:
             return {}
         held = {} if with_held else added(*self._held.values())
         totals = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)
-        # A reservation made before midnight is held, but is no row of today: the difference may be below 0.
+        # A reservation made before midnight is held, but is not a row of today: the difference may be below 0.
         return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in totals}
 
     def hold(self, amounts: Amounts) -> int:
@@ -118,7 +118,7 @@ class DayAccount(Account):
 
     def settle(self, number: int, amounts: Amounts) -> None:
         self._held.pop(number, None)
-        if number:  # 0 without limits, where nothing was held back
+        if number:  # 0 without limits, where nothing was reserved
             self._rows(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = added(self._unwritten, amounts)
@@ -145,7 +145,7 @@ class DayAccount(Account):
 
     def _connect(self) -> apsw.Connection:
         make_private_folder(self._path.parent)
-        self._path.touch(mode=0o600)  # SQLite would let others read it
+        self._path.touch(mode=0o600)  # a file that SQLite makes could be read by other users
         db = apsw.Connection(str(self._path))
         db.set_busy_timeout(BUSY_TIMEOUT_MS)
         db.pragma("journal_mode", "wal")

@@ -1,7 +1,7 @@
-"""Keeps files in the state folder, by themselves or for a project.
+"""Stores files in the state folder, for one project or for all.
 
-These are large results of calls, summaries that models wrote, the memory of a project, which is small text files, and
-the permission rules that the person gave for good.
+These are large results of tool calls, summaries that models wrote, the memory of a project (small text files), and the
+permission rules that the person granted permanently.
 """
 
 import logging
@@ -31,10 +31,10 @@ from agentcli.settings.files import (
 from agentcli.settings.structs import DataSettings, MemorySettings
 from agentcli.tools.workspace import DataFile
 
-_FILLED_AFTER_CLEANING = 0.8  # of the allowed size
-_PRUNED_AT = 1.1  # times as many summaries as are kept
+_FILLED_AFTER_CLEANING = 0.8  # share of the allowed size
+_PRUNED_AT = 1.1  # times `max_files`: pruning at each new summary would be slow
 
-_MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder
+_MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder; hidden ones are not allowed
 _MAX_MEMORY_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
 _MAX_FIRST_LINE_CHARS = 120
@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 class DataFolder(msgspec.Struct, kw_only=True):
     """The large results of all sessions in one folder, which several processes may use at once.
 
-    The file `ab/cdef…` has the content with that hash; its time is that of its last use. `calls/SESSION/CALL` is a link
-    to the file; its time is that of the call. Results of a session for which `is_resumable` is true are never deleted.
-    `outputs` is a folder in which each session has a folder with what its commands wrote; it is cleaned as well.
+    The file `ab/cdef…` has the content with the SHA-256 hash `abcdef…`; its mtime is that of its last use.
+    `calls/SESSION/CALL` is a link to it, with the mtime of the call. Results of a session for which `is_resumable` is
+    true are never deleted. `outputs` has a folder for each session with the output of its commands; it is cleaned, too.
     """
 
     folder: Path
@@ -72,23 +72,23 @@ class DataFolder(msgspec.Struct, kw_only=True):
         return self.folder.joinpath(*link.readlink().parts[-2:])
 
     def clean(self) -> None:
-        """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
+        """Delete results that are too old, then the least recently used ones until the rest has the allowed size."""
         from shutil import rmtree
 
         now, max_age_s = self.clock(), self.settings.max_age_hours * 3_600
         max_bytes = self.settings.max_size_gb * 1024**3
-        links = defaultdict[Path, list[Path]](list)  # the calls with that result, by its file
+        links = defaultdict[Path, list[Path]](list)  # by file, the links of the calls with that result
         for link in self.folder.glob("calls/*/*"):
             links[self.target_of(link)].append(link)
         files = []
         for path in self.folder.glob("??/*"):
-            with suppress(FileNotFoundError):  # another process cleans at the same time
+            with suppress(FileNotFoundError):  # another process has removed it
                 status = path.stat()
                 last_call_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
                 files.append((now - last_call_at <= max_age_s, status.st_mtime, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
         target_size = max_bytes * _FILLED_AFTER_CLEANING if total > max_bytes else float("inf")
-        for is_young, _, size, path in sorted(files):  # files that are too old, then by the time of the last use
+        for is_young, _, size, path in sorted(files):  # files that are too old first, then by last use
             if is_young and total <= target_size:
                 break
             session_ids = {unquote(link.parent.name) for link in links[path]}
@@ -100,16 +100,16 @@ class DataFolder(msgspec.Struct, kw_only=True):
             with suppress(OSError):  # it is not empty
                 session_links.rmdir()
         for folder in self.outputs.glob("*/") if self.outputs is not None else ():
-            with suppress(OSError):  # another process has removed it
+            with suppress(OSError):  # another process is removing it
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
                 if now - newest > max_age_s and not self.is_resumable(folder.name):
                     rmtree(folder)
 
     def clean_when_due(self) -> None:
-        """Clean, unless that was done a short while ago. Raises `OSError`."""
+        """Clean, unless the last cleaning was less than `clean_every_minutes` ago. Raises `OSError`."""
         stamp = self.folder / ".cleaned"  # an empty file, whose time is that of the last cleaning
         interval_s = self.settings.clean_every_minutes * 60
-        # The time can also be in the future, if the clock was set back.
+        # The stamp's time is in the future if the clock was set back.
         is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= interval_s
         if is_due and any(folder is not None and folder.is_dir() for folder in (self.folder, self.outputs)):
             make_private_folder(self.folder)
@@ -151,9 +151,9 @@ class SessionData:  # implements `DataFiles`
 
 
 class SummaryFiles(msgspec.Struct):
-    """Summaries that models wrote, by key, so that a conversation does not pay for them again.
+    """Stores summaries that models wrote, by key, so that nobody pays for them again.
 
-    The newest `max_files` are kept for `hours`. A summary that cannot be read or written is missing.
+    The newest `max_files` are kept for `hours`. A summary that cannot be read or written counts as missing.
     """
 
     folder: Path
@@ -288,7 +288,7 @@ class MemoryFiles:
         return path
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """Yield names and paths, sorted. Links are no files of the memory."""
+        """Yield names and paths, sorted. Links and hidden files are left out."""
         for folder, folders, names in os.walk(self.folder):
             folders.sort()  # `walk` enters them in this order
             for name in sorted(names):

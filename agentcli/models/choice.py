@@ -1,4 +1,4 @@
-"""Chooses the model that answers: the one that was named, else the first one found."""
+"""Chooses the model that answers: the named one, or else the first one found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEYED_MODELS = (  # the variable of a key, and the model that answers if only th
     ("DEEPSEEK_API_KEY", "deepseek/deepseek-v4-pro"),
     ("GEMINI_API_KEY", "gemini/gemini-3.8-flash"),
 )
-# The models that answer if only the provider is known. These names are those of the clouds.
+# The models that answer if only the provider, a cloud, is known; each cloud names models in its own way.
 _USUAL = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 KEY_TEST_S = 15.0
@@ -61,7 +61,7 @@ To take a tour without a model: agentcli demo"""
 
 
 def check_settings(config: Config) -> None:
-    """Raise `ConfigError` for a server, a row of a model or the name of a model that is not valid."""
+    """Raise `ConfigError` for an invalid server, row of a model, or name of a model in the settings."""
     settings, bundled = config.settings, provider_names()
     for name, server in settings.providers.items():
         if not server.base_url and name not in bundled:
@@ -119,7 +119,7 @@ class Models:
         self._config = config
         self._providers: dict[str, Provider] = {}
         self._replaced: list[Provider] = []  # a request may still run on them
-        self._added: dict[str, Provider] = {}
+        self._added: dict[str, Provider] = {}  # callers' own, by `provider/model`
         self.keys = ProviderKeys(config)
         self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
         check_settings(config)
@@ -136,7 +136,7 @@ class Models:
         if settings.provider.model:
             return "/".join(split_name(settings.provider.model))
         with_helper = [name for name, server in settings.providers.items() if server.api_key_helper]
-        # A key in the environment counts first, then a command that prints one, then a stored one.
+        # A key in the environment comes first, then a command that prints one, then a stored one.
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
             (model for _, model in KEYED_MODELS if model.partition("/")[0] in with_helper),
@@ -152,7 +152,7 @@ class Models:
         raise NoModel(NO_MODEL)
 
     async def running(self) -> list[str]:
-        """Return the models of Ollama and LM Studio, as far as they run on this machine."""
+        """Return the models of Ollama and LM Studio, if they run on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
         answers = await asyncio.gather(
             _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
@@ -194,7 +194,7 @@ class Models:
         return next((name for name in names if name.startswith(f"{provider}/")), "")
 
     def forget(self, provider: str) -> None:
-        """Build a provider anew at its next use, with its current key."""
+        """Build a provider again at its next use, with its current key."""
         models = [name for name in self._providers if name.startswith(f"{provider}/")]
         self._replaced += map(self._providers.pop, models)
 
@@ -205,7 +205,7 @@ class Models:
             return added
         provider, model = split_name(name)
         known = self.table().find(provider, model)
-        # A margin in the person's file takes the place of the usual one.
+        # A margin in the person's file replaces the usual one.
         if self._config.settings.tokens.encoders and (margin := self.encoders.file_margin(name)):
             known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / SAFETY)
         match provider:
@@ -224,11 +224,11 @@ class Models:
         provider, info = split_name(name)[0], self.info(name)
         small = self.info(f"{provider}/small")
         is_cheaper = info.prices and small.prices and small.prices.output < info.prices.output
-        # A cloud has its own names for the models of a maker, so that it knows none by this alias.
+        # The alias is not resolved for a cloud, which has its own names for models: then the id is still `small`.
         return small.name if is_cheaper and small.id != "small" and name not in self._added else name
 
     def table(self) -> ModelTable:
-        """Return the bundled models, with the user's rows in their place."""
+        """Return the bundled models, in which the user's rows replace others."""
         rows = self._config.settings.models
         return ModelTable([*bundled_models(), *model_rows(rows)]) if rows else bundled_models()
 
@@ -273,7 +273,7 @@ def create_provider(name: str, *, model: str | ModelInfo, api_key: str = "", **s
         provider = create_provider("house", model="llama", base_url="http://10.0.0.7:8000/v1")
 
     `name` is a bundled provider or one of the settings; with a `base_url` it may be any, for a server that speaks Chat
-    Completions. `model` is its name there, or a `ModelInfo` where more is known of it. `server` are keys of
+    Completions. `model` is its name there, or a `ModelInfo` if you know more about it. `server` are keys of
     `[providers.NAME]`, above those of the settings. Raises `UsageError`, also for a missing key, and `ConfigError`.
     """
     if api_key and name not in provider_names():  # the key of a server that is not bundled needs the name of a variable
@@ -308,9 +308,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 async def _ask_server(address: str, path: str) -> Any:
-    """Return the JSON that a server on this machine answers, or None.
+    """Return the JSON answer of a server on this machine, or None.
 
-    It is asked without the HTTP client, whose import takes longer than the answer.
+    This does not use the HTTP client, whose import takes longer than the answer.
     """
     try:
         parts = urlsplit(address)

@@ -18,24 +18,27 @@ from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
 from agentcli.settings.structs import ServerSettings
 
-SEARCH_KEY = "TAVILY_API_KEY"  # of the service that web_search asks
-# The variable of the key, then that of a bearer token.
+SEARCH_KEY = "TAVILY_API_KEY"  # of the service that web_search uses
+# By provider, the variable of its key, then that of its bearer token.
 _VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
     "bedrock": ("AWS_BEARER_TOKEN_BEDROCK",),
     "foundry": ("ANTHROPIC_FOUNDRY_API_KEY", "ANTHROPIC_FOUNDRY_AUTH_TOKEN"),
 }
-_SIGNED_IN = ("bedrock", "vertex", "foundry")  # clouds, whose own tools may have credentials
+_SIGNED_IN = ("bedrock", "vertex", "foundry")  # clouds: their own tools may have credentials
 NO_ADDRESS = "this is not a server address; write http://HOST:PORT/PATH (or https)."
-_LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # which the SDK signs requests with
+_LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # with these the SDK signs requests
 
 
 class ProviderKeys:
+    """Finds, stores and removes the keys of providers."""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
+        """Return the names of the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -84,14 +87,14 @@ class ProviderKeys:
             helper = KeyHelper(
                 command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
             )
-            return self._helpers.setdefault(provider, helper), ""  # one for all models: it keeps the key for a while
+            return self._helpers.setdefault(provider, helper), ""  # one for all models: it reuses its key
         if not (variables := self.variables(provider)):
             return "", ""
         first, *token_variables = variables
-        if first in config.kept_keys.typed:  # in this session, and so newer than all others
+        if first in config.kept_keys.typed:  # the person typed it in this session, so it is the newest
             return config.key(first), ""
         token = next(filter(config.key_in_environment, token_variables), "")
-        uses_key = not token or config.key_in_environment(first)  # a stored key does not count beside a token
+        uses_key = not token or config.key_in_environment(first)  # a token takes precedence over a stored key
         return (config.key(first) if uses_key else ""), (config.key(token) if token else "")
 
     def lines(self) -> list[str]:
@@ -109,7 +112,7 @@ class ProviderKeys:
         return kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
-        """Remove the keys that were stored or typed, and return a sentence about it. Raises `UsageError` for none."""
+        """Remove the keys that were stored or typed, and return a sentence. Raises `UsageError` if there are none."""
         places = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still has one." if in_environment else ""
@@ -118,7 +121,7 @@ class ProviderKeys:
         return f"Removed the key for {provider} ({places[0]}).{rest}"
 
     def _is_at_hand(self, provider: str) -> bool:
-        """Return True if the key was typed or is in the environment; it then counts before commands and stored keys."""
+        """Return True if the key was typed or is in the environment, before which no command or stored key is used."""
         typed, in_environment = self._config.kept_keys.typed, self._config.key_in_environment
         return any(name in typed or in_environment(name) for name in self.variables(provider))
 
@@ -135,7 +138,7 @@ def is_installed(module: str) -> bool:
 
 
 class ProviderMaker(msgspec.Struct):
-    """Builds providers. `_on_wait` is called with the reason of a wait; `_local_path` finds the file of a model."""
+    """Builds providers. `_on_wait` gets the reason when the person must wait; `_local_path` finds a model's file."""
 
     _config: Config
     _keys: ProviderKeys
@@ -271,7 +274,7 @@ class ProviderMaker(msgspec.Struct):
         return f"{base}/deployments/{quote(deployment)}?api-version={quote(version)}" if version else f"{base}/v1"
 
     def _address(self, server: ServerSettings, provider: str, variable: str) -> str:
-        """Return the address in a provider's settings or its variable, or nothing. Raises `ConfigError`."""
+        """Return the address in a provider's settings or its variable, "" if there is none. Raises `ConfigError`."""
         if server.base_url and not is_address(server.base_url):
             raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
         written = server.base_url or self._config.environment.get(variable, "").strip()

@@ -1,4 +1,4 @@
-"""Finds what is wrong with a setting, and explains it in words."""
+"""Finds errors in settings, and explains them in words."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ _PATTERNS = {
 
 
 def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
-    """Return the dotted key of the first value that does not fit its type, and a sentence that says what does."""
+    """Return the dotted key of the first value that does not fit its type, and a sentence about what would fit."""
     choices = [choice for choice in get_args(kind) if choice is not NoneType]
     if NoneType in get_args(kind) and value is not None and len(choices) == 1:
         kind = choices[0]  # of `X | None`, so that the message is about X
@@ -69,8 +69,8 @@ def unknown_setting(name: str, known: Collection[str]) -> str:
 
 
 def explain_error(message: str, kind: Any) -> str:
-    """Explain a message of msgspec: a pattern in words, which item of a list is meant, and the values there are."""
-    # Expected `str` matching regex '^[a-z]+$' - at `$[1]`
+    """Explain a message of msgspec: describe the pattern, number the item of a list, and name the allowed values."""
+    # Such a message: Expected `str` matching regex '^[a-z]+$' - at `$[1]`
     message, _, place = message.partition(" - at `$")
     pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
     message = _PATTERNS.get(pattern, message)

@@ -1,6 +1,6 @@
-"""Knows where files are: the folders of the program, homes, the root of a project. Reads, replaces and locks files.
+"""Finds agentcli's folders, homes and project roots; reads, replaces and locks files.
 
-A small file of a project may turn out to be a pipe, or to be endless.
+A project's file may turn out to be a pipe or endless, so `read_small_file` never waits and has a limit.
 """
 
 import errno
@@ -23,7 +23,7 @@ MAX_SMALL_FILE_BYTES = 1024 * 1024
 
 
 class Paths(Struct, frozen=True):
-    """The folders of the program. They need not exist."""
+    """The folders of agentcli. They need not exist."""
 
     config: Path
     state: Path
@@ -47,7 +47,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def secret(self) -> tuple[Path, ...]:
-        return self.user_config, self.credentials, self.state  # with keys, and what was said in any project
+        return self.user_config, self.credentials, self.state  # with keys, and the conversations of all projects
 
     @property
     def models(self) -> Path:
@@ -59,7 +59,7 @@ def find_paths(home: str | None) -> Paths:
     if home:
         folder = from_home(home, "AGENTCLI_HOME").absolute()
         return Paths(folder, folder / "state", folder / "cache")
-    import platformdirs  # here alone: AGENTCLI_HOME saves its import
+    import platformdirs  # imported late, because AGENTCLI_HOME makes it unnecessary
 
     dirs = platformdirs.PlatformDirs("agentcli", appauthor=False)
     return Paths(dirs.user_config_path, dirs.user_state_path, dirs.user_cache_path)
@@ -87,7 +87,7 @@ def home_of(environment: Mapping[str, str]) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return True for a folder that can be written, or made."""
+    """Return True for a folder that is writable, or that can be made."""
     nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
@@ -98,7 +98,7 @@ def project_root(cwd: Path) -> Path:
 
 
 def folder_text(folder: Path) -> str:
-    """Return a folder as text; if its name is no UTF-8, as its `file:` address, which no other folder has."""
+    """Return a folder as text; if its name is not UTF-8, as its `file:` address, which no other folder has."""
     try:
         return str(folder).encode().decode()
     except UnicodeEncodeError:
@@ -110,7 +110,7 @@ def markdown_files(folder: Path) -> list[Path]:
 
 
 def text_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files with these endings below a folder, not in linked ones: sorted, bounded in number and depth."""
+    """Return the files with these endings below a folder, sorted and limited. Linked folders are not entered."""
     files: list[Path] = []
     waiting = [(folder, 0)]
     while waiting and len(files) < _MAX_MARKDOWN_FILES:
@@ -125,7 +125,7 @@ def text_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def is_file(path: Path) -> bool:
-    """Return True for a file; False also for one in a folder that may not be searched."""
+    """Return True for a file; False also if its folder may not be searched."""
     try:
         return path.is_file()
     except OSError:
@@ -138,7 +138,7 @@ def read_small_file(
     """Return the content of a regular file without ever waiting, as opening a FIFO would. Raises `OSError`.
 
     A file of more than `max_bytes` is an error, or with `is_cut` is read up to there. It is also an error if the path
-    no longer leads to `real`, the place where it led when it was judged.
+    no longer leads to `real`, where it led when it was checked.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     # `open` rejects a folder, and closes it.
@@ -158,7 +158,7 @@ def read_small_file(
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and the folders around it that are missing, for their owner alone. Raises `OSError`."""
+    """Make a folder, and missing folders around it, accessible only to their owner. Raises `OSError`."""
     for path in reversed((folder, *folder.parents)):
         if not path.is_dir():
             with suppress(FileExistsError):  # another process made it; a file in its place is an error below
@@ -169,8 +169,8 @@ def make_private_folder(folder: Path) -> None:
 
 
 def replace_file(file: Path, content: bytes, *, mode: int = 0o600, syncs: bool = True) -> None:
-    """Replace a file at once; with `syncs` only when the content is on the disk. Raises `OSError`."""
-    new = file.with_name(f".{file.name}.{os.urandom(6).hex()}")  # as `tempfile` does it, whose import takes 2 ms
+    """Replace a file atomically; with `syncs`, only after the new content is on disk. Raises `OSError`."""
+    new = file.with_name(f".{file.name}.{os.urandom(6).hex()}")  # not by `tempfile`, whose import takes 2 ms
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -186,13 +186,13 @@ def replace_file(file: Path, content: bytes, *, mode: int = 0o600, syncs: bool =
 
 
 def replace_private_file(file: Path, content: bytes, *, syncs: bool = True) -> None:
-    """Replace a file as `replace_file` does, and make the folders around it that are missing. Raises `OSError`."""
+    """Replace a file as `replace_file` does, and make missing folders around it. Raises `OSError`."""
     make_private_folder(file.parent)
     replace_file(file, content, syncs=syncs)
 
 
 class FileLock:
-    """A lock between processes, and between parts of this one. A kill frees it. Its methods raise `OSError`."""
+    """A lock between processes, and between parts of this one. A kill releases it. Its methods raise `OSError`."""
 
     def __init__(self, file: Path, *, timeout_s: float = 0.0, poll_s: float = 0.05) -> None:
         self._file, self._timeout_s, self._poll_s = file, timeout_s, poll_s
@@ -203,7 +203,7 @@ class FileLock:
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # else its last holder has deleted the file, and others lock a new one
+            if os.fstat(descriptor).st_nlink:  # else its last holder deleted the file, and others lock a new one
                 self._descriptor, descriptor = descriptor, -1
         except BlockingIOError:
             pass
@@ -223,7 +223,7 @@ class FileLock:
     def release(self) -> None:
         """Free the lock, if this object holds it."""
         if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing frees nothing that a fork of this process has, too
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing would not free it while a forked process has it, too
             os.close(self._descriptor)
             self._descriptor = None
 

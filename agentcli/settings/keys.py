@@ -14,9 +14,9 @@ from agentcli.errors import ConfigError
 from agentcli.settings.files import read_small_file, replace_private_file
 
 _SERVICE = "agentcli"  # the name of the program in a keyring
-_MIN_PRIORITY = 1  # keyrings that rank lower keep nothing, or keep it readable: see `keyring.backend.KeyringBackend`
+_MIN_PRIORITY = 1  # lower keyrings store nothing, or plain text: see `keyring.backend.KeyringBackend`
 _MAX_RUN_S = 10.0  # of a command that prints a key
-_REUSED_S = 300.0  # a key that a command has printed
+_REUSED_S = 300.0  # how long the key that a command printed is used
 _MAX_OUTPUT_BYTES = 64 * 1024
 
 
@@ -28,38 +28,38 @@ class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 class KeptKeys:
     """The keys that the person gave, by the environment variable that they replace.
 
-    The file names every kept key, since a keyring takes long and may ask: it is opened only for a key that is in it.
-    Without a file, keys last as long as the process.
+    The file lists every stored key, also those in the keyring. A keyring is slow and may ask for a password, so it is
+    opened only for keys that are listed there. Without a file, keys last as long as the process.
     """
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._read: dict[str, str] = {}  # kept keys that were read in this process
-        self.typed: dict[str, str] = {}  # for this process alone
-        self.seen: set[str] = set()  # keys that commands printed, which are masked too
+        self._read: dict[str, str] = {}  # stored keys that this process has read
+        self.typed: dict[str, str] = {}  # keys that the person entered for this process alone
+        self.seen: set[str] = set()  # keys that commands printed, which must be masked, too
 
     @property
     def values(self) -> tuple[str, ...]:
         """All keys that are known without opening a keyring, so that they can be masked."""
         in_file: list[str] = []
-        with suppress(ConfigError):  # it is raised where a key is asked for
+        with suppress(ConfigError):  # `get` raises it where a key is needed
             in_file += [stored.key for stored in self._index().values() if stored.key]
         return *self.typed.values(), *self._read.values(), *self.seen, *in_file
 
     def place(self, variable: str) -> str:
-        """Describe where a key is kept; empty if it is not. Raises `ConfigError` for a file that others can read."""
+        """Describe where a key is stored; "" if it is not. Raises `ConfigError` for a file that others can read."""
         if stored := self._index().get(variable):
             return "saved in the keyring" if stored.in_keyring else f"saved in {self._file}"
         return "entered for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, afresh: bool = False) -> str:
-        """Return the kept key, "" for none; `afresh` reads it again. Raises `ConfigError`."""
+        """Return the stored key, "" if there is none; `afresh` reads it again. Raises `ConfigError`."""
         if (afresh or variable not in self._read) and (stored := self._index().get(variable)):
             self._read[variable] = self._from_keyring(variable) if stored.in_keyring else stored.key
         return self._read.get(variable, "")
 
     def store(self, variable: str, key: str) -> str:
-        """Keep a key for good and describe where. Raises `ConfigError`."""
+        """Store a key permanently and describe where it is. Raises `ConfigError`."""
         index = self._index()
         in_keyring = _set_in_keyring(variable, key)
         self._write(index | {variable: _StoredKey(in_keyring=True) if in_keyring else _StoredKey(key)})
@@ -67,7 +67,7 @@ class KeptKeys:
         return self.place(variable)
 
     def remove(self, variable: str) -> str:
-        """Forget a key and describe where it was, "" for nowhere. Raises `ConfigError`."""
+        """Remove a key and describe where it was, "" if nowhere. Raises `ConfigError`."""
         place = self.place(variable)
         self.typed.pop(variable, None)
         self._read.pop(variable, None)
@@ -127,7 +127,7 @@ def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
 
 
 def _set_in_keyring(variable: str, key: str) -> bool:
-    """Return True if a keyring took the key. If it fails, with whatever error it has, the key goes to the file."""
+    """Return True if a keyring stored the key. After any error of a keyring the key goes to the file instead."""
     with suppress(Exception):
         import keyring
 
@@ -148,14 +148,14 @@ def _remove_from_keyring(variable: str) -> None:
 
 
 class KeyHelper:
-    """Gets a key from a command, which runs in a folder without shell or terminal. No error shows its output."""
+    """Gets a key from a command, which runs in a folder without shell or terminal. Errors never show its output."""
 
     def __init__(
         self, command: str, *, folder: Path, error: Callable[[str], ConfigError], on_key: Callable[[str], None]
     ) -> None:
         self._command, self._folder, self._error, self._on_key = command, folder, error, on_key
         self._running = asyncio.Lock()
-        self._key, self._until = "", 0.0
+        self._key, self._until = "", 0.0  # the key is used until this `time.monotonic()`
 
     async def key(self) -> str:
         """Return the key; the command runs again after some minutes. Raises `ConfigError`."""
@@ -186,7 +186,7 @@ class KeyHelper:
         return sendable_key(key, self._error)
 
 
-Key = str | KeyHelper  # a key, or the command that has it
+Key = str | KeyHelper  # a key, or the command that prints it
 
 
 def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:

@@ -22,21 +22,21 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
-# AGENTCLI_… that are no settings.
+# Variables AGENTCLI_… that are not settings.
 _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY", "ENABLE_TELEMETRY")
-_UNUSED = {
+_UNUSED = {  # by key, the reason
     "compaction.summary_share": "summaries use the space that a compaction has",
     "budgets.fallback_model": "budgets do not switch models",
     "budgets.fallback_at": "budgets do not switch models",
 }
-_ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # merged by adding them up
+_ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # of all layers
 
 
 class SettingsLayer(msgspec.Struct, frozen=True):
     """The settings of one source: a file, the environment, or a caller such as the command line.
 
-    `text` is the content of a TOML file, in which errors name the line. `names` maps dotted keys to what the source
-    calls them, such as flags or variables.
+    `text` is the content of a TOML file, by which errors find their line. `names` maps dotted keys to their names in
+    the source, such as flags or variables.
     """
 
     source: str
@@ -45,7 +45,7 @@ class SettingsLayer(msgspec.Struct, frozen=True):
     names: Mapping[str, str] = {}
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
-        """Build the error about a key of this source, or about one item of the list that the key has."""
+        """Build the error about a key of this source, or about one item of the list at that key."""
         line = _line_of(self.text, key, item=item) if self.text else None
         return ConfigError(message, file=self.source, line=line, key=self.names.get(key, key))
 
@@ -56,7 +56,7 @@ class SettingsLayer(msgspec.Struct, frozen=True):
 
 
 def _values_at(values: Any, key: str) -> Iterator[Any]:
-    """Yield the value of a dotted key if it is set. Names of models contain dots themselves, hence the search."""
+    """Yield the value of a dotted key if it is set. The key cannot be split, because names of models contain dots."""
     if not key:
         yield values
     elif isinstance(values, Mapping):
@@ -66,14 +66,14 @@ def _values_at(values: Any, key: str) -> Iterator[Any]:
 
 
 class ProjectUse(msgspec.Struct, frozen=True):
-    """The use that is made of the project's own files: settings, hooks, servers, commands, skills and agents."""
+    """The decision to use the project's own files: settings, hooks, servers, commands, skills and agents."""
 
     is_allowed: bool = False
     is_trusted_now: bool = False  # the caller trusts the files as they are now, whatever was trusted before
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The merged settings and where they come from. `layers` begin with the lowest; `notices` are for the person."""
+    """The merged settings and their sources. Later `layers` win; `notices` are for the person."""
 
     settings: Settings
     paths: Paths
@@ -96,7 +96,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return *folders, self.paths.config / "commands", *(command_places(self.cwd) if self.project.is_allowed else ())
 
     def key(self, variable: str) -> str:
-        """Return a provider's key: one typed for this session, else the environment's, else a kept one.
+        """Return a provider's key: one typed for this session, else the environment's, else a stored one.
 
         Raises `ConfigError` if the key cannot be read, or contains characters that no HTTP header can carry.
         """
@@ -105,7 +105,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return sendable_key(key, lambda message: ConfigError(message, key=variable))
 
     def key_in_environment(self, variable: str) -> str:
-        return self.environment.get(variable, "").strip()  # pasted and mounted keys may end in a line end
+        return self.environment.get(variable, "").strip()  # pasted and mounted keys may end with a newline
 
     def place_of_key(self, variable: str) -> str:
         """Describe where a key comes from; empty if there is none. Raises `ConfigError`."""
@@ -113,7 +113,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
-        """Build the error about a setting, or about one item of a list, which names the source of the value."""
+        """Build an error about a setting, or about one item of its list. It names the source of the value."""
         layer = self.layer_of(key, item or None)
         return layer.error(message, key, item=item) if layer else ConfigError(message, key=key)
 
@@ -135,7 +135,7 @@ def load_config(
     sources: frozenset[str] | None = None,
     without: Path | None = None,
 ) -> Config:
-    """Read, check and merge every source of settings. Raises `ConfigError` for one that is unreadable or wrong.
+    """Read, check and merge every source of settings. Raises `ConfigError` if one is unreadable or wrong.
 
     Args:
         flags: Settings of the caller, as tables.
@@ -143,14 +143,14 @@ def load_config(
         caller: What errors call the source of `flags`.
         extra: A further source, above all files.
         trust: Use the project's files as they are now.
-        sources: `user`, `project` and `local`: the only files whose rules, hooks and servers count; None for all.
-        without: A file that is passed over.
+        sources: `user`, `project` and `local`: the only files whose rules, hooks and servers apply; None for all.
+        without: A file that is ignored.
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     uses_own = paths.user_config != without and _may_exist(paths.user_config)
     layers = [read_layer(paths.user_config)] if uses_own else []
-    if uses_own and sources is not None and "user" not in sources:  # what reaches models and limits runs stays
+    if uses_own and sources is not None and "user" not in sources:  # its other settings still apply
         for section in ("permissions", "hooks", "mcp_servers"):
             layers[0].values.pop(section, None)
     trusted = _trusted_files(paths, cwd, notices, trust=trust) if sources is None or sources - {"user"} else []
@@ -202,7 +202,7 @@ def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLaye
 
 
 def nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return the table of settings that has nothing but a value at a path."""
+    """Return a table of settings that has only a value at a path."""
     return {path[0]: nested(path[1:], value) if path[1:] else value}
 
 
@@ -216,7 +216,7 @@ def project_refusal(name: str, paths: Paths) -> str:
 
 
 def _may_exist(file: Path) -> bool:
-    """Return True for a file, and where its folder may not be searched, so that settings are never silently ignored."""
+    """Return True if a file exists, or its folder may not be searched, so that settings are never silently ignored."""
     try:
         return file.exists()
     except OSError:
@@ -231,9 +231,9 @@ def read_layer(file: Path) -> SettingsLayer:
 
 
 def read_unchecked(file: Path) -> SettingsLayer:
-    """Read a file, JSON if its name ends so, else TOML. Raises `ConfigError` if it is neither."""
+    """Read a file as JSON if its name ends with `.json`, else as TOML. Raises `ConfigError` if it is not valid."""
     import json
-    import tomllib  # 1 ms, for nothing where there is no file
+    import tomllib  # imported late: it takes 1 ms, and there may be no file
 
     try:
         data = file.read_bytes()
@@ -255,7 +255,7 @@ def read_unchecked(file: Path) -> SettingsLayer:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object of JSON. Raises `ValueError` for a key that is there twice: one of its values would be lost."""
+    """Build a JSON object. Raises `ValueError` for a duplicate key, because one of its values would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -268,9 +268,9 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     import tomllib
 
     lines = text.splitlines()
-    first = 1  # the line on which the newest assignment begins; its value may take several lines
-    for last in range(1, len(lines) + 1):  # the first lines that are TOML and have the key end with its assignment
-        if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # a list goes on: reading it would be slow
+    first = 1  # the line on which the current assignment begins; it may take several lines
+    for last in range(1, len(lines) + 1):  # the key's assignment ends where the lines so far are TOML and have it
+        if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # within a list, where parsing would be slow
             continue
         try:
             values = tomllib.loads("\n".join(lines[:last]))
@@ -280,9 +280,6 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
             return next((line for line in range(first, last + 1) if item in lines[line - 1]), first)
         first = last + 1
     return _line_of(text, key.rpartition(".")[0]) if "." in key else None
-
-
-# The environment.
 
 
 @cache
@@ -303,11 +300,11 @@ def _may_be_setting(variable: str) -> bool:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a notice for each variable that looks like a setting and is none."""
+    """Yield a notice for each variable that looks like a setting but is not one."""
     names = {
         name.removeprefix("AGENTCLI_") for name, value in environment.items() if _may_be_setting(name) and value.strip()
     }
-    if names:  # else the table of all variables is not made, which takes 4 ms
+    if names:  # else the table of all variables, which takes 4 ms, is not needed
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
         for name in sorted(names.difference(known)):
             hint = did_you_mean(name, known).replace("mean ", "mean AGENTCLI_")
@@ -315,7 +312,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
-    """Read `AGENTCLI_<SECTION>_<KEY>`. Commas separate the items of lists, and pairs `a=b`. Raises `ConfigError`."""
+    """Read `AGENTCLI_<SECTION>_<KEY>`. Commas separate list items, and pairs `a=b` of tables. Raises `ConfigError`."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     settings = _variables() if any(map(_may_be_setting, environment)) else ()  # 4 ms, and most people set none
@@ -328,7 +325,7 @@ def _environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
-    """Return the value that a variable's text stands for. Raises `ConfigError`."""
+    """Convert a variable's text to a value of its setting's type. Raises `ConfigError`."""
     value: Any = text
     if get_origin(kind) is tuple:
         value = [part.strip() for part in text.split(",") if part.strip()]
@@ -342,7 +339,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
 
 
 def merge_values(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `above` over `below`, table by table. Lists of rules are added up, so that no deny rule is ever lost."""
+    """Merge `above` over `below`, table by table. Lists of rules are joined, so that no deny rule is ever lost."""
     result = dict(below)
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):

@@ -1,6 +1,6 @@
 """Runs a program that ends within seconds, and waits for that program alone.
 
-asyncio's `Process.wait()` also waits for all who hold the program's pipes, such as a child in the background. This
+asyncio's `Process.wait()` also waits for all processes that hold the pipes, such as a child in the background. This
 module therefore uses the layer below, which reports the end of the program itself.
 """
 
@@ -39,7 +39,7 @@ class _ProgramProtocol(asyncio.SubprocessProtocol):
         self.exited.set()
 
     async def take_rest(self, transport: asyncio.SubprocessTransport) -> None:
-        """Read what is in the pipes, although others may still hold their other ends."""
+        """Read the rest of both outputs, even if other processes still hold the pipes open."""
         pipes = {
             fd: pipe
             for fd in self.outputs
@@ -47,7 +47,7 @@ class _ProgramProtocol(asyncio.SubprocessProtocol):
         }
         for pipe in pipes.values():
             pipe.pause_reading()
-        await asyncio.sleep(0)  # what was read is on its way to `pipe_data_received`
+        await asyncio.sleep(0)  # lets `pipe_data_received` get what was read already
         for fd, pipe in pipes.items():
             if not (end := pipe.get_extra_info("pipe")).closed:
                 self.pipe_data_received(fd, end.read(_MAX_PIPE_BYTES) or b"")
@@ -65,7 +65,7 @@ async def run_short_program(
 ) -> ProgramEnd:
     """Run a program and keep `max_bytes` of each output. Raises `OSError` if it cannot be started.
 
-    Its process group is killed when its time is over or the caller is cancelled, and with `ends_children` always.
+    Its process group is killed when the time is up or the caller is cancelled, and with `ends_children` always.
     """
     program = _ProgramProtocol(max_bytes)
     with _file_of(stdin) if stdin else nullcontext() as input_file:
@@ -84,7 +84,7 @@ async def run_short_program(
             try:
                 await asyncio.wait([starting])
             except asyncio.CancelledError as error:
-                cancelled = error  # raised below: a start that is itself cancelled waits for all children
+                cancelled = error  # raised below; cancelling the start itself would wait for all children
         try:
             transport, _ = starting.result()
         except ValueError as error:  # a null character in the command
@@ -107,7 +107,7 @@ async def run_short_program(
 
 
 def _file_of(content: bytes) -> IO[bytes]:
-    """Return a file to read from, which needs no task that writes to a pipe.
+    """Return an open file with the content. Unlike a pipe, it needs no task that writes.
 
     It is in memory where the system can do that, because a hook that may deny a call must run on a full disk, too.
     """

@@ -57,7 +57,7 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`max_output` limits a reply. `temperature` is left out where an API rejects it.
 
-    `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
+    `encoders` is a TOML or YAML file that defines how tokens are counted: see docs/providers.md.
     """
 
     max_output: Positive | None = None
@@ -134,7 +134,7 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """`only` names the tools that the model gets; if it is empty, the model gets all of them.
 
     Up to `max_parallel` calls that only read run together. `output_level` is how detailed results are, `output_levels`
-    the same for single tools by name. `charset` is that of files that are not UTF-8.
+    the same for single tools by name. `charset` is the encoding of files that are not UTF-8.
     """
 
     only: tuple[str, ...] = ()
@@ -265,11 +265,11 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Limits of a turn, a session and a day: US dollars, tokens, seconds of requests and calls, and calls.
 
-    The worst case is reserved before each request. Its reply gets shorter where little is left; below 1,024 tokens it
-    is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54. Calls that
-    run are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The session's
-    limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this machine. At
-    the share `warn_at` you get a notice. `fallback_model` and `fallback_at` are no longer used.
+    The worst case is reserved before each request. Where little is left, the reply is limited; below 1,024 tokens the
+    request is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54.
+    Calls under way are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The
+    session's limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this
+    machine. At the share `warn_at` you get a notice. `fallback_model` and `fallback_at` are no longer used.
     """
 
     turn_usd: Usd | None = None
@@ -355,7 +355,7 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The embedded model. `model` is a GGUF file, or empty for the installed one; `context` is its window in tokens.
 
-    Its server stays for `linger` seconds after its last user has ended, if 4 GB of memory are free; 0 ends it at once.
+    Its server runs for `linger` seconds after its last user has ended, if 4 GB of memory are free; 0 ends it at once.
     """
 
     model: str = ""

@@ -1,4 +1,4 @@
-"""The settings of the terminal: keys of actions, colours of themes, and how it looks and notifies otherwise."""
+"""The settings of the terminal: keys of actions, colours of themes, its appearance and notifications."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ COLOUR_NAMES = (
 _RGB = lazy_pattern(r"#[0-9a-fA-F]{6}\Z")
 
 _MOVES = "up|down|left|right|home|end|insert|delete|pageup|pagedown"
-_KEYS = (  # one key, or two in a row
+_KEYS = (  # one key, or two in a row; Ctrl with h, i and m is left out: it sends Backspace, Tab and Enter
     "(?:c-[a-gj-ln-z] )?(?:enter|tab|escape|insert|up|down|pageup|pagedown|(?:c-)?f(?:[1-9]|1[0-9]|2[0-4])|c-space|"
     f"c-enter|c-[a-gj-ln-z]|s-enter|s-tab|(?:s|c|c-s)-(?:{_MOVES})|a-(?:enter|tab|backspace|up|down|left|right|c-[a-z]|[!-~]))"
 )
@@ -76,8 +76,8 @@ class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     `status_format = "claude"` the JSON has the form of Claude Code's.
 
     `notifications` come when something waits or is done while the window does not have the focus. `theme` is one of
-    agentcli's themes or of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the
-    rows again when you copy them.
+    agentcli's themes or of `themes`. `wrap` decides who breaks lines of prose: agentcli, at words, or the terminal,
+    which joins them again when you copy them.
     """
 
     theme: ThemeName = "auto"
@@ -92,14 +92,14 @@ class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 _REQUIRED_ACTIONS = ("send", "cancel")
 _MAY_SHARE = frozenset(("complete", "queue"))  # one works between turns, the other during a turn
-# A terminal sends the same for both; a modified Enter is read as Ctrl-J (see frontends/terminal/input/prompt.py).
+# Keys that agentcli reads as another key: a modified Enter as Ctrl-J (see frontends/terminal/input/prompt.py).
 SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
 
 
 def look_problems(
     keys: KeySettings, theme: str, themes: Mapping[str, Mapping[str, int | str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with keys and themes, as a dotted key and a sentence."""
+    """Yield the problems of keys and themes, each as the dotted name of the setting and a sentence."""
     known = [*THEMES, *themes]
     if theme not in known:
         hint = did_you_mean(theme, known)
@@ -109,7 +109,7 @@ def look_problems(
             yield f"terminal.themes.{name}", f"{name} is a built-in theme; choose another name."
         for role, colour in table.items():
             key = f"terminal.themes.{name}.{role}"
-            if role not in (*ROLES, *COLOURS, "fence"):  # code had visible fences once
+            if role not in (*ROLES, *COLOURS, "fence"):  # earlier versions showed the fences of code
                 roles = [*COLOURS, *ROLES]
                 yield key, f"unknown role{did_you_mean(role, roles)}; choose one of {', '.join(roles)}."
             elif not (colour in range(256) or colour in COLOUR_NAMES or _RGB.match(str(colour))):
@@ -124,7 +124,7 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     defaults = {field.name: field.default for field in structs.fields(KeySettings)}
     changed = [action for action, keys in actions.items() if keys != defaults[action]]
     yield from ((f"terminal.keys.{name}", "it needs a key.") for name in _REQUIRED_ACTIONS if not actions[name])
-    for action in changed:  # the defaults need no check among themselves
+    for action in changed:  # the defaults do not clash with each other
         for key in actions[action]:
             if not re.fullmatch(_KEYS, key):
                 yield f"terminal.keys.{action}", f"{key!r} is not a valid key: {_KEY_HELP}."

@@ -1,7 +1,7 @@
-"""Finds the files of a project that need trust, and keeps which ones the person trusted.
+"""Finds the files of a project that need trust, and stores which ones the person trusted.
 
-These are the files that set something or whose contents are run: settings, hooks, servers, commands, skills, agents,
-and output styles.
+These files change settings, or agentcli or the model acts on their contents: settings, hooks, servers, commands,
+skills, agents, and output styles.
 """
 
 import errno
@@ -24,17 +24,17 @@ COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last one win
 SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first one wins
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
 STYLE_FOLDERS = (".agentcli/output-styles", ".claude/output-styles")
-_MAX_ENTRIES = 20_000  # of a folder of skills; a larger one is not trusted
+_MAX_ENTRIES = 20_000  # in a folder of skills or a plugin; a larger one cannot be trusted
 SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """Return the files of a project that are used only if it is trusted; of a skill its SKILL.md."""
+    """Return the files of a project that are used only if it is trusted; for a skill its SKILL.md."""
     return [file for folder in project_folders(cwd) for file in _files_of(folder, project_root(cwd))]
 
 
 def command_places(cwd: Path) -> list[Path]:
-    """Return the project's folders of slash commands without links; the last one wins."""
+    """Return the project's folders of slash commands that no link leads to; the last one wins."""
     root = project_root(cwd)
     return [
         root / name
@@ -50,14 +50,14 @@ def project_folders(cwd: Path) -> list[Path]:
 
 
 def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
-    """Return the folders with one of the `names` that a project has; the first one wins."""
+    """Return the folders with one of these `names` in a project's folders; the first one wins."""
     root = project_root(cwd)
     folders = [*reversed(project_folders(cwd))]
     return [place for name in names for folder in folders for place in _places_in(folder, (name,), root)]
 
 
 def _is_project(place: Path, folder: Path, root: Path) -> bool:
-    """Return True for an existing folder that is within the project and not one of the person's own."""
+    """Return True for a folder within the project. In a home, only those in `.agentcli` are not the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
@@ -68,7 +68,7 @@ def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
 
 
 def is_project_file(file: Path, root: Path) -> bool:
-    return not _is_home(root) and is_file(file)  # a home is no project, although it may have such files
+    return not _is_home(root) and is_file(file)  # a home is not a project, although it may have such files
 
 
 def _is_home(folder: Path) -> bool:
@@ -102,7 +102,7 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
     try:
         for folder in project_folders(cwd):
             if _files_of(folder, root):
-                stamp = _digest(folder, root, reads_files=False)  # first, so that a later change of a file shows
+                stamp = _digest(folder, root, reads_files=False)  # first, so that changes while reading are noticed
                 fingerprints[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
     except OSError as error:
         raise ConfigError(f"cannot be trusted: some of it could not be read ({error}).", file=str(root)) from error
@@ -110,7 +110,7 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
 
 
 def trusted_digests(paths: Paths) -> dict[str, str]:
-    """Return what was trusted, by path: fingerprints of projects, digests of programs; {} if it cannot be read."""
+    """Return the stored trust by path: fingerprints of projects, digests of programs; {} if it cannot be read."""
     with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
     return {}
@@ -128,7 +128,7 @@ def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
 
 
 def _files_of(folder: Path, root: Path) -> list[Path]:
-    """Return the files of one folder that are used; of a skill only its SKILL.md."""
+    """Return the files of one project folder that need trust; for a skill only its SKILL.md."""
     files: list[Path] = []
     if folder == root:
         files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
@@ -142,7 +142,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    """Return a digest of all files that the trust in a folder covers, also those beside a SKILL.md."""
+    """Return a digest of all files that trust in a folder covers, including those beside a SKILL.md."""
     skills = _places_in(folder, SKILL_FOLDERS, root)
     in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
     files = sorted({*_files_of(folder, root), *in_skills})
@@ -150,14 +150,14 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
 
 
 def _files_digest(files: Mapping[bytes, Path], *, reads_files: bool) -> str:
-    """Return a digest of files by name: of their contents, or of sizes and times (nobody can set `ctime`)."""
+    """Return a digest of files by name: of contents, or of sizes and times (programs cannot set the ctime)."""
     import hashlib
 
     digest = hashlib.sha256()
     for name, file in files.items():
         digest.update(name + b"\0")
         if not reads_files:
-            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):  # of a link also its target
+            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):  # for a link also its target
                 digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} ".encode())
             continue
         if file.is_symlink():
@@ -169,9 +169,9 @@ def _files_digest(files: Mapping[bytes, Path], *, reads_files: bool) -> str:
 
 
 def folder_digest(folder: Path, *, reads_files: bool = True) -> str:
-    """Return a digest of all files in a folder of the person's, which does not depend on where it is.
+    """Return a digest of all files in one of the person's folders. It does not change if the folder is moved.
 
-    Python's caches are left out: a hook writes them by running. Raises `OSError`.
+    Python's caches are left out, because running a hook creates them. Raises `OSError`.
     """
     paths = sorted(path for path in _all_below(folder, folder, is_strict=True) if path.parent.name != "__pycache__")
     files = {os.fsencode(path.relative_to(folder)): path for path in paths}
@@ -179,8 +179,8 @@ def folder_digest(folder: Path, *, reads_files: bool = True) -> str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Return what trust in a folder of the person's is worth: its files as they are now. Raises `OSError`."""
-    stamp = folder_digest(folder, reads_files=False)  # first, so that a later change of a file shows
+    """Return the fingerprint of one of the person's folders: of its files as they are now. Raises `OSError`."""
+    stamp = folder_digest(folder, reads_files=False)  # first, so that changes while reading are noticed
     return f"{folder_digest(folder)} {stamp}"
 
 
@@ -197,7 +197,7 @@ def is_folder_trusted(paths: Paths, folder: Path) -> bool:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield the files in a folder and behind links within the project. Only if `is_strict`, raises `OSError`."""
+    """Yield the files below a folder; links are followed within `root`. Raises `OSError` only if `is_strict`."""
     real_root = os.path.realpath(root)
     waiting, visited, count = [folder], set[str](), 0
     while waiting:
@@ -212,7 +212,7 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
             count += len(sorted_entries)
             if count > _MAX_ENTRIES:
                 raise OSError(errno.EFBIG, f"it contains more than {_MAX_ENTRIES:,} files", str(folder))
-        except OSError:  # otherwise what cannot be read is left out
+        except OSError:  # otherwise unreadable folders are left out
             if is_strict:
                 raise
             continue

@@ -18,7 +18,7 @@ from agentcli.settings.structs import Settings
 
 MASKED = "[masked]"
 _SECRET_TABLES = ("env", "headers", "http_headers")  # their values are not shown
-_WHOLE_TABLES = ("providers", "mcp_servers")  # an existing member is not added to: the result would be a mixture
+_WHOLE_TABLES = ("providers", "mcp_servers")  # nothing is added to an existing member, which would become a mixture
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:
@@ -33,12 +33,12 @@ def describe_override(config: Config, key: str, file: Path) -> str:
     winner = next((layer for layer in reversed(config.layers[position + 1 :]) if layer.holds(key)), None)
     if winner is None:
         return ""
-    name = winner.names.get(key, key).removesuffix(f" ({key})")  # flags name their settings, too
+    name = winner.names.get(key, key).removesuffix(f" ({key})")  # the name of a flag includes its setting
     return f" {name} ({winner.source}) overrides it here."
 
 
 def store_in(file: Path, key: str, value: Any) -> str:
-    """Set a dotted key in a file of settings, or remove it with None; return where. Raises `UserError`."""
+    """Set a dotted key in a file of settings, or remove it with None; return a sentence. Raises `UserError`."""
     write_settings(file, with_setting(file, key.split("."), value))
     return f"{'Saved in' if value is not None else 'Removed from'} {file}."
 
@@ -78,7 +78,7 @@ class MergedFile(msgspec.Struct, frozen=True):
 
 
 def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
-    """Add settings to the text of a file: what it does not set, and items to its lists. Raises `UserError`."""
+    """Add settings to the text of a file: those that it does not set, and new items of lists. Raises `UserError`."""
     import tomllib
 
     import tomlkit
@@ -93,14 +93,14 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"Could not read {file}: {error}") from error
     check_layer(SettingsLayer(str(file), merged, text))
-    # tomlkit cannot add to a table with other tables between its parts.
+    # tomlkit loses additions to a table with other tables between its parts.
     if lost := _add(merged, values, "", []):
         raise UserError(f"{file} has parts of [{next(iter(lost))}] in several places. Move them together first.")
     return MergedFile(text, added, tuple(conflicts))
 
 
 def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conflicts: list[str]) -> dict[str, Any]:
-    """Add to the table at a key what it does not have, and return that; `conflicts` gets the keys with other values."""
+    """Add missing values to the table at `key`, and return them; `conflicts` gets the keys with other values."""
     added: dict[str, Any] = {}
     for name, value in values.items():
         old, path = table.get(name), f"{key}.{name}" if key else name
@@ -117,8 +117,8 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conf
 
 
 def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
-    """Replace a file at once and keep its permission bits; a new file gets `mode`. Raises `UserError`."""
-    real = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one
+    """Replace a file atomically and keep its permission bits; a new file gets `mode`. Raises `UserError`."""
+    real = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays a link
     try:
         if (real.read_bytes() if real.exists() else b"") != text.encode():
             real.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -143,7 +143,7 @@ def key_parts(key: str) -> tuple[str, ...]:
 
 
 def parse_value(text: str, key: Sequence[str]) -> Any:
-    """Return the value of a setting that is written as TOML or, if it is a string, as it is. Raises `ConfigError`."""
+    """Return the value of a setting from TOML or, if it is a string, from plain text. Raises `ConfigError`."""
     import tomllib
 
     kind = setting_type(key)
@@ -160,7 +160,7 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
 
 
 def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
-    """Return a table of settings without values of headers and variables, passwords, and what `mask` finds."""
+    """Return a table of settings without values of headers and variables, passwords, and secrets that `mask` finds."""
     match value:
         case Mapping():
             hidden = {name: item for name, item in value.items() if name in _SECRET_TABLES and item}
@@ -177,7 +177,7 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
 
 
 def readable_settings(settings: Settings) -> str:
-    """Return the settings that differ from the defaults as TOML, without known secrets. Mask the result."""
+    """Return the settings that differ from the defaults as TOML, without known secrets. Callers must mask it."""
     return to_toml(without_secrets(changed_values(settings))).rstrip() or "# All settings have their defaults."
 
 
@@ -189,7 +189,7 @@ def to_toml(settings: Settings | dict[str, Any]) -> str:
 
 
 def changed_values(value: Any) -> Any:
-    """Return a struct as a table of what differs from its defaults."""
+    """Return a struct as a table of the values that differ from its defaults."""
     if isinstance(value, msgspec.Struct):
         value = {
             field.encode_name: getattr(value, field.name)

@@ -1,1 +1,1 @@
-"""Makes the parts of a session from the settings; only these modules know both. `app.py` puts them together."""
+"""Builds the parts of a session from the settings; only these modules know both. `app.py` puts them together."""

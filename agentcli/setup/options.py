@@ -1,6 +1,6 @@
-"""Holds what a caller adds to a session, and reads from the settings its limits, rules and tools, and its export.
+"""Defines the options of a caller, and builds a session's limits, rules, tools and export from the settings.
 
-The export of traces and metrics obeys OpenTelemetry's own variables, too:
+The export of traces and metrics follows OpenTelemetry's own variables, too:
 https://opentelemetry.io/docs/specs/otel/protocol/exporter/
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class McpOptions(Struct, frozen=True):
-    """MCP servers of files, by name, and connected ones, beside those of the settings or, if `is_strict`, alone."""
+    """MCP servers from files, by name, or already connected; if `is_strict`, those of the settings are not used."""
 
     files: tuple[str, ...] = ()
     servers: Mapping[str, Any] = {}
@@ -50,7 +50,7 @@ class McpOptions(Struct, frozen=True):
 
 
 class CallerParts(Struct, frozen=True, kw_only=True):
-    """Parts of a session that a program adds or puts in place of our own. The docstring of `Agent` explains them."""
+    """Parts of a session that a program adds, or that replace our own. The docstring of `Agent` explains them."""
 
     tools: tuple[Tool, ...] = ()
     search: SearchProvider | None = None
@@ -63,7 +63,7 @@ class CallerParts(Struct, frozen=True, kw_only=True):
 
 
 class AddedDefinitions(Struct, frozen=True):
-    """Folders of skills and of plugins, and subagents by name, which a caller adds to those found here."""
+    """Folders of skills and of plugins, and subagents by name, which a caller adds to those that agentcli finds."""
 
     skill_folders: tuple[Path, ...] = ()
     plugin_folders: tuple[Path, ...] = ()
@@ -76,10 +76,10 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     system_prompt: str | None = None
     append_system_prompt: str = ""
     is_bare: bool = False  # without hooks, skills, MCP servers, memory and instruction files
-    accepts_client_tools: bool = False  # tools may come with a prompt
+    accepts_client_tools: bool = False  # a prompt may bring tools with it
     added: AddedDefinitions = AddedDefinitions()
     mcp: McpOptions = McpOptions()
-    client_files: Callable[[str], ClientFiles] | None = None  # an editor's, by session id
+    client_files: Callable[[str], ClientFiles] | None = None  # returns an editor's files for a session id
     parts: CallerParts = CallerParts()
 
 
@@ -88,10 +88,10 @@ class SessionChoice(Struct, frozen=True, kw_only=True):
 
     how: Literal["new", "newest", "id"] = "new"
     id: str = ""
-    fork: bool = False  # a copy of it continues
+    fork: bool = False  # continue a copy of it
     new_id: str | None = None
     name: str = ""
-    take_over: bool = False  # the program that holds it ends
+    take_over: bool = False  # another program that has it open must give it up
     user_id: str = ""
     at: str = ""  # the id of the entry to continue after; empty: the newest
 
@@ -99,7 +99,7 @@ class SessionChoice(Struct, frozen=True, kw_only=True):
 async def open_log(
     choice: SessionChoice, store: SessionStore, data: DataFolder, cwd: Path
 ) -> tuple[SessionLog, list[Entry]]:
-    """Return the log and its entries; a fork shares the data files of its source. Raises `UserError`."""
+    """Return the log of the chosen conversation and its entries. Raises `UserError`."""
     if choice.how == "new":
         return await store.create(cwd=cwd, session_id=choice.new_id, name=choice.name, user_id=choice.user_id), []
     id = choice.id
@@ -147,7 +147,7 @@ def configured_rules(
     accepts_client_tools: bool,
     servers: Collection[str] = (),
 ) -> Rules:
-    """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold.
+    """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never apply.
 
     With `accepts_client_tools` a rule may name any tool. `servers` are prefixes of tools that may not be known yet.
     """
@@ -170,10 +170,10 @@ def configured_rules(
 
 
 def check_hosts(config: Config) -> None:
-    """Raise `ConfigError` for a granted host that is not the name of one."""
+    """Raise `ConfigError` for a granted host that is not a valid name."""
     for key, hosts in (("sandbox.hosts", config.settings.sandbox.hosts), ("web.hosts", config.settings.web.hosts)):
         for host in hosts:
-            from agentcli.safety.hosts import read_grant  # few grant any
+            from agentcli.safety.hosts import read_grant  # imported late, because few people grant hosts
 
             try:
                 read_grant(host)
@@ -182,7 +182,7 @@ def check_hosts(config: Config) -> None:
 
 
 def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> None:
-    """Add the person's lasting grants; one that makes no sense is left out, with a notice."""
+    """Add the person's lasting grants; an invalid one is left out, with a notice."""
     try:
         stored: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
         stored += [(restriction.verb, restriction.rule, restriction.quote) for restriction in grants.restrictions()]
@@ -219,14 +219,12 @@ def has_key(config: Config, variable: str) -> bool:
         return False
 
 
-# The export of traces and metrics.
-
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 _TIMEOUTS = {"traces": "export_timeout", "metrics": "metrics_timeout"}  # the settings, by signal
 
 
 class SessionExport(Struct):
-    """Exports sessions as the settings and the environment say; where they export nothing, nothing is imported for it.
+    """Exports sessions as the settings and the environment request; imports OpenTelemetry only if they do.
 
     A session that `has_screen` draws on the terminal, so nothing else may write there.
     """
@@ -239,7 +237,7 @@ class SessionExport(Struct):
     _telemetry: Telemetry | None = None
 
     def follow(self, session: Session) -> None:
-        """Export what happens in a session from now on, if that is wanted and possible; a notice says why it is not."""
+        """Export a session's events from now on, if that is configured; a notice says why it is not possible."""
         try:
             if not (signals := exported_signals(self._config, has_screen=self._has_screen)):
                 return
@@ -255,14 +253,14 @@ class SessionExport(Struct):
         self._telemetry.follow(session, session.runtime.calls.services.mask.text)
 
     async def aclose(self) -> None:
-        """Send what there is; further sessions can be followed."""
+        """Send the rest. Sessions can be followed again afterwards."""
         telemetry, self._telemetry = self._telemetry, None
         if telemetry is not None:
             await telemetry.aclose()
 
 
 def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, Signal]:
-    """Return the signals to export, by name. Raises `ConfigError` for a variable that asks for what cannot be done."""
+    """Return the signals to export, by name. Raises `ConfigError` for a variable with an unsupported value."""
     off, *asks = (
         config.environment.get(name, "").lower() not in ("", "0", "false")
         for name in ("AGENTCLI_NO_TELEMETRY", "AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY")
@@ -283,11 +281,11 @@ def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, S
 
 
 def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signal:
-    """Return the export of a signal as the settings say, else OpenTelemetry's variables. Raises `ConfigError`."""
+    """Return the export of a signal by the settings, or else by OpenTelemetry's variables. Raises `ConfigError`."""
     from agentcli.infra.telemetry import Signal
 
     settings, name, setting = config.settings.observability, signal.upper(), _TIMEOUTS[signal]
-    # OpenTelemetry has two variables for each of these; that of the signal counts.
+    # OpenTelemetry has two variables for each of these; the signal's own variable wins.
     protocol, timeout = (
         config.environment.get(f"OTEL_EXPORTER_OTLP_{name}_{what}")
         or config.environment.get(f"OTEL_EXPORTER_OTLP_{what}", "")
@@ -298,9 +296,9 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
     timeout_s = getattr(settings, setting)
     if timeout and timeout_s == getattr(ObservabilitySettings(), setting):
         try:
-            timeout_s = float(timeout) / 1000  # the SDK for Python takes it for seconds, against the specification
+            timeout_s = float(timeout) / 1000  # as specified, although Python's SDK reads seconds
         except ValueError:
-            raise ConfigError(f"{timeout!r} is no number of milliseconds.", key="OTEL_EXPORTER_OTLP_TIMEOUT") from None
+            raise ConfigError(f"{timeout!r} is not a number of ms.", key="OTEL_EXPORTER_OTLP_TIMEOUT") from None
     endpoint = f"{settings.endpoint.rstrip('/')}/v1/{signal}" if settings.endpoint else None
     return Signal(tuple(exporters), timeout_s, endpoint)
 
@@ -337,7 +335,7 @@ def _server(models: Models, name: str) -> tuple[str, int]:
 
 
 def secret_headers(config: Config) -> list[str]:
-    """Return the secrets in the headers for collectors: the values, also those for logs, and each of their words."""
+    """Return the secrets in the headers for collectors, also for logs: the values, and each word (`Bearer TOKEN`)."""
     variables = (f"OTEL_EXPORTER_OTLP_{kind}HEADERS" for kind in ("", "TRACES_", "METRICS_", "LOGS_"))
     texts = (config.environment.get(variable, "") for variable in variables)
     values = {unquote(pair.partition("=")[2].strip()) for text in texts for pair in text.split(",")}

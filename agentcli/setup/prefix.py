@@ -26,16 +26,17 @@ from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # of the list of memory files
-_WORDS_OF_KIND = 2  # the first words of a reminder that say what kind it is
+_WORDS_OF_KIND = 2  # a reminder's first words, which show its kind
 _USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, because each request pays for them
 
-Kind = tuple[str, tuple[str, ...]]
+Kind = tuple[str, tuple[str, ...]]  # see `_kind`
 
 
 class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
-    `agents` returns the list of subagents for a model with such a window, in tokens; `skills` that of skills beside it.
+    `agents` returns the list of subagents for a window in tokens; `skills` returns that of skills for a window and the
+    text of `agents`.
     """
 
     config: Config
@@ -65,7 +66,7 @@ class PrefixBuilder(Struct, kw_only=True):
         return prefix
 
     def _style(self) -> tuple[str | None, str]:
-        """Return the text that replaces agentcli's instructions, if one does, and the output style that joins them."""
+        """Return the text that replaces agentcli's instructions, or None, and the output style to add to them."""
         replace = self.options.system_prompt
         if self.is_for_agent or self.options.is_bare or not self.config.settings.instructions.output_style:
             return replace, ""
@@ -77,7 +78,7 @@ class PrefixBuilder(Struct, kw_only=True):
         return style.text, ""
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
-        """Return the tools of MCP servers as far as they fit their share of the window, and a note if some do not."""
+        """Return the tools of MCP servers that fit into their share of the window, and a note if some do not."""
         if not tools:
             return (), ""
         from agentcli.extensions.mcp.tools import NOTE, fitted
@@ -136,12 +137,12 @@ class PrefixBuilder(Struct, kw_only=True):
         memory = workspace.resources.memory
         if memory is not None and not info.small and (index := memory.index()):
             notes.append(_memory_note(index))
-        # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
+        # Names of folders and files can be bytes that are not UTF-8, which neither the log nor a request can hold.
         return [structs.replace(note, content=content_blocks(note.content)) for note in notes]
 
 
 def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
-    """Return the reminders that a resumed conversation lacks, or has with another text as the newest of a kind."""
+    """Return the reminders that a resumed conversation lacks, or whose newest version in it has another text."""
     newest: dict[Kind, str] = {}
     for entry in state.conversation.request_entries:
         if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part
@@ -152,7 +153,7 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
 
 
 def _kind(note: User) -> Kind:
-    """Return the first words of a reminder and the instruction files that it names, which its newer version keeps."""
+    """Return a reminder's first words and the instruction files it names, which a newer version of it shares."""
     first_words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
     return " ".join(first_words), tuple(instruction_paths([note]))
 

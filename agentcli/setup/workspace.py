@@ -1,4 +1,4 @@
-"""Makes the workspaces of calls: sandbox, snapshots, data files, memory, web access and the masking of secrets."""
+"""Builds the workspaces of calls: sandbox, snapshots, data files, memory, web access and the masking of secrets."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class WorkspaceFactory:
         if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image to run commands in.", "sandbox.kind")
         state = config.paths.state
-        # AGENTCLI_HOME has the settings, and in it the state: both are private.
+        # AGENTCLI_HOME contains the settings and the state folder; both must be private.
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
-            with suppress(OSError):  # reported by whatever writes there first
+            with suppress(OSError):  # the first write there reports the error
                 make_private_folder(folder)
 
         def open_sandbox() -> Sandbox:
@@ -104,7 +104,7 @@ def _added_folders(config: Config) -> list[Path]:
 
 
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
-    """Finish applying the changes that a killed session had begun to apply, and remove what else it left behind."""
+    """Finish the changes that killed sessions were applying, and remove the other things they left behind."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
         from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
@@ -170,7 +170,7 @@ def make_sandbox(
 
 
 def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
-    """Choose the confinement of commands here; probing takes some milliseconds. Raises `ToolError`."""
+    """Choose the confinement of commands on this machine; probing takes milliseconds. Raises `ToolError`."""
     from agentcli.infra.sandbox.backends.choosing import KINDS, Docker, choose_confinement
 
     kind = settings.kind
@@ -185,7 +185,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
 
 
 def _moved_secret_files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield secret files such as `~/.config/gh/hosts.yml` at the place where XDG variables put their folders."""
+    """Yield secret files such as `~/.config/gh/hosts.yml` in the folders that XDG variables name instead."""
     for variable, default in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
         if (folder := environment.get(variable, "")).startswith("/"):
             moved = (path.removeprefix(default) for path in SECRET_HOME_PATHS if path.startswith(default))

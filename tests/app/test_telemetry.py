@@ -362,7 +362,7 @@ def test_the_standard_variables_alone_turn_it_on_and_off(place: Place, came: Col
     [
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc", "only http/protobuf is supported, not 'grpc'"),
         ("OTEL_TRACES_EXPORTER", "zipkin", "zipkin is not supported. Use otlp, console or none"),
-        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "'soon' is no number of milliseconds"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "'soon' is not a number of ms"),
     ],
 )
 def test_a_variable_that_asks_for_what_is_not_supported_is_reported(

@@ -1,4 +1,4 @@
-"""Helps the check of a task, run in the agent's copy by any Python (standard library alone); exit code 0 passes."""
+"""Helpers for a task's check, which any Python runs in the agent's copy (standard library only). Exit code 0 passes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TEST_S = 60.0
 def record() -> Any:
     """Return the agent's run: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
 
-    `answer` is empty where the agent came to no end; `calls` are its own, in order, without those of its subagents.
+    `answer` is empty if the agent did not finish; `calls` are its own, in order, without those of its subagents.
     """
     return json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
 
@@ -41,7 +41,7 @@ def require(condition: object, reason: str) -> None:
 
 
 def text_of(path: str) -> str:
-    """Return the text of a file of the copy. Fails the check if it is not there."""
+    """Return the text of a file in the copy. Fails the check if the file cannot be read."""
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -91,7 +91,7 @@ def require_tests(folder: str | Path, count: int) -> None:
 
 
 def check_graders() -> None:
-    """Fail with the graders of `graders.json` that are not met; the last line is the share that is.
+    """Print the graders of `graders.json` that are not met, then the share of those that are, and exit.
 
     The record has a grade, `{"passed", "evidence"}`, for each one of the type `llm`, in order.
     """
@@ -114,40 +114,38 @@ def check_graders() -> None:
     sys.exit(met < len(graders))
 
 
-# SWE-bench
-
 RESULTS = TASK / "results.xml"
-_MAX_NAMED = 20
+_MAX_NAMED = 20  # failed tests in the output
 _RUNS_PYTEST = re.compile(r"\b(?:pytest|py\.test)\b[^;&|\n]*\{tests\}")
 
 
 def check_swe_bench() -> None:
-    """Put the tests of a task of SWE-bench's form into the copy, and run them.
+    """Put the tests of a SWE-bench task into the copy, and run them.
 
-    `tests.json` lists the tests that the fix mends (FAIL_TO_PASS) and those that it must not break (PASS_TO_PASS). The
-    last line of a failure is the score.
+    `tests.json` lists the tests that must pass after the fix (FAIL_TO_PASS) and those that it must not break
+    (PASS_TO_PASS). The last line of a failure is the score.
     """
     tests = json.loads((TASK / "tests.json").read_text("utf-8"))
-    to_mend, to_keep = tests["FAIL_TO_PASS"], tests["PASS_TO_PASS"]
+    to_fix, to_keep = tests["FAIL_TO_PASS"], tests["PASS_TO_PASS"]
     _put_tests(TASK / "test.patch", tests["base_commit"])
-    command, ids = tests["command"], [*to_mend, *to_keep]
+    command, ids = tests["command"], [*to_fix, *to_keep]
     if not _RUNS_PYTEST.search(command):
         done = _run_tests(command.replace("{tests}", shlex.join(ids)))
         if done.returncode:
             fail(f"{done.stdout[-1_500:]}\nThe tests ended with {done.returncode}.\n0")
         return
-    # Files and not ids: pytest runs nothing at all where one id is not there, and the data set cuts ids at spaces.
+    # Files instead of ids, because pytest runs nothing if one id is missing, and the data set cuts ids at spaces.
     files = dict.fromkeys(id.partition("::")[0] for id in ids)
     options = ["-p", "no:cacheprovider", "--rootdir=.", f"--junitxml={RESULTS}"]
     done = _run_tests(command.replace("{tests}", shlex.join([*options, *files])))
     passed = _passed()
     broken = [id for id in to_keep if not passed.get(_as_reported(id))]
-    failed = [id for id in to_mend if not passed.get(_as_reported(id))]
+    failed = [id for id in to_fix if not passed.get(_as_reported(id))]
     if broken or failed:
         named = "\n".join([*broken, *failed][:_MAX_NAMED])
-        score = 0 if broken else 1 - len(failed) / len(to_mend)
+        score = 0 if broken else 1 - len(failed) / len(to_fix)
         fail(
-            f"{done.stdout[-800:]}\n{len(failed)} of {len(to_mend)} tests that should pass now do not, "
+            f"{done.stdout[-800:]}\n{len(failed)} of {len(to_fix)} tests that should pass now do not, "
             f"{len(broken)} of {len(to_keep)} that passed are broken:\n{named}\n{score:.3f}"
         )
 
@@ -156,7 +154,7 @@ def _put_tests(patch: Path, commit: str) -> None:
     """Apply the tests to the files as they were at the start, even if the agent has changed or removed them."""
     if not patch.stat().st_size:
         return
-    # In both directions, because of a file that is renamed each lists only one name. An entry is `3\t1\ta/test_b.py`.
+    # In both directions, because each lists only one name of a renamed file. An entry is `3\t1\ta/test_b.py`.
     changes = _git("apply", "--numstat", "-z", str(patch)) + _git("apply", "--numstat", "-z", "-R", str(patch))
     names = sorted({entry.split("\t", 2)[2] for entry in changes.split("\0") if entry})
     for path in map(Path, names):
@@ -184,7 +182,7 @@ def _git(*arguments: str) -> str:
 def _run_tests(command: str) -> subprocess.CompletedProcess[str]:
     """Run the tests without the helpers' PYTHONPATH; both outputs are in `stdout`."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    script = TASK / "run-tests"  # a file, as thousands of ids are too long for one argument
+    script = TASK / "run-tests"  # a file, because thousands of ids are too long for one argument
     script.write_text(command, "utf-8")
     return run("bash", str(script), timeout_s=None, environment=environment)
 

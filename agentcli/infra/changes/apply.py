@@ -1,4 +1,4 @@
-"""Applies changes to real folders: each file is replaced at once, and none that somebody else has changed."""
+"""Applies changes to real folders: each file is replaced atomically, and only if nobody else has changed it."""
 
 import contextlib
 import errno
@@ -19,22 +19,23 @@ _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHANGED = "it was changed since the command started"
 _DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.1
 
-# A repository stays whole for its readers, also after a crash: an object is written before what refers to it.
+# The order in which a repository's files are written. Objects come before what refers to them, so that the repository
+# is complete for its readers at any moment, even after a crash.
 _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD")
 
 
 class LiveFiles:
-    """The files that are open for writing. If one were replaced, what its program writes next would be lost.
+    """The files that programs have open for writing. If one were replaced, its program's next writes would be lost.
 
-    A conflict ends with the `advice`. With `spares_databases` no file of SQLite is replaced.
+    The text of a conflict ends with `advice`. With `spares_databases`, SQLite databases are not replaced either.
     """
 
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._advice, self._spares_databases = advice, spares_databases
         self._open: set[tuple[int, int]] = set()
-        for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 - unlike a Path's, it passes over errors
+        for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 - unlike a Path's, it skips errors
             with contextlib.suppress(OSError):  # it was just closed
-                if os.lstat(descriptor).st_mode & 0o200:  # the link shows if it is open to write
+                if os.lstat(descriptor).st_mode & 0o200:  # the link's mode shows that the file is open for writing
                     status = os.stat(descriptor)  # noqa: PTH116
                     self._open.add((status.st_dev, status.st_ino))
 
@@ -50,10 +51,10 @@ class LiveFiles:
 def apply_groups(
     groups: Sequence[ChangeGroup], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
 ) -> ApplyOutcome:
-    """Apply changes. A group is a conflict if the files have other states by now, or the disk fails. Raises nothing.
+    """Apply changes. A group is a conflict if its files changed meanwhile, or the disk fails. Raises nothing.
 
-    The names of temporary files contain the `token`, by which an application with `is_resumed` finds those of the
-    interrupted one that it finishes.
+    The names of temporary files contain `token`. With `is_resumed`, an interrupted call with the same token is
+    finished, and its temporary files are removed.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
@@ -70,23 +71,23 @@ def apply_groups(
 
 
 class _Application:
-    """Applies groups one after another. At the end folders get their modes, or are removed.
+    """Applies groups one after another. Folders get their modes, or are removed, only at the end.
 
-    Paths of methods are relative to the root of the current group's changes.
+    Methods take paths relative to the root of the current group's changes.
     """
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token, self._live, self._is_resumed = token, live, is_resumed
         self._changes = state.ChangeSet(root="")  # of the current group
-        # By absolute path, what folders are to become at the end: None for those to be removed.
+        # By absolute path, the entry with the mode that a folder gets at the end; None if it is removed then.
         self._folders: dict[str, state.FileEntry | None] = {}
 
     def apply(self, group: ChangeGroup) -> None:
-        """Apply a group. Raises `OSError`, and `ConflictError` if possible before anything is changed."""
+        """Apply a group. Raises `OSError`, or `ConflictError`, which comes before any change where that is possible."""
         self._changes = changes = group.changes
         paths, moved = group.paths, group.moved_root
         if self._is_resumed:
-            for path in paths:  # a file that was only half written
+            for path in paths:  # removes a temporary file that was only half written
                 with contextlib.suppress(OSError), self._opened(path) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
@@ -102,7 +103,7 @@ class _Application:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
-        # A folder that gives way to a file is emptied first. All else is only removed when the new files are there.
+        # A folder that a file replaces is emptied first. Everything else is removed after the new files are written.
         in_swapped = [path for path in removed if any(path.startswith(f"{folder}/") for folder in swapped)]
         self._remove([*in_swapped, *swapped])
         for path in sorted(written, key=_order):
@@ -121,16 +122,16 @@ class _Application:
         return _opened(self._changes.at(path), is_root=not path)
 
     def _now(self, path: str) -> state.FileEntry | None:
-        """Return what is at a path now, None for nothing. Raises `OSError`, also for a link on the way."""
+        """Return the entry at a path now, None if there is none. Raises `OSError`, also if a link is on the way."""
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
             return state.entry_at(name, folder=folder, source=self._changes.at(path))
         return None
 
     def _temporary(self, name: str) -> str:
-        return f".{name[:40]}.{self._token}"
+        return f".{name[:40]}.{self._token}"  # cut, because file systems limit the length of names
 
     def _is_done(self, path: str) -> bool:
-        """Return True if a path is already as it is to become. Only root can set the owner, so that may differ."""
+        """Return True if a path already has its new state. The owner may differ, because only root can set it."""
         after, now = self._changes.after.get(path), None
         with contextlib.suppress(OSError):
             now = self._now(path)
@@ -139,7 +140,7 @@ class _Application:
         return not state.differs(now._replace(owner=after.owner), after)
 
     def _move(self, group: ChangeGroup) -> bool:
-        """Move a new folder if it is on the same disk; return False if not. Nobody else uses its contents yet."""
+        """Move a new folder, whose contents nobody uses yet; return False if it is on another disk."""
         path = group.moved_root
         new = self._changes.after[path]
         if os.stat(new.source).st_dev != os.stat(self._changes.root).st_dev:  # noqa: PTH116
@@ -157,14 +158,14 @@ class _Application:
         return True
 
     def _require_unchanged(self, path: str) -> None:
-        """Raise `ConflictError` if a path has another state than before the command, or must not be replaced now."""
+        """Raise `ConflictError` if a path changed since the command started, or must not be replaced now."""
         before, after = self._changes.of(path)
         if path in self._changes.stale:
             raise writing.ConflictError("it was changed by something else while the command ran")
         try:
             now = self._now(path)
         except OSError as error:
-            # A file or link is in the place of the folder around it, which this group makes a folder.
+            # The parent is still a file or a link, which this group replaces with a folder.
             if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return
             raise
@@ -201,7 +202,7 @@ class _Application:
         with self._opened(path) as (folder, name):
             if before is not None and before.kind == after.kind == "file" and state.has_same_content(before, after):
                 return _set_mode(folder, name, after)
-            replaced = before if before is not None and before.kind != "folder" else None  # a folder is gone already
+            replaced = before if before is not None and before.kind != "folder" else None  # a folder is removed already
             options: dict[str, Any] = {
                 "temporary": self._temporary(name),
                 "check": partial(_require_same, folder, name, replaced),
@@ -229,16 +230,16 @@ class _Application:
         if path:
             with self._opened(path) as (folder, name):
                 try:
-                    os.mkdir(name, 0o700, dir_fd=folder)
+                    os.mkdir(name, 0o700, dir_fd=folder)  # it gets its own mode in `finish_folders`
                 except FileExistsError:
                     present = state.entry_at(name, folder=folder)
                     if present is None or present.kind != "folder":
                         raise
-        if self._folders.get(self._changes.at(path)) is None:  # not known, or to be removed for an earlier group
+        if self._folders.get(self._changes.at(path)) is None:  # not planned yet, or an earlier group removes it
             self._folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
-        """Remove files, then folders, inner ones first. Removed folders around them go at the end, if empty."""
+        """Remove files, then folders, inner ones first. Folders around them that must go are removed at the end."""
         before, after = self._changes.before, self._changes.after
         for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -path.count("/"))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
@@ -255,19 +256,19 @@ class _Application:
 
 @contextlib.contextmanager
 def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
-    """Open the folder that a path is in, following no link, and yield it with the name. Raises `OSError`."""
+    """Yield the open folder that contains a path, and the name in it. No link is followed. Raises `OSError`."""
     folder_path, _, name = path.rpartition("/")
     with writing.opened_folder(Path(path if is_root else folder_path or "/")) as folder:
         yield folder, "." if is_root else name
 
 
 def _order(path: str) -> tuple[int, str]:
-    """Return the sort key of a path in `_GIT_ORDER`; what is not in it comes after the objects and the references."""
+    """Return the sort key of a path by `_GIT_ORDER`; paths that are not in it come after objects and references."""
     return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
 def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:
-    """Compare two entries; of folders only mode and owner, since the rest changes with their contents."""
+    """Compare two entries; for folders only mode and owner, because the rest changes with their contents."""
     if now.kind == before.kind == "folder":
         return (now.mode, now.owner) == (before.mode, before.owner)
     return now.kind == before.kind and now.stamp == before.stamp
@@ -293,7 +294,7 @@ def _fill(target: int, after: state.FileEntry) -> None:
 
 
 def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:
-    """Set mode and owner through a descriptor, so that no link can lead the change elsewhere."""
+    """Set mode and owner through a descriptor, so that no link can redirect the change to another file."""
     descriptor = os.open(name, _LOOK, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):

@@ -1,7 +1,7 @@
 """Finds what changed in a folder since the last look, and stores the contents of each state.
 
-A file is not read again if its inode and the time of its last change are the same; nobody can set that time. Files that
-git ignores and large files are covered up to a limit. `left_out` has the others.
+A file is read again only if its inode or its ctime has changed; programs cannot set the ctime. Files that git ignores
+are covered up to a limit, and large files without their contents. `left_out` lists what is missing.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.sandbox import find_rg
 
 _GIT_NAMES = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a bare repository
-_LISTING = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
+_RG_ARGUMENTS = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
 
 Difference = tuple[FileState | None, FileState | None]  # before and now
 
@@ -44,11 +44,11 @@ class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int = 50_000_000
     max_files: int = 200_000
     max_bytes: int = 5_000_000_000
-    ignored_files: int = 5_000  # of the files that git ignores
+    ignored_files: int = 5_000  # at most so many of the files that git ignores
     ignored_bytes: int = 50_000_000
-    excluded: tuple[str, ...] = ()  # globs
-    own: tuple[str, ...] = ()  # folders of the program
-    min_borrowed: int = 200  # files; in a smaller folder all contents are copied
+    excluded: tuple[str, ...] = ()  # globs of paths or names
+    own: tuple[str, ...] = ()  # agentcli's own folders, which are never covered
+    min_borrowed: int = 200  # files; in a smaller folder no contents are borrowed from git
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
         if files > self.max_files:
@@ -64,7 +64,7 @@ class TooManyFiles(Exception):
 class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An entry as it was at the last look."""
 
-    changed_ns: int  # 0 if it must be read again
+    changed_ns: int  # the ctime; 0 if the entry must be read again
     inode: int
     kind: FileKind
     mode: int
@@ -81,17 +81,17 @@ class FolderState(msgspec.Struct, kw_only=True):
     """The state of a folder at the last look."""
 
     root: str
-    entries: dict[str, dict[str, _Known]] = {}  # by folder and name
-    left_out: dict[str, str] = {}  # paths with the reason why they are not covered
-    skipped: set[int] = set()  # the inodes of what is not covered, also of caches and `.git`
-    looked_ns: int = 0  # when the look began
+    entries: dict[str, dict[str, _Known]] = {}  # by relative folder and name; the root is ""
+    left_out: dict[str, str] = {}  # by path, the reason why it is not covered
+    skipped: set[int] = set()  # inodes of entries that are not covered, caches and `.git` included
+    looked_ns: int = 0  # Unix time at which the look began
 
 
 _DECODER = msgspec.msgpack.Decoder(FolderState)
 
 
 class FolderIndex:
-    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run."""
+    """Stores a folder's entries in `file`, and finds changes. A `git` program in a `writable` folder is not run."""
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
@@ -105,7 +105,7 @@ class FolderIndex:
         """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()
         changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
-        # Undo needs the old contents, and only unchanged files may borrow theirs.
+        # Undo needs the old contents of changed files; only those of unchanged files may stay borrowed.
         self.borrowed.copy((file.content for file in changed_files if file.content), self.objects)
         previous, self.state = self.state, state
         if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
@@ -118,40 +118,40 @@ class FolderIndex:
             content = self.file.read_bytes()
             is_json = content.startswith(b"{")  # msgpack begins with another byte
             state = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
-        except (OSError, ValueError):  # everything is read again
+        except (OSError, ValueError):  # without a usable index everything is read again
             return unknown
-        return state if state.root == unknown.root else unknown  # two roots may have the same file name
+        return state if state.root == unknown.root else unknown  # the file's name is a hash, which two roots may share
 
     def _save(self) -> None:
         make_private_folder(self.file.parent)
         try:
             content = msgspec.msgpack.encode(self.state)
-        except UnicodeEncodeError:  # of names that are no UTF-8; json is slower, and escapes them
+        except UnicodeEncodeError:  # a file name is not UTF-8; json is slower, but can escape it
             content = json.dumps(msgspec.to_builtins(self.state)).encode()
         replace_file(self.file, content, syncs=False)
 
 
 class _Look:
-    """One look at a folder, to which all paths are relative. Untouched entries are taken from the state before."""
+    """Scans a folder once, and takes untouched entries from the previous state. Paths are relative to the folder."""
 
     def __init__(self, index: FolderIndex) -> None:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
         now_ns = time.time_ns()
-        self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # the clock was set back
-        self._racy_since_ns = now_ns - TICK_NS  # a file that was changed later may change again within the same tick
-        self._known = dict(self._before.entries)  # without folders that are left out since
+        self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # 0: the clock was set back
+        self._racy_since_ns = now_ns - TICK_NS  # a file changed after this may change again and keep its ctime
+        self._known = dict(self._before.entries)  # folders that can no longer be covered are removed from it
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
         self._differences: dict[str, Difference] = {}
-        self._first_seen: set[str] = set()  # folders whose contents were not known, but are not new
-        self._stored = 0  # bytes of new files in this look
-        self._tracked: dict[str, TrackedFile] = {}
+        self._first_seen: set[str] = set()  # folders whose contents are looked at for the first time, but are not new
+        self._stored = 0  # bytes of the new files in this look
+        self._tracked: dict[str, TrackedFile] = {}  # files whose contents are borrowed, by path
 
     def run(self) -> tuple[dict[str, Difference], FolderState]:
         if not self._known:
             self._borrow()
         self._index.files_scanned = 0
-        folders = [""]  # the folder itself
+        folders = [""]  # still to look in; "" is the root
         while folders:
             folder = folders.pop()
             folders += self._look_in(folder)
@@ -163,9 +163,9 @@ class _Look:
         return self._differences, self._state
 
     def _borrow(self) -> None:
-        """Find contents to borrow. Raise `TooManyFiles` before the first look stores more than is covered."""
+        """Find contents to borrow. Raises `TooManyFiles` if the rest exceeds the limits, before anything is stored."""
         if len(self._listing) >= self._limits.min_borrowed:
-            with suppress(OSError, ValueError, SubprocessError):  # all files are copied
+            with suppress(OSError, ValueError, SubprocessError):  # then all files are copied
                 self._tracked = self._index.borrowed.borrow()
         for path in self._listing - self._tracked.keys():
             with suppress(OSError):
@@ -183,17 +183,17 @@ class _Look:
         try:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
                 inner_entries = list(entries)
-        except (FileNotFoundError, NotADirectoryError):  # it was just removed
+        except (FileNotFoundError, NotADirectoryError):  # the folder was just removed
             return []
-        except PermissionError as error:  # its contents are as they were, as far as anybody knows
+        except PermissionError as error:  # its contents are assumed to be unchanged
             state.left_out[folder] = error.strerror or str(error)
             state.entries |= {path: entries for path, entries in self._known.items() if _is_at_or_below(path, folder)}
             return []
-        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # nothing in it counts as removed
+        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # its known contents must not be reported as removed
             state.left_out[folder] = "it is a git repository"
             self._known = {path: names for path, names in self._known.items() if not _is_at_or_below(path, folder)}
             return []
-        if folder in self._before.left_out:  # it could not be looked at before
+        if folder in self._before.left_out:  # it was not covered before
             state.left_out.pop(folder, None)
             self._first_seen.add(folder)
         now = state.entries[folder] = {}
@@ -201,7 +201,7 @@ class _Look:
             before = after = known.get(entry.name)
             try:
                 status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # it was just removed
+            except FileNotFoundError:  # the entry was just removed
                 continue
             if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
                 after = self._look_at(folder, entry.name, status, before)
@@ -210,7 +210,7 @@ class _Look:
         return [joined(folder, name) for name, entry in now.items() if entry.kind == "folder"]
 
     def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
-        """Record an entry that is new or was touched, and return it; if that is not possible, return `before`."""
+        """Record an entry that is new or was touched, and return it; return `before` if it cannot be recorded."""
         state, path, kind = self._state, joined(folder, name), kind_of(status)
         if kind is None:  # a socket or a device
             return None
@@ -218,10 +218,10 @@ class _Look:
             state.skipped.add(status.st_ino)
             return before
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
-            return before  # the sandbox of a command that runs, or was killed, has put it there
+            return before  # the sandbox of a running or killed command created it
         if before is not None:
             is_ignored = before.is_ignored
-        else:  # what was left out before is ignored; this saves the listing, which takes long
+        else:  # a path that was left out before is taken as ignored, which avoids the slow listing
             is_ignored = path in self._before.left_out or path not in self._listing
             if is_ignored and not self._has_room(path, kind, status):
                 state.left_out[path] = "git ignores it, and it is large"
@@ -235,7 +235,7 @@ class _Look:
         if before is None and is_ignored and kind == "file":
             ignored_files, ignored_bytes = self._ignored
             self._ignored = ignored_files + 1, ignored_bytes + now.size
-        if before is None and self._was_there(folder, path, status):  # it is no change, and so is nothing in it
+        if before is None and self._was_there(folder, path, status):  # neither it nor its contents are a change
             if kind == "folder":
                 self._first_seen.add(path)
         elif before is None or before.state != now:
@@ -252,17 +252,16 @@ class _Look:
         return state_of(f"{self._root}/{path}", status, self._index.objects, max_bytes=self._limits.max_file_bytes)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
-        """Return True for an entry that existed before but was not looked at, even if it was moved since.
-
-        The contents of a folder that is moved keep their times, which are before the last look, and were not seen then.
-        """
+        """Return True for an entry that existed at the last look but was not covered, even if it was moved since."""
         if folder in self._first_seen or path in self._before.left_out or status.st_ino in self._before.skipped:
             return True
+        # Moving a folder does not change the ctimes of its contents. Contents older than the last look (less a tick, by
+        # which a ctime may lag), but with unknown inodes, came with a folder from a place that is not covered.
         return status.st_ctime_ns < self._looked_ns - TICK_NS and status.st_ino not in self._inodes
 
     @cached_property
     def _inodes(self) -> set[int]:
-        """The inodes of all entries of the last look. An entry with one of them was moved, and is known."""
+        """The inodes of all entries of the last look: a new path with one of them is a known file that was moved."""
         return {known.inode for entries in self._before.entries.values() for known in entries.values()}
 
     def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
@@ -276,7 +275,7 @@ class _Look:
     @cached_property
     def _listing(self) -> set[str]:
         """The files that git does not ignore, and the folders around them. Raises `TooManyFiles`, `OSError`."""
-        command, parts, count = [find_rg(), *_LISTING, "--glob=!.git"], [], 0
+        command, parts, count = [find_rg(), *_RG_ARGUMENTS, "--glob=!.git"], [], 0
         with Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
             assert running.stdout is not None
             try:
@@ -288,12 +287,12 @@ class _Look:
                 running.kill()
         paths = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])  # each name ends with a NUL
         for path in [*paths]:
-            while (path := path.rpartition("/")[0]) and path not in paths:  # `rg` lists no folders
+            while (path := path.rpartition("/")[0]) and path not in paths:  # `rg` lists only files
                 paths.add(path)
         return paths
 
     def _has_room(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
-        """Return True if an ignored file, or a folder as a whole, is within the limits of what is covered."""
+        """Return True if an ignored file, or a folder with all its contents, fits into the limits for ignored files."""
         files, total = self._ignored
         sizes = _entry_sizes(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
         for size in sizes:
@@ -325,5 +324,5 @@ def _is_at_or_below(path: str, folder: str) -> bool:
 def _entry_sizes(folder: str) -> Iterator[int]:
     for where, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            with suppress(OSError):  # it was just removed
+            with suppress(OSError):  # the entry was just removed
                 yield os.lstat(f"{where}/{name}").st_size

@@ -1,8 +1,8 @@
-"""Groups what a command did in a folder into changes that the person decides about.
+"""Groups the changes that a command made in a folder, so that the person can decide about each group.
 
-A group is a file, a link, or a folder that is empty or has another mode. Other folders are made and removed with their
-contents. Changes that only make sense as a whole are one group: the inside of a `.git`, a folder in place of a file or
-the reverse, and a folder with many files that was made or removed. An auto-executed file is always a group of its own.
+A group is usually one file, link or empty folder, or the new mode of a folder. Other folders are made and removed with
+their contents. Changes that only make sense together are one group: the contents of a `.git`, a folder that replaces a
+file or the reverse, and a folder with many files that was made or removed, apart from auto-executed files in it.
 """
 
 import os
@@ -19,17 +19,17 @@ from agentcli.safety.paths.judge import is_auto_executed
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 
-MAX_DIFFS_CHARS = 2_000_000  # of all the diffs of one dry run
-_MAX_TEXT_BYTES = 256_000  # of a file of which a diff is made
+MAX_DIFFS_CHARS = 2_000_000  # in all diffs of one dry run together
+_MAX_TEXT_BYTES = 256_000  # in a larger file no diff is shown
 _MAX_SEPARATE = 8  # a folder with more files that was made or removed is one group
-_MAX_NAMED = 5
-_MAX_PAIRS = 1_000  # of deleted and new files that are compared
-_MIN_SHARED = 0.6  # of the lines of a file that was renamed
+_MAX_NAMED = 5  # names in a note about several files
+_MAX_PAIRS = 1_000  # of a deleted and a new file, compared to find renames
+_MIN_SHARED = 0.6  # share of equal lines above which two files are a rename
 INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 
 
 class ChangeGroup(NamedTuple):
-    """Changes that are applied together."""
+    """Changes that are applied or discarded together."""
 
     summary: ChangeSummary
     changes: ChangeSet
@@ -40,8 +40,8 @@ class ChangeGroup(NamedTuple):
 def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: list[int]) -> list[ChangeGroup]:
     """Group the changes in one folder, by path. Raises `OSError`.
 
-    `name_of` returns the name that the person sees for an absolute path. `budget` is one number, the characters that
-    are left for diffs, and is reduced.
+    `name_of` returns the name that the person sees for an absolute path. `budget` holds one number, the characters
+    left for diffs, and is reduced in place.
     """
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
@@ -53,18 +53,18 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     for path in paths:
         if (group_path := _whole_around(path, changes, large)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
-        elif not (path in counts and _is_made_or_removed_folder(path, changes)):  # else its contents are groups
+        elif not (path in counts and _is_made_or_removed_folder(path, changes)):  # its contents imply it
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, contents in paths_by_group.items():
         known = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
-        is_movable = bool(path) and summary.kind == "created" and known == {*contents}  # no more would be moved
+        is_movable = bool(path) and summary.kind == "created" and known == {*contents}  # and nothing else is in it
         groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
     return _join_renames(groups, changes)
 
 
 def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
-    """Join a deleted file and a new one that has most of its lines to one change, which is taken as a whole."""
+    """Join a deleted file and a new one with most of its lines into one group: a rename, applied as a whole."""
     old_groups, new_groups = (
         [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_obeyed) == (kind, "file", False)]
         for kind in ("deleted", "created")
@@ -84,7 +84,7 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
 
 
 def _shared_part(before: FileEntry, after: FileEntry) -> float:
-    """Return the part of the lines of two files that both have; 1 if they are equal, 0 for empty ones."""
+    """Return the share of lines that two files have in common: 1 if they are equal, 0 if the old one is empty."""
     if not before.size or has_same_content(before, after):
         return float(before.size > 0)
     old, new = (Counter((_text(entry) or "").splitlines()) for entry in (before, after))
@@ -92,12 +92,12 @@ def _shared_part(before: FileEntry, after: FileEntry) -> float:
 
 
 def shown_path(path: str) -> str:
-    """Return a path for the person and the log; bytes that are no UTF-8 are written as `\\xff`."""
+    """Return a path for the person and the log; bytes that are not UTF-8 are written as `\\xff`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path) -> ChangeGroup:
-    """Return a group with some hunks of its one file, whose text is written to `contents_path`. Raises `OSError`."""
+    """Return a group reduced to the chosen hunks of its only file, written to `contents_path`. Raises `OSError`."""
     path = group.paths[0]
     before, after = group.changes.before[path], group.changes.after[path]
     old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
@@ -109,17 +109,17 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
 
 
 def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
-    """Return the sort key that puts groups first that need the person's attention."""
+    """Return the sort key that puts the groups that need the person's attention first."""
     summary = group.summary
     return (not summary.is_obeyed, not summary.loses, not summary.notes, summary.name)  # False is sorted before True
 
 
 def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
-    """Return the outermost path of the group that a path is only a part of, None if it is a group of its own."""
+    """Return the outermost path of the group that contains a path, None if the path is a group of its own."""
     large_folder = None
     for folder in (*parents_of(path), path):
         before, after = changes.of(folder)
-        # A file named `.git`, as a worktree has it, is no repository. The root itself has no entry.
+        # A file named `.git`, as in a worktree, is not a repository. The root ("") may be one, but has no entry.
         is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
         if is_repository or changes.swaps_folder(folder):
             return folder
@@ -141,7 +141,7 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
 
 
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
-    """Describe the change of one path. `budget` holds the characters that are left for diffs, and is reduced."""
+    """Describe the change of one path. `budget` holds the characters left for diffs, and is reduced in place."""
     before, after = changes.of(path)
     entry = after or changes.before[path]
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
@@ -163,7 +163,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         what=entry.kind if entry.kind != "other" else "file",
         diff=diff,
-        hunks=1 if is_executed else hunks,  # an auto-executed file is taken as a whole
+        hunks=1 if is_executed else hunks,  # an auto-executed file is applied as a whole
         files=int(entry.kind != "folder"),
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
@@ -187,7 +187,7 @@ def _is_program(entry: FileEntry | None) -> bool:
 
 
 def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
-    """Describe all the changes at the `paths` at and below a path as one."""
+    """Describe the changes of a group as one; `paths` are all at or below `path`."""
     before, after = changes.of(path)
     is_git = _is_git(path, changes)
     is_new = path in paths and before is None
@@ -207,7 +207,7 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
         files=len(files),
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
-        # Commands cannot write what git runs or obeys, such as hooks, except in a repository that they make.
+        # Commands can write files that git executes, such as hooks, only in a repository that they make.
         is_obeyed=is_new if is_git else is_auto_executed(PurePath(path)),
         loses="tree" if is_git and is_gone else "",
     )
@@ -222,19 +222,19 @@ def _counted(noun: str, names: Sequence[str]) -> list[str]:
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """Return the diff and the number of hunks to choose from, None if it cannot be shown. The `budget` is reduced."""
+    """Return the diff and the number of hunks to choose from, None if it cannot be shown. Reduces `budget`."""
     if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
     changes_line_ends = "\r" in old + new and with_hunks(old, new, range(hunks)) != new
-    hunks = 1 if changes_line_ends or "\n" in name else max(hunks, 1)  # 1: the change is taken as a whole
+    hunks = 1 if changes_line_ends or "\n" in name else max(hunks, 1)  # 1: it cannot be split into hunks
     return (diff, hunks) if budget[0] >= 0 else None
 
 
 def _text(entry: FileEntry | None) -> str | None:
-    """Return a file's text, "" for no file, None for a file that is no text or too long."""
+    """Return a file's text, "" if there is no file, None if the file is not text or too long."""
     if entry is None or entry.kind != "file":
         return ""
     if entry.size > _MAX_TEXT_BYTES:

@@ -1,8 +1,8 @@
-"""Notes which changes are being applied and which calls are under way, so that a start can go on after a kill.
+"""Notes on disk which changes are being applied and which calls are under way, so that the next start can finish them.
 
-Changes are applied from the private folder of a dry run or an undo. The plan in that folder says which changes, and any
-later start finishes them. Each call that is recorded has a note, a file of its session; the start adds to the note what
-it finished.
+Changes are applied from the private folder of a dry run or an undo. A plan in that folder lists them, and after a kill
+the next start of agentcli finishes them. Each recorded call has a note, a file in a folder of its session; a start adds
+the changes that it finished.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ class CallNote(msgspec.Struct, frozen=True):
     """The note of a call. Both methods raise `OSError`, `read` also `msgspec.MsgspecError`."""
 
     call_id: str
-    before: dict[str, FileState | None] | None = None  # the states of the files that it names
-    indexes: dict[str, str] = {}  # if it names none: the file of each root's index
-    finished: dict[str, int] = {}  # paths that a later start finished, and the time in nanoseconds
+    before: dict[str, FileState | None] | None = None  # the states of the files that the call names, by path
+    indexes: dict[str, str] = {}  # if the call names no files: the name of each root's index file
+    finished: dict[str, int] = {}  # by path, when a later start applied it, in Unix nanoseconds
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -46,19 +46,19 @@ class CallNote(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct):
-    note: str  # the file of the note of their call
+    note: str  # the file of the call's note, "" without one
     groups: list[ChangeGroup]
 
 
 class PrivateFolder:
-    """The folder of a dry run or an undo. A lock shows that it is in use. Making one raises `OSError`."""
+    """The folder of a dry run or an undo, locked while it is in use. The constructor raises `OSError`."""
 
     def __init__(self, parent: Path) -> None:
         make_private_folder(parent)
         folder = Path(tempfile.mkdtemp(prefix="new-", dir=parent.resolve()))
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # From now on others may remove it when it is not locked.
+        # A folder named `try-…` may be removed by other processes unless it is locked.
         self.path = folder.rename(folder.with_name(folder.name.replace("new-", "try-", 1)))
 
     def apply(
@@ -66,15 +66,15 @@ class PrivateFolder:
     ) -> ApplyOutcome:
         """Apply changes whose contents are in this folder; after a kill the next start finishes them.
 
-        `note` is the file of the note of the call that made them. Raises `OSError` if the plan cannot be written, so
-        nothing was changed. Later failures are in the outcome.
+        `note` is the note's file of the call that made them. Raises `OSError` if the plan cannot be written; then
+        nothing was changed. The outcome lists later failures.
         """
         plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_other_entries, groups)]))
-        replace_file(self.path / PLAN, json.dumps(plan).encode())  # msgspec rejects names that are no UTF-8
+        replace_file(self.path / PLAN, json.dumps(plan).encode())  # msgspec rejects names that are not UTF-8
         return apply_groups(groups, self.path.name, live=live)
 
     def close(self) -> None:
-        """Remove the folder, first the plan, which could not be finished without the contents. May be called twice."""
+        """Remove the folder; the plan first, because it needs the contents. May be called twice."""
         if self._lock >= 0:
             (self.path / PLAN).unlink(missing_ok=True)
             remove_tree(self.path)
@@ -83,7 +83,7 @@ class PrivateFolder:
 
 
 def finish_interrupted(parent: Path) -> str:
-    """Finish what killed sessions had begun to apply, discard the rest, and return a report. Raises nothing."""
+    """Finish the changes that killed sessions were applying, discard the rest, and return a report. Raises nothing."""
     outcomes: list[ApplyOutcome] = []
     remove_abandoned(parent, lambda folder: outcomes.append(_finish(folder)))
     names = ", ".join(name for outcome in outcomes for name in outcome.names)
@@ -94,7 +94,7 @@ def finish_interrupted(parent: Path) -> str:
 
 
 def remove_abandoned(parent: Path, finish: Callable[[Path], None] | None = None) -> None:
-    """Remove the private folders of processes that have ended; one with a plan only after `finish`. Raises nothing."""
+    """Remove the private folders of ended processes; one with a plan only after `finish` applied it. Raises nothing."""
     with contextlib.suppress(OSError):
         for entry in [*parent.iterdir()]:
             with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def remove_abandoned(parent: Path, finish: Callable[[Path], None] | None = None)
 
 
 def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> None:
-    """Remove one folder. Raises `OSError`, also if its process still runs."""
+    """Remove one folder. Raises `OSError`, also while its process runs."""
     try:
         lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
 
 
 def _finish(folder: Path) -> ApplyOutcome:
-    """Apply the plan in a private folder again, and note in the note of its call what is finished now."""
+    """Apply the plan in a private folder again, and add the applied paths to the note of its call."""
     try:
         plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
     except ValueError:
@@ -130,7 +130,7 @@ def _finish(folder: Path) -> ApplyOutcome:
     outcome = apply_groups(plan.groups, folder.name, is_resumed=True)
     applied = [group.changes for group in plan.groups if group.summary.name in outcome.names]
     paths = [stored_path(changes.at(path)) for changes in applied for path in (*changes.before, *changes.after)]
-    with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has removed the note
+    with contextlib.suppress(OSError, msgspec.MsgspecError):  # the session has removed the note
         note = CallNote.read(Path(plan.note))
         note.finished.update(dict.fromkeys(paths, time.time_ns()))
         note.write(Path(plan.note))
@@ -139,14 +139,14 @@ def _finish(folder: Path) -> ApplyOutcome:
 
 
 def _without_other_entries(group: ChangeGroup) -> ChangeGroup:
-    """Return a group without the entries of other groups: `changes` has those of the whole command.
+    """Return a group whose `changes` has only its own entries, not those of the whole command.
 
-    The folders around its paths that were made or removed stay, because they are made or removed with it.
+    Folders around its paths that were made or removed are included, because they are made or removed with it.
     """
     changes = group.changes
     parents = {parent for path in group.paths for parent in parents_of(path)[1:]}
     paths = {*group.paths, *(path for path in parents if (path in changes.before) != (path in changes.after))}
-    # This runs for each group, so it goes through the paths of the group, and not through all changes.
+    # This runs for each group, so it must not go through all changes of the command.
     before = {path: changes.before[path] for path in paths if path in changes.before}
     after = {path: changes.after[path] for path in paths if path in changes.after}
     own_changes = ChangeSet(root=changes.root, before=before, after=after, stale=paths & changes.stale)

@@ -1,8 +1,8 @@
-"""Records what the calls of a session do to files.
+"""Records the changes that a session's tool calls make to files.
 
-The files that a call names are recorded before and after it. If nobody knows what a call will change, the whole
-workspace is recorded. The person made all changes between two calls. A note on disk says which calls are under way, so
-that the changes of a killed process are found when the session is opened again.
+The files that a call names are recorded before and after it. For a call that may change any file, the whole workspace
+is recorded. Changes between two calls are taken to be the person's. Notes on disk list the calls under way, so that the
+changes of a killed process are found when the session is opened again.
 """
 
 import asyncio
@@ -25,25 +25,25 @@ from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
 from agentcli.infra.changes.state import Objects, state_at
 from agentcli.settings.files import make_private_folder
 
-_HEARTBEAT_S = 0.5
-_AFTERLIFE_NS = 1_500_000_000  # after a process was killed its commands end within this time
-_MAX_NAMED = 100  # of the paths that are left out
+_HEARTBEAT_S = 0.5  # between two updates of a note's time
+_AFTERLIFE_NS = 1_500_000_000  # the commands of a killed process end within this time
+_MAX_NAMED = 100  # left-out paths in a report
 
 T = TypeVar("T")
 
 
 class Mark(msgspec.Struct, kw_only=True):
-    """A call under way, and the file of its note."""
+    """A call under way, and the file of the note about it."""
 
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
     found: dict[str, Difference] = msgspec.field(default_factory=dict)  # its unreported changes, by path
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # paths not covered when it began, as `PATH: why`
 
 
 class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
-    """Implements `Checkpoints` for the real paths of `roots`. A `private` folder is removed with the recorder."""
+    """Implements `Checkpoints` for the real paths of `roots`. `aclose` removes the `private` folder."""
 
     folder: Path
     roots: Callable[[], Sequence[Path]]
@@ -55,14 +55,14 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
     def __post_init__(self) -> None:
         self.objects = Objects(self.folder)
         self._notes = self.folder / "under_way" / self.session_id
-        self._indexes: list[FolderIndex] | None = None
-        self._open: list[Mark] = []
-        # The results of calls that name their files, since the last look.
+        self._indexes: list[FolderIndex] | None = None  # None until they are first needed
+        self._open: list[Mark] = []  # calls under way that may change any file, the latest last
+        # States of files after calls that named them, by path, since the indexes were last refreshed.
         self._edited: dict[str, FileState | None] = {}
-        self._problem = ""  # why the workspace cannot be recorded
+        self._problem = ""  # why the workspace cannot be recorded; then no later call tries again
         self._heartbeat: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1)  # of notes
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
         mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._numbers):06}.json")
@@ -96,7 +96,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return await self._in_thread(lambda: plan(max_bytes=self.limits.max_file_bytes))
 
     async def aclose(self) -> None:
-        """Wait for work that is under way."""
+        """End the heartbeat, and remove the private folder after work under way is done."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         if self.private is not None:
@@ -106,7 +106,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return sum(index.files_scanned for index in self._indexes or ())
 
     async def _send_heartbeats(self) -> None:
-        """Touch the notes of calls under way: after a kill, their times show which changes are later."""
+        """Touch the notes of calls under way, so that after a kill their times show which changes came later."""
         while self._open:
             for mark in self._open:
                 with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             await asyncio.sleep(_HEARTBEAT_S)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do work in a thread, in order and to its end, even if the caller is cancelled. Raises `ToolError`."""
+        """Run work in a thread, in order and to its end, even if the caller is cancelled. Raises `ToolError`."""
 
         async def in_order() -> T:
             async with self._order:
@@ -136,21 +136,21 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             raise
 
     def _begin(self, mark: Mark, paths: Sequence[Path] | None) -> None:
-        """Record the files that a call names, or without `paths` all of the workspace, and note the call."""
+        """Record the files that a call names, or the whole workspace without `paths`, and write the call's note."""
         self.objects.make()
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._attribute_changes(self._open[-1] if self._open else None):  # nothing so far was changed by this call
+        elif self._attribute_changes(self._open[-1] if self._open else None):  # earlier changes are not this call's
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
             self._open.append(mark)
 
     def _end(self, mark: Mark) -> FilesChanged | None:
-        """Return the changes of a call: of the files that it named, else of all that it may have touched."""
+        """Return the changes of a call: in the files that it named, or else in the whole workspace."""
         if mark.before is not None:
             now = {path: self._state(path) for path in mark.before}
-            self._edited |= now  # reported here, so the next look does not take it for a change of another call
+            self._edited |= now  # reported here, so the next refresh must not attribute them to another call
             changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
             return FilesChanged(mark.call_id, changes) if changes else None
         try:
@@ -181,10 +181,10 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return (*(f"{stored_path(path)}: {reason}" for path, reason in sorted(left_out)[:_MAX_NAMED]), *more)
 
     def _attribute_changes(self, mark: Mark | None) -> bool:
-        """Refresh the indexes, and add what has changed to the changes of a call. Without a call the person changed it.
+        """Refresh the indexes, and attribute the changes to a call, or to the person if `mark` is None.
 
-        A file that an open call, such as a job, has changed before is added to that call, whatever runs beside it.
-        Return False if an index cannot be refreshed; then it is not tried for later commands either.
+        A file that another open call, such as a background job, has changed before is attributed to that call.
+        Return False if an index cannot be refreshed; later calls do not try it again.
         """
         edited, self._edited = self._edited, {}
         for index in self._every_index() if not self._problem else ():
@@ -195,7 +195,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 break
             for relative_path, (before, now) in differences.items():
                 path = f"{index.root}/{relative_path}"
-                before = edited.get(path, before)  # an edit that a call has reported is no change of this one
+                before = edited.get(path, before)  # edits that another call reported are not this call's
                 owner = next((other for other in self._open if path in other.found), mark)
                 if owner is not None and before != now:
                     first, _ = owner.found.get(path, (before, now))
@@ -218,9 +218,9 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         for file in sorted(self._notes.glob("*.json")):  # the oldest first
             try:
                 note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
-            except (OSError, msgspec.MsgspecError):  # the kill came while it was written, before the call began
+            except (OSError, msgspec.MsgspecError):  # the kill came while the note was written, before the call began
                 continue
-            # The log has its changes already. A later note with the id is another call: a model may use an id again.
+            # The log has these changes already. A newer note with that id is another call: models may reuse an id.
             if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:
                 continue
             differences = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
@@ -233,7 +233,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
-        """Keep the indexes as they are now under a second name, because a refresh writes new files."""
+        """Keep the present indexes under second names, because a refresh replaces their files."""
         names = {}
         make_private_folder(self._notes)
         for number, index in enumerate(self._every_index()):
@@ -245,7 +245,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return names
 
     def _forget(self, mark: Mark | None) -> None:
-        """Remove the note of a call and its indexes; without a call those of all calls of the session."""
+        """Remove the note and the indexes of a call, or those of all calls of the session if `mark` is None."""
         self._open = [other for other in self._open if other is not mark]
         for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
             file.unlink(missing_ok=True)
@@ -263,9 +263,9 @@ def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 def _without_later(
     differences: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Yield the differences without those that came after a time, or after that in `finished` for their path.
+    """Yield the differences up to a time; `finished` has a later limit for some paths.
 
-    Folders and removed files have no time that tells, so they count as changed before.
+    The times of folders and removed files do not show when they changed, so all their differences are included.
     """
     for path, (before, now) in differences.items():
         try:
@@ -275,7 +275,7 @@ def _without_later(
         if changed_ns <= finished.get(stored_path(path), time_ns):
             yield path, (before, now)
         elif before is not None and now is not None:
-            # Changed since by somebody, and perhaps by the call before: its result is unknown, so it has no content.
+            # Somebody changed the file later. Its state after the call is unknown, so the result has no content.
             yield path, (before, FileState("file", now.mode))
 
 

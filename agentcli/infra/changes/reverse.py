@@ -1,8 +1,8 @@
-"""Undoes changes of files, and merges the result with later changes.
+"""Undoes changes to files, and keeps later changes of the same files.
 
-Each path is followed backwards through its changes. A file that is still as a change left it becomes what it was before
-the change. A file that was changed since is merged line by line. What cannot be merged is a conflict, and stays as it
-is. The result is applied like the changes of a command.
+The changes of each path are undone from the last to the first. A file that is still as a change left it gets its state
+before the change. A file that was changed since is merged line by line. A file that cannot be merged is a conflict, and
+stays as it is. The result is applied like the changes of a command.
 """
 
 import errno
@@ -25,23 +25,23 @@ from agentcli.infra.changes.state import ChangeSet, FileEntry, Objects, entry_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.diff import merged
 
-_FOLDER_MODE = 0o755  # of removed folders around a file whose mode was never recorded
+_FOLDER_MODE = 0o755  # for folders made again around a restored file, whose modes are unknown
 _MAX_MERGED_BYTES = 10_000_000
-_MAX_LOOKS = 3  # at a file that changes while it is read
+_MAX_READS = 3  # of a file that changes while it is read
 
 # Runs a function in a thread to its end, even if the caller is cancelled.
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
 class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A path as it is now and as it is to become."""
+    """The present and the planned state of a path."""
 
     path: str
     now: FileState | None
-    then: FileState | None  # the state that it is to have
+    then: FileState | None  # the planned state
     is_merged: bool = False
     conflict: str = ""  # why it stays as it is
-    entry: FileEntry | None = None  # what is at the path now
+    entry: FileEntry | None = None  # on disk, when the plan was made
 
     @property
     def outcome(self) -> RestoredFile:
@@ -65,7 +65,7 @@ class PlannedRestoration:
         self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """Undo the changes, each as a whole or not at all, also after a kill. Raises `ToolError`."""
+        """Undo the changes, each as a whole or not at all, even if agentcli is killed. Raises `ToolError`."""
         return await self._finish(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
@@ -75,8 +75,8 @@ class PlannedRestoration:
         try:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
-                groups = group_changes(changes, name_of=lambda path: path, budget=[0])  # nobody is shown diffs
-                groups = [group._replace(moved_root="") for group in groups]  # the new contents are not in one folder
+                groups = group_changes(changes, name_of=lambda path: path, budget=[0])  # nobody sees diffs of it
+                groups = [group._replace(moved_root="") for group in groups]  # there is no prepared folder to move
                 outcome = private.apply(groups, live=live)
         except OSError as error:
             raise _nothing_done(error) from error
@@ -85,7 +85,7 @@ class PlannedRestoration:
         return [_outcome(plan, reasons.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
-        """Describe the plans like the changes of a command. Raises `OSError`."""
+        """Return the planned changes in the form of a command's changes. Raises `OSError`."""
         root = _common_folder([plan.path for plan in self._changing])
         changes = ChangeSet(root=root)
         for number, plan in enumerate(self._changing):
@@ -94,7 +94,7 @@ class PlannedRestoration:
                 changes.before[path] = before
             if plan.then is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
-        for path in [*changes.after]:  # the missing folders around it are made, innermost first
+        for path in [*changes.after]:  # add the missing folders around it, innermost first
             for parent in reversed(parents_of(path)[1:]):  # without the root, which exists
                 exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
                 if exists or parent in changes.after:
@@ -112,7 +112,7 @@ class PlannedRestoration:
                 with before.open() as source, file.open("rb") as copy:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
-        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)  # like `stat`'s, without inode and ctime
+        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)  # as in `entry_at`, without inode and ctime
         target = real_path(then.content) if then.kind == "link" else ""
         return FileEntry(
             kind=then.kind, stamp=stamp, mode=then.mode, size=then.size, owner=owner, target=target, source=str(file)
@@ -122,10 +122,10 @@ class PlannedRestoration:
 def plan_restoration(
     changes: Sequence[FileChange], objects: Objects, *, scratch: Path, max_bytes: int, finish: Finish
 ) -> PlannedRestoration:
-    """Plan how changes are undone; they are in the order in which they were made. Raises `ToolError`.
+    """Plan how to undo changes, given in the order in which they were made. Raises `ToolError`.
 
-    Present contents of more than `max_bytes` are not stored, so a change of them is a conflict. `scratch` is the
-    folder in which new contents are prepared.
+    A file that has more than `max_bytes` now cannot be stored, so its changes are a conflict. `scratch` is the folder
+    in which new contents are prepared.
     """
     by_path = defaultdict[str, list[FileChange]](list)
     for change in changes:
@@ -151,10 +151,10 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_byt
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
-    entry = now = None  # also if a change put a link in the place of its folder, and so removed it
-    # What was stored once is read again, even if the limit is lower by now.
+    entry = now = None  # stays None if the last change removed the path by replacing a folder around it with a link
+    # Contents of a size that was stored once are read again, even if the limit is lower by now.
     max_bytes = max(max_bytes, *(state.size for change in changes for state in (change.before, change.after) if state))
-    for _ in range(0 if is_behind_link else _MAX_LOOKS):
+    for _ in range(0 if is_behind_link else _MAX_READS):
         entry = entry_at(path)
         now = state_at(path, objects, max_bytes=max_bytes)
         if entry_at(path) == entry:
@@ -177,18 +177,18 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_byt
 
 
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
-    """Return the state of a path without one change. Raises `OSError`, and `ConflictError` if nobody can know it."""
+    """Return the state of a path without one change. Raises `OSError`, and `ConflictError` if it is unknown."""
     before, after = change.before, change.after
     if is_same_state(state, before) or is_same_state(state, after):
         state = before
     elif state is None or (before is None and state.kind == "folder"):
-        return None  # it was removed since, or is a folder that is removed if nothing else is in it
+        return None  # it was removed since, or is a new folder, which goes if nothing else is in it
     elif after is None:
         raise ConflictError("something else is there now")
     elif before is not None and state.kind == before.kind == after.kind == "file":
         state = _merged_file(state, before, after, objects)
     elif before is not None and state.kind == before.kind == "folder":
-        return state  # it has another mode by now
+        return state  # its mode was changed since, and stays
     else:
         raise ConflictError("it was changed since")
     if state is not None and not state.is_stored:
@@ -197,13 +197,13 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
 
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
-    """Undo the change from `before` to `after` in a file that is `state` now; later changes of it stay."""
+    """Undo the change from `before` to `after` in a file whose state is `state` now; its later changes stay."""
     mode = before.mode if state.mode == after.mode else state.mode
     if not (state.is_stored and before.is_stored and after.is_stored):
         raise ConflictError("its contents were not stored: it was too large, or could not be read")
     if state.content == after.content:  # only its mode was changed since
         return FileState("file", mode, before.content, before.size)
-    if before.content in (after.content, state.content):  # the change was one of the mode, or is undone already
+    if before.content in (after.content, state.content):  # only the mode changed, or the contents are restored already
         return FileState("file", mode, state.content, state.size)
     if max(state.size, before.size, after.size) > _MAX_MERGED_BYTES:
         raise ConflictError("it was changed since, and is too large to be merged")
@@ -214,7 +214,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 
 def _make_accessible(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path; a folder whose owner gets rights back gets them now, before its contents change."""
+    """Return the entry of a path. If it is a folder, its owner gets missing rights now, to change its contents."""
     before, then = plan.entry, plan.then
     if before is None or then is None or not before.kind == then.kind == "folder":
         return before
@@ -229,13 +229,13 @@ def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     exists = os.path.lexists(plan.path)
     if why and (plan.then is not None or exists):
         return RestoredFile(plan.path, "conflict", why)
-    if plan.outcome.how == "removed" and exists:  # a folder
+    if plan.outcome.how == "removed" and exists:  # a folder that was not empty
         return RestoredFile(plan.path, "kept", "something else is in it")
     return plan.outcome
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    """Return the innermost existing folder around all paths. Raises `OSError` if a link leads to it by now."""
+    """Return the innermost existing folder around all paths. Raises `OSError` if its path contains a link by now."""
     common = Path(os.path.commonpath([Path(path).parent for path in paths]))
     folder = next(folder for folder in (common, *common.parents) if folder.is_dir())
     if folder.resolve() != folder:

@@ -1,14 +1,13 @@
-"""Describes files: a `FileEntry` is what is on the disk, a `FileState` what the log has, whose contents are `Objects`.
+"""Describes files: a `FileEntry` is a file on disk, a `FileState` its record in the log, with contents in `Objects`.
 
-`Objects` keeps contents as git does, as loose objects of a bare repository (gitformat-loose, git 2.39), but writes them
-itself: a machine without git has checkpoints too, and no setting, filter or attribute of a project can change a byte.
-`git --git-dir FOLDER cat-file -p ID` shows one.
+`Objects` stores contents in git's format, as loose objects of a bare repository (gitformat-loose, git 2.39), without
+running git: checkpoints work on machines that lack it, and no setting or filter of a project can change a byte.
+`git --git-dir FOLDER cat-file -p ID` shows an object.
 
-`BorrowedObjects` are contents in the project's own repository, of which a snapshot need not store a copy. By a file's
-times, size and inode, git's index tells the blob of each file that was not changed since. The packs of the repository
-get a second name (a hard link) in a git folder of the program, other objects are packed there, so they outlast `git gc`
-and `rm -r .git`. Git reads them with the program's own configuration, because that of a repository can make git run
-programs.
+`BorrowedObjects` finds contents that the project's own repository has, so that a snapshot need not copy them. Git's
+index gives the blob of each file whose times, size and inode show that it is unchanged. The repository's packs get a
+second name (a hard link) in a git folder of agentcli, and other objects are packed there, so they survive `git gc` and
+`rm -r .git`. Git reads them with agentcli's configuration, because a repository's own can make git run programs.
 """
 
 import hashlib
@@ -35,13 +34,14 @@ READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
-TICK_NS = 20_000_000  # within this time a file can change twice, and the second change does not show in its times
+TICK_NS = 20_000_000  # a second change of a file within this time may leave its times as they are
 _MAX_GIT_S = 60.0
 _ATTRIBUTES_FILE = "core.attributesFile"
-_PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
-# Filters and encodings make a file's bytes differ from its blob. Line ends and `ident` do too, but change the size.
+_REV_PARSE_PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
+# Files whose bytes are those of their blobs. Line endings and `ident` can change bytes, too, but then the sizes differ.
 _UNCONVERTED = ":(attr:!filter !working-tree-encoding)"
-# An entry of the index: its tag (H where git looks at the file), mode, blob and stage (0 where it is merged).
+# An entry of `git ls-files`: tag (H: git checks the file for changes), mode, blob, stage (0: no merge conflict), path,
+# ctime and mtime (each seconds and nanoseconds), inode, size.
 _ENTRY = lazy_pattern(
     r"(\S+) (\d+) ([0-9a-f]+) (\d)\t([^\0]+)\0  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n"
     r"  dev: \d+\tino: (\d+)\n  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
@@ -63,11 +63,11 @@ _CACHE_TAG, _CACHE_SIGNATURE = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f
 
 
 class Objects:
-    """The contents in one folder, by their id (40 hexadecimal digits). Several processes may use it at once."""
+    """Stores contents in a folder, by id (40 hexadecimal digits). Several processes may use the folder at once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._is_made = False
+        self._is_made = False  # True after the first `make`
 
     def make(self) -> None:
         """Make the folder a bare repository, so that git reads it. Raises `OSError`."""
@@ -84,8 +84,8 @@ class Objects:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
     def put(self, file: BufferedReader) -> tuple[str, int]:
-        """Store what can be read of an open file now; return its id and size in bytes. Raises `OSError`."""
-        content = file.read(os.fstat(file.fileno()).st_size)  # no more than this of a file that grows meanwhile
+        """Store the present contents of an open file; return their id and size in bytes. Raises `OSError`."""
+        content = file.read(os.fstat(file.fileno()).st_size)  # a file that grows meanwhile is cut at this size
         return self.put_bytes(content), len(content)
 
     def put_bytes(self, content: bytes) -> str:
@@ -117,28 +117,28 @@ class Objects:
 
 
 class FileEntry(NamedTuple):
-    """Something on the disk, links not followed."""
+    """A file, folder, link or other entry on disk; links are not followed."""
 
     kind: FileKind | Literal["other"]
-    stamp: tuple[int, ...]  # it changes with every change of the file
+    stamp: tuple[int, ...]  # differs after every change of the file
     mode: int
     size: int
     owner: tuple[int, int]
     target: str  # of a link
-    source: str  # the path of its contents
+    source: str  # the path at which its contents can be read
 
     @property
     def changed_ns(self) -> int:
-        """The time of its last change by the kernel's clock, which nobody can set."""
+        """The ctime, which programs cannot set."""
         return self.stamp[3]
 
     def open(self) -> FileIO:
-        """Open a file's contents. Raises `OSError`, also if a link is on the way by now."""
+        """Open a file's contents. Raises `OSError`, also if the path contains a link by now."""
         return open_source(self.source)
 
 
 class ChangeSet(msgspec.Struct, kw_only=True):
-    """Entries before and after, by paths relative to `root`."""
+    """Entries before and after a command or an undo, by path relative to `root`."""
 
     root: str
     before: dict[str, FileEntry] = msgspec.field(default_factory=dict)
@@ -153,18 +153,18 @@ class ChangeSet(msgspec.Struct, kw_only=True):
         return f"{self.root}/{path}" if path else self.root
 
     def swaps_folder(self, path: str) -> bool:
-        """Return True if something else comes in the place of a folder, or the reverse."""
+        """Return True if something else replaces a folder, or the reverse."""
         before, after = self.of(path)
         return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 
 def kind_of(status: os.stat_result) -> FileKind | None:
-    """Return the kind of a file, None for sockets and devices, which no checkpoint has."""
+    """Return the kind of a file, None for sockets and devices, which checkpoints do not cover."""
     return _KINDS.get(stat.S_IFMT(status.st_mode))
 
 
 def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileEntry | None:
-    """Return what is at a path, or at a name in an open folder, None for nothing."""
+    """Return the entry at a path, or at a name in an open folder; None if there is none."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
@@ -198,13 +198,13 @@ def names_in(folder: str) -> list[str]:
 
 
 def parents_of(path: str) -> list[str]:
-    """Return the folders around a relative path, outermost first: of `a/b/c` the root, `a` and `a/b`."""
+    """Return the folders around a relative path, outermost first: the root, `a` and `a/b` for `a/b/c`."""
     parts = path.split("/")
     return ["", *("/".join(parts[:count]) for count in range(1, len(parts)))] if path else []
 
 
 def differs(before: FileEntry | None, after: FileEntry | None) -> bool:
-    """Return True if there is a change. Other times alone are none."""
+    """Return True if two entries differ in more than their times."""
     if before is None or after is None:
         return before is not after
     attributes = before.kind, before.mode, before.owner, before.target
@@ -224,14 +224,14 @@ def has_same_content(before: FileEntry, after: FileEntry) -> bool:
 
 
 def digest_of(entry: FileEntry) -> bytes:
-    """Return a digest of a file's contents; of a file that cannot be read, its path."""
+    """Return a digest of a file's contents, or its path if the file cannot be read."""
     with suppress(OSError), entry.open() as file:
         return hashlib.file_digest(file, "sha256").digest()
     return os.fsencode(entry.source)
 
 
 def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Record what is at a path, links not followed, and store contents up to `max_bytes`. Raises `OSError`."""
+    """Return the state of a path, links not followed, and store contents up to `max_bytes`. Raises `OSError`."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -240,14 +240,14 @@ def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None
 
 
 def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Record what is at a path whose status is known, as `state_at` does. Raises `OSError`."""
+    """Return the state of a path whose status is known, as `state_at` does. Raises `OSError`."""
     kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
     if kind in (None, "folder", "pipe"):
         return FileState(kind, mode) if kind else None
     unread = FileState("file", mode, size=status.st_size)
     try:
         if kind == "link":
-            return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
+            return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # a `str`, as `path` is
         if status.st_size > max_bytes:
             return unread
         file = open(path, "rb", opener=lambda name, _: os.open(name, READ_FLAGS))  # noqa: SIM115
@@ -264,32 +264,32 @@ def is_cache(path: str, *, is_folder: bool) -> bool:
 
 
 def is_tagged(folder: str) -> bool:
-    """Return True if a folder says of itself that it is a cache."""
+    """Return True if a folder contains the tag file that marks it as a cache."""
     with suppress(OSError), FileIO(f"{folder}/{_CACHE_TAG}", opener=lambda tag, _: os.open(tag, READ_FLAGS)) as tag:
         return tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE
     return False
 
 
 class TrackedFile(msgspec.Struct, frozen=True, gc=False):
-    """A file as it was when git compared it with its blob."""
+    """A file's state when git last found it equal to its blob `id`."""
 
     id: str
-    stamp: tuple[int, int, int, int]
+    stamp: tuple[int, int, int, int]  # see `stamp_of`
     size: int
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return the times, inode and size by which git sees that a file was not touched, as they are in its index."""
-    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size  # it has 32 bits of it
+    """Return ctime, mtime, inode and size, by which git recognizes an unchanged file, in the form of its index."""
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size  # 32 bits of the inode
 
 
 class BorrowedObjects:
-    """The contents in the repository around `root`: none without git, or if git does not read it."""
+    """Reads contents from the repository around `root`: none without git, or if git cannot read the repository."""
 
     def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
         self._root = root
         self._folder = folder
-        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # not one that commands could have written
+        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # not one that commands can write to
         self._user_environment = {
             name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
         }
@@ -300,17 +300,17 @@ class BorrowedObjects:
         }
 
     def borrow(self) -> dict[str, TrackedFile]:
-        """Make the contents of unchanged files readable in our folder; return those whose blobs are the same bytes.
+        """Make the blobs of unchanged files readable in our folder; return the files whose bytes are their blobs.
 
-        They are below the root, by relative path. Raises `OSError`, `ValueError` and `SubprocessError`.
+        The keys are paths relative to the root. Raises `OSError`, `ValueError` and `SubprocessError`.
         """
         if not self._git:
             return {}
         # Neither of these two commands makes git run another program.
-        paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_PATHS)
+        paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_REV_PARSE_PATHS)
         user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)
-        top, index, objects, attributes = os.fsdecode(paths).splitlines()  # in the order of `_PATHS`
-        # The attributes of the repository and of the person say which files are converted: see `_UNCONVERTED`.
+        top, index, objects, attributes = os.fsdecode(paths).splitlines()  # in the order of `_REV_PARSE_PATHS`
+        # The attributes of the repository and of the person decide which files git converts: see `_UNCONVERTED`.
         setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
         settings = ("-c", setting) if user_file.strip() else ()
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
@@ -327,8 +327,8 @@ class BorrowedObjects:
         ids = {file.id for file in unchanged.values()}
         # Our folder shares the repository's packs, and gets a pack of the objects that are in none of them.
         packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
-        for file in sorted(packs, reverse=True):  # an index comes after its pack
-            with suppress(OSError):  # it is on another disk, or of another user; or it has its second name already
+        for file in sorted(packs, reverse=True):  # a pack before its index, by which git finds it
+            with suppress(OSError):  # it is on another disk, belongs to another user, or is linked already
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
         sizes = self._sizes(ids, self._isolated_environment)  # of the objects in our folder
@@ -336,11 +336,11 @@ class BorrowedObjects:
             new_pack = f"{self._folder}/objects/pack/pack"  # git adds the hash and the ending
             self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=other_sizes)
         sizes |= other_sizes
-        # A blob of another size was converted (`_UNCONVERTED`), or is missing.
+        # A file whose size differs from its blob's was converted (see `_UNCONVERTED`), or its blob is missing.
         return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
 
     def copy(self, ids: Iterable[str], objects: Objects) -> None:
-        """Store borrowed contents, because files that had them were changed. Raises `OSError`."""
+        """Copy borrowed contents into `objects`, because their files have changed. Raises `OSError`."""
         missing = [id for id in ids if not objects.has(id)]
         if not missing or not self._git or not self._folder.is_dir():
             return
@@ -351,14 +351,14 @@ class BorrowedObjects:
             with Popen(command, env=self._isolated_environment, stdin=ids_file, stdout=PIPE, stderr=DEVNULL) as running:
                 assert running.stdout is not None
                 while head := running.stdout.readline().split():
-                    if len(head) == 3:  # id, type and size; of a missing object only its id and a word
+                    if len(head) == 3:  # id, type and size; a missing object has only two words
                         objects.put_bytes(running.stdout.read(int(head[2])))
-                        running.stdout.read(1)  # a line end follows the contents
+                        running.stdout.read(1)  # the newline after the contents
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
         answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
         words = (line.split() for line in answer.decode().splitlines())
-        return {id: int(size) for id, size in words if size.isdigit()}  # `ID missing` is the line of a missing object
+        return {id: int(size) for id, size in words if size.isdigit()}  # a missing object has the line `ID missing`
 
     def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
         text = "".join(f"{line}\n" for line in lines).encode()
@@ -368,7 +368,7 @@ class BorrowedObjects:
 
 
 def _unchanged_files(listing: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
-    """Yield the files in the answer of `ls-files` that were not touched since git compared them."""
+    """Yield the files in the output of `ls-files` that were not touched since git compared them."""
     position = 0  # entries are matched one after another, because the name of a file may look like an entry
     while entry := _ENTRY.match(listing, position):
         position = entry.end()

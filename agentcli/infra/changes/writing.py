@@ -1,9 +1,8 @@
-"""Reads files, and replaces them at once.
+"""Reads files, and replaces them atomically.
 
-A path that these functions are given was checked before and is real: no part of it is a link. They open exactly that
-file, even if somebody puts a link in its place meanwhile. A folder is used only if the kernel says that the open folder
-has that path. Where the kernel cannot say so, each folder on the way is opened from the one before, and no link is
-followed.
+Callers pass paths that were checked before and contain no link. These functions open exactly that file, even if
+somebody replaces a part of the path with a link meanwhile: an open folder is used only if the kernel reports that path
+for it. Where the kernel cannot report it, each folder of the path is opened from its parent without following links.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ _LINK = "a link was put in place of {}"
 
 
 class ConflictError(OSError):
-    """Somebody else has changed what is at a path."""
+    """Somebody else has changed the file at a path."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.ESTALE, why)
@@ -50,8 +49,8 @@ def open_source(path: str) -> FileIO:
 def write(path: Path, content: bytes) -> None:
     """Replace or create a file so that a reader sees the old or the new contents, never a part. Raises `OSError`.
 
-    Mode, owner and extended attributes of an existing file stay. A file with several hard links, or whose owner or
-    folder is not ours, is written in place, since a new file would lose them.
+    An existing file keeps its mode, owner and extended attributes. It is written in place if it has several hard links,
+    another owner, or a folder in which we cannot create files, because a new file would lose these.
     """
     with opened_folder(path.parent, makes=True) as folder:
         status = _status_in(folder, path.name)
@@ -62,7 +61,7 @@ def write(path: Path, content: bytes) -> None:
         if status is None:
             return write_atomically(folder, path.name, partial(write_all, content=content), mode=0o666)
         if status.st_nlink == 1 and os.geteuid() in (0, status.st_uid):
-            with contextlib.suppress(PermissionError):  # a new file cannot be made there, or not be like the old one
+            with contextlib.suppress(PermissionError):  # no file can be made there, or none with the old owner or mode
                 return write_atomically(folder, path.name, partial(_fill_like, (folder, path.name), status, content))
         return _overwrite(folder, path.name, content)
 
@@ -70,9 +69,9 @@ def write(path: Path, content: bytes) -> None:
 def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **options: Any) -> None:
     """Make a file, fill it, and give it a name in an open folder. Raises `OSError`.
 
-    If the disk can do that, the file has no name until it is filled, so that a kill leaves nothing behind. Elsewhere
-    others could read it, so it begins with a narrow `mode`, and `fill` sets its own. `options` are those of
-    `move_into_place`.
+    Where the file system allows it, the file has no name until it is filled, so that a kill leaves nothing behind.
+    Elsewhere others could open it early, so it starts with `mode`, and `fill` sets the final mode. `options` are those
+    of `move_into_place`.
     """
     with move_into_place(folder, name, **options) as temporary:
         descriptor, is_named = _new_file(folder, temporary, mode)
@@ -81,16 +80,16 @@ def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mod
             if not is_named:
                 os.link(f"/proc/self/fd/{descriptor}", temporary, dst_dir_fd=folder, follow_symlinks=True)
         finally:
-            os.close(descriptor)  # some disks say only here that they are full
+            os.close(descriptor)  # some file systems report a full disk only here
 
 
 @contextlib.contextmanager
 def move_into_place(
     folder: int, name: str, *, temporary: str = "", check: Callable[[], None] | None = None, replaces: bool = True
 ) -> Iterator[str]:
-    """Rename what the body makes under the yielded temporary name to `name`. Raises `OSError`.
+    """Yield a temporary name, and rename the file that the body makes there to `name`. Raises `OSError`.
 
-    `check` runs right before that, and may raise. Unless it `replaces` something, anything at `name` is a
+    `check` runs right before the rename, and may raise. Without `replaces`, an existing entry at `name` is a
     `ConflictError`.
     """
     temporary = temporary or f".{name[:40]}.{os.urandom(6).hex()}"
@@ -116,7 +115,7 @@ def move_into_place(
 @contextlib.contextmanager
 def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     """Yield the descriptor of a folder. With `makes`, missing folders are made, and removed again if the body fails."""
-    new_folders: list[tuple[int, str]] = []
+    new_folders: list[tuple[int, str]] = []  # open parent and name
     with contextlib.ExitStack() as opened:
         try:
             descriptor = _open_at_once(str(path), _FOLDER)
@@ -136,12 +135,12 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
 
 
 def copy_bytes(source: int, target: int) -> None:
-    """Copy the whole of an open file, inside the kernel if that can do it. Raises `OSError`."""
+    """Copy the whole of an open file, inside the kernel if possible. Raises `OSError`."""
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass
     except (AttributeError, OSError) as error:  # Python on a Mac does not have the function
-        # These say that the kernel cannot copy between the two disks. Others, such as a full disk, are failures.
+        # These errors mean that the kernel cannot copy between the disks. Others, such as a full disk, are failures.
         if getattr(error, "errno", 0) not in {0, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
             raise
         os.lseek(source, 0, os.SEEK_SET)
@@ -167,7 +166,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder whatever modes its contents have. What cannot be removed stays. Raises nothing."""
+    """Remove a folder, whatever the modes of its contents. Contents that cannot be removed stay. Raises nothing."""
     import shutil
     import subprocess
 
@@ -179,14 +178,14 @@ def remove_tree(folder: Path) -> None:
                     with contextlib.suppress(OSError):
                         path.chmod(0o700)
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:  # nested deeper than Python calls
+    except RecursionError:  # the folders are nested deeper than Python's recursion limit
         for program in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
             with contextlib.suppress(OSError):
                 subprocess.run([*program, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def _open_at_once(path: str, flags: int) -> int | None:
-    """Open a path; return None if nothing is there, or the kernel does not say that the open file has that path."""
+    """Open a path; return None if that fails, or if the kernel does not confirm that the open file has that path."""
     try:
         descriptor = os.open(path, flags)
     except OSError:
@@ -220,7 +219,7 @@ def _open_file(name: str, access: int, folder: int) -> int:
     try:
         return _require_regular(os.open(name, access | _FILE, dir_fd=folder))
     except OSError as error:
-        if error.errno == errno.ELOOP:  # the kernel's text would speak of too many links
+        if error.errno == errno.ELOOP:  # the kernel's text would mention too many links
             raise OSError(errno.ELOOP, _LINK.format(name)) from None
         raise
 
@@ -229,11 +228,11 @@ def _require_regular(descriptor: int) -> int:
     if stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file")
+    raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a regular file")
 
 
 def _status_in(folder: int, name: str) -> os.stat_result | None:
-    """Return the status of a regular file, None for nothing. Raises `OSError` for anything else."""
+    """Return the status of a regular file, None if nothing is there. Raises `OSError` for anything else."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
@@ -243,7 +242,7 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
 
 
 def _fill_like(place: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
-    """Fill a new file, and give it owner, attributes and mode of the file at `place`, an open folder and a name."""
+    """Fill a new file, and give it the owner, attributes and mode of the file at `place`: an open folder and a name."""
     folder, name = place
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
@@ -255,19 +254,19 @@ def _fill_like(place: tuple[int, str], before: os.stat_result, content: bytes, d
 
 
 def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
-    """Make an empty file with what the umask leaves of a mode; return its descriptor, and True if it has a name."""
+    """Make an empty file with `mode` less the umask; return its descriptor, and True if it has a name."""
     if unnamed := getattr(os, "O_TMPFILE", 0):
         try:
             return os.open(".", unnamed | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), False
         except OSError as error:
-            # The file system, or an old kernel, has no files without a name.
+            # The file system or an old kernel does not support files without a name.
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
     return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE, mode, dir_fd=folder), True
 
 
 def _overwrite(folder: int, name: str, content: bytes) -> None:
-    """Write in place. If that fails half way, write the old content again, whose space `_fill` did not free."""
+    """Write in place. If that fails halfway, write the old content back; `_fill` has not freed its space yet."""
     with os.fdopen(_open_file(name, os.O_RDWR, folder), "r+b", buffering=0) as file:
         before = file.readall()
         try:

@@ -1,4 +1,4 @@
-"""The SQLite file of the sessions: its tables and their versions, copies of it, locks, and the thread that writes."""
+"""The SQLite file of the sessions: its tables and their versions, its copies, locks, and the thread that writes."""
 
 import asyncio
 import itertools
@@ -50,11 +50,11 @@ def connect(
         connection.transaction_mode = "IMMEDIATE"
         _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
-            with connection:  # the transaction keeps other programs from making them
+            with connection:  # the transaction keeps other programs from doing the same
                 _upgrade_tables(connection, on_notice)
         connection.pragma("journal_mode", "wal")
         connection.pragma("foreign_keys", "on")
-        if sys.platform == "darwin":  # there a plain fsync does not reach the disk
+        if sys.platform == "darwin":  # on a Mac a plain fsync does not reach the disk
             connection.pragma("fullfsync", "on")
             connection.pragma("checkpoint_fullfsync", "on")
         path.chmod(0o600)
@@ -72,7 +72,7 @@ def connect_to_memory() -> apsw.Connection:
 
 
 def open_raw(path: Path) -> apsw.Connection:
-    """Return a connection that changes neither the file nor its log by itself, not even when it is closed."""
+    """Return a connection that by itself changes neither the file nor its log, not even when it is closed."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.set_busy_timeout(1_000)
@@ -81,7 +81,7 @@ def open_raw(path: Path) -> apsw.Connection:
 
 
 def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: NotWritable) -> T:
-    """Read a database where SQLite cannot make the files it needs beside it. Raises `StorageError`."""
+    """Read a temporary copy of a database, because SQLite cannot make files in its folder. Raises `StorageError`."""
     from tempfile import TemporaryDirectory
 
     try:
@@ -108,7 +108,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def checked_version(connection: apsw.Connection) -> int:
-    """Return the version of its tables, 0 for none. Raises `StorageError` for a newer one and for another program's."""
+    """Return a file's version, 0 if it is empty. Raises `StorageError` for a newer file, or another program's."""
     version = int(connection.pragma("user_version"))
     if version > VERSION:
         raise StorageError(
@@ -116,14 +116,15 @@ def checked_version(connection: apsw.Connection) -> int:
             "update agentcli."
         )
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    has_its_tables = not tables if version == 0 else "streams" in tables or version > 1
-    if version not in (*_OLD_VERSIONS, VERSION) or not has_its_tables:
+    # Other programs use 0 and 1, too, so those need the right tables. Higher versions are taken as ours.
+    has_our_tables = not tables if version == 0 else "streams" in tables or version > 1
+    if version not in (*_OLD_VERSIONS, VERSION) or not has_our_tables:
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
     return version
 
 
 def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
-    """Make the tables, or upgrade those of an older file, of which a copy is kept."""
+    """Make the tables, or upgrade those of an older file after copying it."""
     version = checked_version(connection)
     if version == VERSION:  # another program was faster
         return
@@ -138,14 +139,14 @@ def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None
 
 
 def _tables(version: int) -> str:
-    """Return the statements that turn a file of a version into one of this version."""
+    """Return the statements that upgrade a file of a version to this version."""
     folder = Path(__file__).parent
     tables = (folder / "sqlite_tables.sql").read_text()
     return (folder / "sqlite_from_4.sql").read_text().replace("(sqlite_tables.sql)", tables) if version == 4 else tables
 
 
 def _add_functions(connection: apsw.Connection) -> None:
-    """Add the functions that statements call: `crc32(body)`, and `in_short(schema_version, body)`, a short prompt."""
+    """Add the SQL functions `crc32(body)` and `in_short(schema_version, body)`, which returns a short prompt."""
 
     def in_short(*values: Any) -> str:
         version, body = values
@@ -158,7 +159,7 @@ def _add_functions(connection: apsw.Connection) -> None:
 
 @contextmanager
 def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
-    """Copy a database with its log, for its owner alone. The body may check the copy before it becomes `target`."""
+    """Copy a database and its log into a private file, which the body may check before it becomes `target`."""
     part = target.with_name(f"{target.name}.part")
     began = time.time()
     try:
@@ -167,7 +168,7 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
         with closing(open_raw(path)) as db:
             db.execute("VACUUM INTO ?", (str(part),))
         yield part
-        os.utime(part, (began, began))  # what was stored later may be missing in the copy
+        os.utime(part, (began, began))  # entries that were stored later may be missing in the copy
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(target)
@@ -189,7 +190,7 @@ def copy_of(path: Path) -> Path:
 
 
 def is_emptied(path: Path) -> bool:
-    """Return True if a file lost its contents, which only the copy has."""
+    """Return True if a file has lost its contents, but has a copy."""
     return path.is_file() and not path.stat().st_size and copy_of(path).exists()
 
 
@@ -210,9 +211,9 @@ def sync_folder(folder: Path) -> None:
 
 
 class SessionLock:
-    """The lock of a session, which a kill frees. The file `wanted` exists while another program asks for the session.
+    """The lock of a session, which the system frees if the holder is killed.
 
-    A further file has the address at which others reach the holder.
+    The file `wanted` exists while another program asks for the session. A third file has the holder's address.
     """
 
     def __init__(self, path: Path, session_id: str) -> None:
@@ -226,7 +227,7 @@ class SessionLock:
         """Take the lock. Raises `TimeoutError` if another program has it, and `OSError`."""
         make_private_folder(self.wanted.parent)
         self._lock.acquire()
-        self.wanted.unlink(missing_ok=True)  # the program that waited for it has it now, or is gone
+        self.wanted.unlink(missing_ok=True)  # the program that asked is this one, or has given up
         if address:
             self._address.write_text(address)
         else:
@@ -236,13 +237,13 @@ class SessionLock:
         """Return the address of the program that has the lock ("" without one), None if it is free."""
         if not self._file.exists():
             return None
-        if self._lock.try_acquire():  # a program that opens the session now waits for it
+        if self._lock.try_acquire():  # programs that open the session meanwhile wait: `_LOCK_TIMEOUT_S`
             self._lock.release()
             return None
         return self._address.read_text() if self._address.exists() else ""
 
 
-_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {
+_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {  # the first kind that fits applies
     (apsw.CorruptError, apsw.NotADBError): "{path} is damaged ({error}). agentcli sessions fsck --repair restores what "
     "can be restored, and --no-session does without.",
     apsw.ConstraintError: "{path} does not fit what is stored ({error}). Was it replaced while the session was open?",
@@ -261,17 +262,17 @@ def failure(path: Path, error: Exception) -> StorageError:
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
-# Work with the connection, and the future of who waits for it.
+# Work on the connection, and the future for its result.
 _Job = tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any]]
 
 
 class Writer:
-    """The thread that owns the only writing connection. Work that is queued together is committed together.
+    """Owns the only writing connection, in a thread. Work that waits at the same time is committed together.
 
     Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
 
-    loop: asyncio.AbstractEventLoop  # of who queued work last
+    loop: asyncio.AbstractEventLoop  # of the last caller of `submit`
 
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")  # for messages
@@ -314,14 +315,14 @@ class Writer:
             thread.join()  # it has little left to do, and nothing else runs at this point
 
     def _serve(self) -> None:
-        """Do in this thread what is queued, everything that waits at once, until `close` queues None."""
+        """Do the queued work in this thread, all waiting jobs as one batch, until `close` queues None."""
         job = self._queue.get()
         while job is not None:
             batch = [job]
             while not self._queue.empty() and (job := self._queue.get()) is not None:
                 batch.append(job)
             for (_, future), result in zip(batch, self._results(batch), strict=True):
-                with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                with suppress(RuntimeError):  # the loop has ended, so nobody waits any more
                     future.get_loop().call_soon_threadsafe(_resolve, future, result)
             if job is not None:
                 job = self._queue.get()
@@ -350,18 +351,18 @@ class Writer:
             self._file = _identity(self._path)
         results: list[Any] = []
         with transaction(self._connection):
-            if self._file != _identity(self._path):  # while the transaction waited for its lock
+            if self._file != _identity(self._path):  # replaced while the transaction waited for its lock
                 raise StorageError(f"{self._path} was replaced by another file just now. Try again.")
             for work, _ in jobs:
                 try:
                     results.append(work(self._connection))
-                except StorageError as error:  # the work has changed nothing
+                except StorageError as error:  # work that raises it has changed nothing
                     results.append(error)
         return results
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
-    # The future of a caller that was cancelled is done already.
+    # If the caller was cancelled, its future is done already.
     if not future.done() and isinstance(result, StorageError):
         future.set_exception(result)
     elif not future.done():
@@ -370,7 +371,7 @@ def _resolve(future: asyncio.Future[Any], result: Any) -> None:
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """Begin and commit like `with connection`, which would stop all threads while it waits for a lock or the disk."""
+    """Run the body in a transaction. `with connection` would stop all threads while it waits for a lock or the disk."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

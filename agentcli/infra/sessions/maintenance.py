@@ -1,6 +1,6 @@
-"""Maintains stored sessions: trash, redaction of texts for good, and checks, copies and repairs of the SQLite file.
+"""Maintains stored sessions: trash, permanent redaction, and checks, copies and repairs of the SQLite file.
 
-None of this is needed on the way to an answer.
+No prompt needs any of this, so other modules import it only when they use it.
 """
 
 import json
@@ -57,7 +57,7 @@ async def _move(db: tables.Tables, session_id: str, batch: float, target: float)
 
 
 async def id_in_trash(db: tables.Tables, session_id: str) -> str:
-    """Return the id of the one session in the trash whose id begins so. Raises `StorageError`."""
+    """Return the full id of the one session in the trash whose id begins with `session_id`. Raises `StorageError`."""
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     ids = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
     if len(ids) != 1:
@@ -67,7 +67,7 @@ async def id_in_trash(db: tables.Tables, session_id: str) -> str:
 
 
 async def restore(db: tables.Tables, session_id: str) -> None:
-    """Bring back the session of that id that was removed last. Raises `StorageError` if there is one again."""
+    """Restore the last removed session with an id. Raises `StorageError` if there is a session with that id again."""
     if await tables.is_stored(db, session_id):
         raise StorageError(
             f"There is a new session with the id {session_id}. To restore the old one, remove the new one first: "
@@ -79,18 +79,18 @@ async def restore(db: tables.Tables, session_id: str) -> None:
 
 
 class Secrets:
-    """Texts to be replaced. Raises `StorageError` if there is none."""
+    """Texts to be redacted. The constructor raises `StorageError` if there are none."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         plain = {text for text in texts if text.strip()}
         if not plain:
             raise StorageError("There is no text to redact. Give one, or lines of them on stdin with -.")
-        # The forms in JSON are in strings that contain JSON, and in bodies that cannot be decoded any more.
+        # A text has its JSON form in strings that contain JSON, and in bodies that can no longer be decoded.
         in_json = {json.dumps(text, ensure_ascii=is_ascii) for text in plain for is_ascii in (True, False)}
         self._texts = plain | {quoted.removeprefix('"').removesuffix('"') for quoted in in_json}
 
     def redact(self, text: str) -> tuple[str, int]:
-        """Return a text without the secrets, and the number of places they were in; overlapping ones are one place."""
+        """Return a text without the secrets, and the number of redacted places; overlapping secrets are one place."""
         spans = sorted(
             (match.start(), match.start() + len(secret))
             for secret in self._texts
@@ -98,7 +98,7 @@ class Secrets:
             for match in re.finditer(f"(?={re.escape(secret)})", text)  # a lookahead also finds overlapping places
         )
         pieces: list[str] = []  # a text and `REDACTED` for each place
-        end = 0  # of the place before
+        end = 0  # of the previous place
         for start, stop in spans:
             if start >= end:
                 pieces += (text[end:start], REDACTED)
@@ -120,16 +120,16 @@ class Secrets:
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row of `tables.ENTRY` without the secrets, and the number of places they were in.
+        """Return a row of `tables.ENTRY` without the secrets, and the number of redacted places.
 
-        Raises `StorageError` if the entry could not be read any more without them.
+        Raises `StorageError` if the entry would become unreadable.
         """
         *other_columns, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
         try:
             value, places = self._redact_strings(msgspec.json.decode(body))
             redacted = msgspec.json.encode(value)
-        except (ValueError, RecursionError):  # the body is no JSON
+        except (ValueError, RecursionError):  # the body is not JSON
             text, places = self.redact(body.decode(errors="surrogateescape"))
             redacted = text.encode(errors="surrogateescape")
         if not places:
@@ -139,13 +139,13 @@ class Secrets:
             raise StorageError(
                 f"Entry {before.id} could not be read any more without that text. Give more of it. Nothing was changed."
             )
-        was_sound = checksum in (None, crc32(body))  # the checksum of a damaged entry still shows the damage
+        was_sound = checksum in (None, crc32(body))  # a damaged entry keeps its wrong checksum
         new_checksum = crc32(redacted) if was_sound else checksum
         return (*other_columns, new_checksum, redacted.decode(errors="replace")), places
 
 
 async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
-    """Redact a session, all copies of its entries, and the trash. Return the places in it and in its subagents."""
+    """Redact a session, all copies of its entries, and the trash. Return the places in it and its subagents."""
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY.strip("()"), **names)}
     changes: list[tuple[int, Sequence[Any]]] = []  # numbers of entries with their new rows
@@ -164,7 +164,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
         note = entry_now(tables.new_id(), newest.id, ContextNote(text))
         await db.insert(session_id, StoredEntries((note,), await tables.last_seq(db, session_id) + 1))
     for id, trashed in sorted(changed):
-        # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
+        # A title is the beginning of a prompt and may end in the middle of a secret, so it is built again.
         entries = await tables.entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
         name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
@@ -174,14 +174,14 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
             id=id, trashed=trashed,
         )  # fmt: skip
     for id in {session_id, *(id for id, trashed in changed if not trashed)}:
-        await db.rows(db.forget_stream, id=id)  # its events hold the secrets too
+        await db.rows(db.forget_stream, id=id)  # its events contain the secrets, too
     return total
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong: with the file as a whole, or with one entry, whose session goes on without it."""
+    """A fault of the file as a whole, or of one entry, without which its session goes on."""
 
-    kind: str  # `file`; of an entry `checksum`, `parent` or `order`
+    kind: str  # `file`, or for an entry `checksum`, `parent` or `order`
     text: str
     session_id: str = ""
     entry_id: str = ""
@@ -238,7 +238,7 @@ def first_damage(path: Path, *, within_s: float) -> str:
 
 
 def _faults(path: Path) -> list[Fault]:
-    """Return what is wrong. Entries are only checked in files of this version; the next write upgrades older files."""
+    """Return a file's faults. Entries are only checked in files of this version; a write upgrades older files."""
     if database.is_emptied(path):
         return [Fault("file", "The file is damaged: it is empty.")]
     faults: list[Fault] = []
@@ -268,7 +268,7 @@ def copying(path: Path, *, timeout_s: float) -> FileLock:
 
 
 def make_copy(path: Path) -> None:
-    """Replace the copy of the database by a new one, unless that file is damaged. Failures are logged."""
+    """Replace the copy of the database with a new one, unless the database is damaged. Failures are logged."""
     try:
         with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
             if has_file_fault(found := _faults(part)):
@@ -283,7 +283,7 @@ def make_copy(path: Path) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Rewrite the file and remove its copies, because even pages in use keep bytes of what was deleted.
+    """Rewrite the file and remove its copies, because even pages in use keep bytes of deleted texts.
 
     Raises `StorageError` if the file cannot be rewritten now.
     """
@@ -303,11 +303,11 @@ def wipe(path: Path) -> None:
 
 
 def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
-    """Replace a damaged file by a sound one, and keep the damaged file beside it.
+    """Replace a damaged file with a sound one, and keep the damaged file beside it.
 
-    The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
-    file stays: the copy lacks what was stored since it was made. Raises `StorageError` for the reasons of `check`, and
-    if a session is open and must not be.
+    The new file is a rewrite of the old one, or the copy if that is not possible. If only single entries are damaged,
+    the file stays, because the copy lacks entries that were stored later. Raises `StorageError` as `check` does, and
+    if a session is open, unless `even_if_open`.
     """
     before = check(path)
     if not before.is_file_damaged:
@@ -353,7 +353,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
 
 
 def _rewrite(old: Path, new: Path) -> bool:
-    """Write all entries to a new file, with new indexes; return False if some of it cannot be read, or is not sound."""
+    """Copy a file and rebuild its indexes; return False if it cannot be read completely, or the result has faults."""
     try:
         with database.vacuum_into(old, new) as part, closing(apsw.Connection(str(part))) as db:
             db.execute("REINDEX")

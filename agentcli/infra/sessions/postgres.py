@@ -1,6 +1,6 @@
-"""Sessions in Postgres, for programs on one or many machines.
+"""Stores sessions in Postgres, for programs on one or many machines.
 
-The owner of a session has a lease of some seconds by the clock of the database, and renews it every second.
+The owner of a session has a lease for some seconds, measured by the database's clock, and renews it every second.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 Connection = AsyncConnection[tuple[Any, ...]]
 
 _MAX_CONNECTIONS = 4  # beside the one for leases
-_MAX_WORDS_BYTES = 500_000  # of an entry; Postgres accepts twice as much
+_MAX_WORDS_BYTES = 500_000  # indexed for one entry; Postgres accepts twice as much
 _RENEW_EVERY_S = 1.0
 VERSION = 1  # of the tables in postgres_tables.sql
-# A stopped program must not keep its rows from others for ever. The server forgets the limit if pipelines are used.
+# A stopped program must not lock its rows for ever. The server forgets the idle limit in pipelines, so none are used.
 _SETTINGS = "SET synchronous_commit = on; SET idle_in_transaction_session_timeout = '4s'; SET lock_timeout = '20s'"
-# The limit of a transaction that reads or changes many entries.
+# The idle limit for a transaction that reads or changes many entries.
 _LONG_TRANSACTION = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
-# The URL may set other values. A connection that is cut is noticed after ten seconds.
+# Used where the URL sets no other values. With these, a cut connection is noticed after ten seconds.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
     "tcp_user_timeout": 10_000, "fallback_application_name": "agentcli", "client_encoding": "utf8",
@@ -54,13 +54,13 @@ class _ConnectionLost(StorageError):
 
 
 class Database:
-    """Connections to the database of a URL, at most `max_connections` at once, made when they are first needed."""
+    """Connections to the database of a URL, at most `max_connections` at once, each made when it is needed."""
 
     def __init__(self, url: str, *, max_connections: int) -> None:
         self._url = url
         self._free = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
-        self._has_tables = False
+        self._has_tables = False  # True after the first connection checked or made them
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -93,12 +93,12 @@ class Database:
             try:
                 await connection.execute("SELECT 1")
                 return connection
-            except Error:  # the server was restarted, or the connection was cut: the next one is tried
+            except Error:  # the server was restarted, or the connection was cut
                 await connection.close()
             except BaseException:
                 await connection.close()
                 raise
-        # Statements are not prepared, so that a pooler may be in between.
+        # Statements are not prepared, because a connection pooler in between may not support that.
         connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
         try:
             await connection.execute(_SETTINGS)
@@ -114,8 +114,8 @@ class Database:
 async def _make_tables(db: Connection, place: str) -> None:
     """Make the tables if there are none. Raises `StorageError` for tables of a newer agentcli."""
     async with db.transaction():
-        await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # another program may make them
-        # `to_regclass` is no use here: within a transaction it may return what it found before.
+        await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # waits for another program
+        # `to_regclass` would not do: within a transaction it may return an outdated result.
         if not await _value(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'agentcli' AND tablename = 'version'"):
             await db.execute(Path(__file__).with_name("postgres_tables.sql").read_bytes())
         version = int(await _value(db, "SELECT version FROM agentcli.version"))
@@ -132,15 +132,15 @@ async def _value(db: Connection, query: str, *parameters: Any) -> Any:
 
 
 def _storable(text: str) -> str:
-    """Return a text without characters that Postgres or UTF-8 do not know."""
+    """Return a text without characters that Postgres or UTF-8 cannot store."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     """Return the parts of a URL, and host and port for messages.
 
-    Raises `StorageError` if messages of Postgres could show a part of the password: an @ or a / in it that is not
-    escaped makes the rest of it a part of the host, the database or the port.
+    Raises `StorageError` if messages of Postgres could show a part of the password: after an @ or a / in it that is
+    not escaped, the rest is parsed as host, database or port.
     """
     try:
         parts = conninfo_to_dict(url)
@@ -157,7 +157,7 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
 
 
 class Lease(store.Ownership):
-    """The ownership of a session. Even after it has expired, it is valid until another program takes the session."""
+    """The ownership of a session. Even an expired lease stays valid until another program takes the session."""
 
     def __init__(self, leases: "Leases", session_id: str, epoch: int) -> None:
         super().__init__(lambda: None, lambda: self.is_lost_or_wanted)
@@ -185,7 +185,7 @@ class Leases:
     def __init__(self, url: str, database: Database, address: str) -> None:
         self.owner = tables.new_id()
         self._database = database
-        self._renewing = Database(url, max_connections=1)  # of its own, so that renewing never has to wait
+        self._renewing = Database(url, max_connections=1)  # separate, so that renewing never has to wait
         self._address = _storable(address)
         self._held: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None
@@ -193,7 +193,7 @@ class Leases:
     async def take(self, session_id: str, *, take_over: bool) -> Lease:
         """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`.
 
-        The row says `wanted` while this program waits, and is cleared when it gives up.
+        While this program waits, the lease's row is marked as wanted; the mark is removed if this program gives up.
         """
         deadline = time.monotonic() + store.PATIENCE_S
         while True:
@@ -233,12 +233,12 @@ class Leases:
             await asyncio.sleep(_RENEW_EVERY_S)
             if not (leases := tuple(self._held)):
                 continue
-            with suppress(StorageError):  # it is tried again; a session that another program takes is not written to
+            with suppress(StorageError):  # the next round tries again; `Lease.hold` prevents wrong writes
                 async with self._renewing.transaction() as db:
                     ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_SQL["renew_leases"], {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in leases:  # one without a row is lost
+                for lease in leases:  # a lease without a row is lost
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
@@ -266,7 +266,7 @@ class PostgresTables(tables.Tables):
         return await cursor.fetchall() if cursor.description else []
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
-        """Return the words that a search looks up; of a text with too many words the first ones."""
+        """Return an entry's words for the search index; if there are too many, the first ones."""
         words = tables.words_in(tables.text_of(entry.body))
         sizes = accumulate(len(word.encode()) for word in words)
         return {"words": [word for word, size in zip(words, sizes, strict=True) if size <= _MAX_WORDS_BYTES]}
@@ -297,7 +297,7 @@ def _in_postgres(sql: str) -> str:
     """Return a statement of `Tables` in the form of psycopg: `%(id)s` for `:id`, and the schema before the tables."""
     sql = re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (sessions|entries)\b", r"\1 agentcli.\2", sql)
     sql = sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%")
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)  # `::` is a cast, and no parameter
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)  # `::` is a cast, not a parameter
 
 
 class _OrderedWork:
@@ -317,8 +317,8 @@ class _OrderedWork:
     async def _do(self, work: tables.Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
             try:
-                # The server was restarted, or this program was stopped for some seconds. The work may be repeated,
-                # because entries that are stored already are left out.
+                # A connection is lost if the server restarts or this program was stopped for some seconds. Repeating
+                # the work is safe, because it leaves out entries that are stored already.
                 with suppress(_ConnectionLost):
                     return await self._run(work)
                 return await self._run(work)

@@ -1,6 +1,6 @@
-"""Sessions in SQLite: one thread writes, and reports entries as stored only when they are on the disk; or in memory.
+"""Stores sessions in SQLite, in a file or in memory. One thread writes, and reports entries as stored once on disk.
 
-In a simulated power cut, WAL with synchronous=FULL lost none of 10,090 rows that were reported as stored, NORMAL 520.
+In a simulated power cut, WAL with synchronous=FULL lost none of 10,090 rows reported as stored; NORMAL lost 520.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from agentcli.infra.sessions import database, store, tables
 from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
-_COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
-_REPAIR_PATIENCE_S = 20.0  # with another program that repairs or copies
+_COPY_DELAY_S = 60.0  # a program that ends earlier need not begin a copy
+_REPAIR_PATIENCE_S = 20.0  # the longest wait for another program that repairs or copies
 
 log = logging.getLogger(__name__)
 
-_BATCH = 2_000  # entries that are indexed in one transaction, for which others have to wait
+_BATCH = 2_000  # entries indexed in one transaction, during which other writers wait
 
 
 class SqliteTables(tables.Tables):
-    """The tables in SQLite. No method ever waits."""
+    """The tables in SQLite. No coroutine ever waits, which `in_sqlite` relies on."""
 
     new_number = "(SELECT coalesce(max(n), 0) + 1 AS n FROM entries)"
     copy_number = "NULL"
@@ -59,13 +59,13 @@ class SqliteTables(tables.Tables):
 
 
 def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables.T]:
-    """Return work as a function of a connection, which runs it to its end because SQLite never waits."""
+    """Return work as a plain function of a connection; it needs no event loop because `SqliteTables` never waits."""
 
     def run(db: apsw.Connection) -> tables.T:
         steps = work(SqliteTables(db))
         try:
             steps.send(None)
-        except StopIteration as end:  # it carries what the coroutine returns
+        except StopIteration as end:  # it carries the coroutine's result
             return cast("tables.T", end.value)
         raise AssertionError("work on SQLite waits for something")
 
@@ -73,7 +73,7 @@ def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables
 
 
 def connect_or_replace(path: Path, on_notice: Callable[[str], None], *, synchronous: str = "full") -> apsw.Connection:
-    """Connect to the file of the sessions. A damaged one is kept beside what can be restored, or else a new file."""
+    """Connect to the file. If it is damaged, keep it, and connect to what can be restored, or else to a new file."""
     try:
         return database.connect(path, on_notice, synchronous=synchronous)
     except (apsw.NotADBError, apsw.CorruptError):
@@ -116,19 +116,19 @@ class _WriterSessions(store.TableSessions):
 class SqliteSessions(_WriterSessions):
     """Implements `SessionStore` on one database file, which is made at the first use.
 
-    Once a day a sound copy of a database that was written to is put beside it, for `agentcli sessions fsck --repair`.
-    `address` is where others reach the program that has sessions open here; `on_notice` informs the person.
+    Once a day a checked copy of a database in use is stored beside it, for `agentcli sessions fsck --repair`.
+    `address` is where other programs reach this one while it has sessions open; `on_notice` informs the person.
     """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(database.Writer(path, self._connect), on_notice)
         self.path = path
         self._address = address
-        self._copying: threading.Timer | None = None
+        self._copying: threading.Timer | None = None  # makes the daily copy
         self._has_opened_session = False  # a program that only reads makes no copy, and replaces no damaged file
 
     def _connect(self) -> apsw.Connection:
-        """Connect to the file, into which the sessions of an `agents.db` beside it are moved."""
+        """Connect, and move in the sessions from `agents.db`, where earlier versions kept those of subagents."""
         make_private_folder(self.path.parent)
         connect = connect_or_replace if self._has_opened_session else database.connect
         connection = connect(self.path, self._notify)
@@ -138,7 +138,7 @@ class SqliteSessions(_WriterSessions):
         return connection
 
     def _notify(self, notice: str) -> None:
-        """Inform the person from the thread that writes, by way of the event loop, in which front ends run."""
+        """Inform the person. The writer's thread calls this, but front ends run in the event loop."""
         with suppress(RuntimeError):  # the loop has ended
             self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
@@ -195,7 +195,7 @@ class SqliteSessions(_WriterSessions):
         return places
 
     def _copy_meanwhile(self) -> None:
-        """Copy the database while the program runs, unless the program ends first: then `close` copies a small one."""
+        """Copy the database in a minute. If the program ends before that, `close` copies it unless it is large."""
         if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
             self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
             self._copying.daemon = True
@@ -204,7 +204,7 @@ class SqliteSessions(_WriterSessions):
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
-        # Nobody waits here for the copy of a large file, which is made while the program runs.
+        # A large file is only copied while the program runs, so that nobody waits for it here.
         is_small = self.path.exists() and self.path.stat().st_size <= _LARGE_BYTES
         if self._has_opened_session and is_small and database.is_copy_due(self.path):
             await self._writer.drain()
@@ -220,7 +220,7 @@ def _make_due_copy(path: Path) -> None:
 
 
 def can_resume(path: Path, session_id: str) -> bool:
-    """Return True if a session can be opened again, or if nobody can know."""
+    """Return True if a session can be opened again, or if that is unknown."""
     if not path.exists():
         return False
     try:
@@ -240,7 +240,7 @@ class MemorySessions(_WriterSessions):
         self._owned: set[str] = set()
 
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
-        """Add a session with entries that were kept elsewhere."""
+        """Add a session whose entries were stored elsewhere."""
         new = tables.UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
         work = in_sqlite(lambda db: tables.store_entries(db, new, StoredEntries(tuple(entries), 1)))
         self._writer.submit(work).result()
@@ -271,7 +271,7 @@ def _index_some(db: apsw.Connection) -> bool:
 
 
 def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
-    """Move the sessions of a file into the database, then delete the file. If it fails, the next start tries again."""
+    """Move the sessions in `file` into the database, then delete `file`. If this fails, the next start tries again."""
     try:
         connect_or_replace(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))

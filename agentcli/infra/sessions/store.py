@@ -1,4 +1,4 @@
-"""Stores sessions in tables, whatever their database is, and writes the logs of open sessions."""
+"""Stores sessions in the tables of any database, and writes the logs of open sessions."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -16,18 +16,18 @@ from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
 from agentcli.settings.files import folder_text
 
-PATIENCE_S = 20.0  # with a program that is asked to give up a session
+PATIENCE_S = 20.0  # the longest wait for a program that is asked to give up a session
 
 
 class WorkQueue(Struct, frozen=True):
-    """Does the work of a log in order, each in a transaction."""
+    """Does the work of a log in order, each piece in a transaction."""
 
     submit: Callable[[tables.Work[interfaces.StoredEntries]], asyncio.Future[interfaces.StoredEntries]]
     drain: Callable[[], Awaitable[None]]  # waits until all work so far is done or has failed
 
 
 class Ownership:
-    """The right to write to a session, which one program has at a time; `is_wanted` says that another asks for it."""
+    """The right to write to a session, which one program has at a time. `is_wanted` is true if another asks for it."""
 
     def __init__(self, release: Callable[[], object], is_wanted: Callable[[], bool] = lambda: False) -> None:
         self._release = release
@@ -52,7 +52,7 @@ class TableLog:
         self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        # Tried again with the next entries, when a full disk may have room.
+        # Not committed yet. The next entries are stored with these, when a full disk may have room again.
         self._unstored: list[interfaces.StoredEntries] = []
 
     def append(self, *bodies: Body, parent_id: str | None = interfaces.NEWEST) -> interfaces.AppendedEntries:
@@ -87,7 +87,7 @@ class TableLog:
 
 
 class TableSessions(ABC):
-    """Implements `SessionStore` without how work is done and who owns a session. `on_notice` informs the person."""
+    """Implements `SessionStore`; subclasses do the work and manage owners. `on_notice` informs the person."""
 
     is_lasting = True
 
@@ -204,7 +204,7 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """Add up usage since a time, of one session, of a user or of all. Of a fork only its own entries count."""
+        """Add up usage since a time, of one session, of a user or of all. For a fork only its own entries count."""
 
         async def work(db: tables.Tables) -> UsageCollector:
             collector = UsageCollector()
@@ -217,7 +217,7 @@ class TableSessions(ABC):
 
     async def rename(self, session_id: str, name: str) -> None:
         log = self._logs.get(session_id)
-        if log is not None and log.new is not None:  # it is open here, and not stored so far
+        if log is not None and log.new is not None:  # it is open in this program, and not stored yet
             await log.drain()
             if log.new is not None:  # the session gets its name when it is stored
                 log.new.name = name
@@ -269,8 +269,8 @@ class TableSessions(ABC):
 def _position_of(start: str | None, ids: Sequence[str]) -> int:
     """Return the newest position of the one id that begins with `start`; without a `start` the last position.
 
-    An id may occur twice, because a model may use the id of a call again. Raises `StorageError` if no id or several
-    ids begin so.
+    An id may occur twice, because a model may reuse the id of a call. Raises `StorageError` if no id or several ids
+    begin with `start`.
     """
     if start is None:
         return len(ids) - 1

@@ -1,8 +1,7 @@
 """The tables of sessions, and the work on them that is the same in every database.
 
-Work is written once, as coroutines on `Tables`. SQLite never waits, so there a coroutine runs to its end at once.
-
-`Words` are the words of a search; `text_of` has the text of an entry that a search looks at.
+Work is written once, as coroutines on `Tables`. SQLite never waits, so `in_sqlite` runs them without an event loop.
+`Words` is the query of a search; `text_of` returns the searchable text of an entry.
 """
 
 import os
@@ -32,7 +31,7 @@ class _Clock:
 
 
 def new_id() -> str:
-    """Return a UUIDv7 (RFC 9562 §5.7) that is greater than all that this process made before.
+    """Return a UUIDv7 (RFC 9562 §5.7) that is greater than all earlier ones of this process.
 
     It is made here because Python has it only from 3.14, and importing `uuid_utils` takes 8 ms.
     """
@@ -47,9 +46,9 @@ def new_id() -> str:
 T = TypeVar("T")
 
 ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
-# The sessions of one user, or without one those of all but subagents.
+# A condition for the sessions of one user, or without a user for all sessions but those of subagents.
 OF_USER = "(user_id = :user_id OR :user_id IS NULL AND user_id NOT LIKE 'subagents of %')"
-_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # copies of an entry have them in common
+_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # the same in all copies of an entry
 
 
 def read_statements(file: str) -> dict[str, str]:
@@ -61,23 +60,23 @@ def read_statements(file: str) -> dict[str, str]:
 SQL, SQLITE = read_statements("statements.sql"), read_statements("sqlite_statements.sql")
 
 MAX_WORD_CHARS = 64
-_EXCERPT_CHARS = 60  # to each side of the word that was found
+_EXCERPT_CHARS = 60  # on each side of the found word
 _WORD = lazy_pattern(r"[^\W_]+")
-_LAST_WITH_ACCENTS = "\u052f"  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
+_LAST_WITH_ACCENTS = "\u052f"  # the end of Cyrillic; in later scripts a mark makes another letter
 
 
 class Tables(ABC):
-    """The tables within one transaction. A statement takes values as `:name`; the attributes are SQL that differs."""
+    """The tables within one transaction. A statement takes values as `:name`; attributes are SQL that differs."""
 
-    new_number: str  # gives a table of one row, `n`: the number of a new entry
-    copy_number: str  # gives the number `n` of the copy of an entry
-    next_use: str  # gives a number greater than every `used`
-    words: str = ""  # ", " and the column that is searched for words, to be added to a list of columns
-    words_value: str = ""  # ", " and what makes the value of that column from `:words`
+    new_number: str  # a table of one row with the column `n`, the number of a new entry
+    copy_number: str  # an expression for the number `n` of a copied entry
+    next_use: str  # an expression for a number greater than every `used`
+    words: str = ""  # ", " and the column with the words of an entry; "" if there is none
+    words_value: str = ""  # ", " and the expression for that column's value, made from `:words`
     lock_copies: str = "SELECT 1"  # waits until nobody copies entries or changes entries that have copies
     share_copies: str = "SELECT 1"  # waits until nobody changes entries that have copies
-    forget_words: str = "SELECT 1"  # removes the index of words, which the next search makes anew
-    forget_stream: str = "SELECT 1"  # removes the event stream `:id`, which a server writes anew from the log
+    forget_words: str = "SELECT 1"  # removes the index of words, which the next search rebuilds
+    forget_stream: str = "SELECT 1"  # removes the event stream `:id`, which a server rebuilds from the log
 
     @abstractmethod
     def stream(self, sql: str, **values: Any) -> AsyncIterator[tuple[Any, ...]]: ...
@@ -89,11 +88,11 @@ class Tables(ABC):
     async def search(self, words: "Words", *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
     def words_of(self, entry: log_entries.Entry) -> dict[str, Any]:
-        """Return the words of an entry as the value `words` of a statement, if they are stored with the entry."""
+        """Return an entry's words as the parameter `words` of a statement, if the database stores them in the row."""
         return {}
 
     async def compute(self, function: Callable[[], T]) -> T:
-        """Do what may take long without the database, such as for an entry of many megabytes."""
+        """Run a function that needs no database but may take long, as for an entry of many megabytes."""
         return function()
 
     async def value(self, sql: str, **values: Any) -> Any:
@@ -106,7 +105,7 @@ class Tables(ABC):
         return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
 
     async def insert(self, session_id: str, stored: StoredEntries) -> None:
-        # The entry belongs to this session alone: it is its own origin, and no copy.
+        # A new entry is its own origin (n), and belongs to this session (own = true), unlike a fork's copy.
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
         statement = (
             f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - constant text
@@ -117,7 +116,7 @@ class Tables(ABC):
             await self.rows(statement, session_id=session_id, seq=seq, **record)
 
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
-        """Replace bodies and checksums of entries, which are given by their `n`, by those of rows of `ENTRY`."""
+        """Replace bodies and checksums of entries. A change is the entry's `n` and its new row of `ENTRY`."""
         new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
         statement = f"UPDATE entries SET body = :body, checksum = :checksum{new_words} WHERE n = :n"  # noqa: S608 - constant text
         for n, row in changes:
@@ -138,12 +137,12 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
     name: str
     user_id: str
     source: str = ""
-    shared: int = 0  # the number of entries of the source that it begins with
-    last: str | None = None  # the id of the last one of them
+    shared: int = 0  # it begins with so many entries of the source
+    last: str | None = None  # the id of the last of these entries
 
 
 async def store_entries(db: Tables, session: UnstoredSession | str, *parts: StoredEntries) -> None:
-    """Store entries that are not stored yet, and a new session. Raises `StorageError` if its source was removed."""
+    """Store the new entries, and the session if it is new. Raises `StorageError` if its source was removed."""
     id = session if isinstance(session, str) else session.id
     if isinstance(session, UnstoredSession) and not await is_stored(db, id):
         await _store_session(db, session)
@@ -155,7 +154,7 @@ async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stor
 
 
 async def _store_session(db: Tables, new: UnstoredSession) -> None:
-    if new.source:  # checked first, since work that fails must not have changed anything
+    if new.source:  # checked first, because failing work must not have changed anything
         await db.rows(db.share_copies)
         last_shared = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
         if await db.value(last_shared, source=new.source, shared=new.shared) != new.last:
@@ -176,7 +175,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
             "WHERE session_id = :source AND trashed = 0 AND seq <= :shared ORDER BY seq",
             id=new.id, source=new.source, shared=new.shared,
         )  # fmt: skip
-        # Title and prompt come from the copies, of which the source may have been redacted since it was read.
+        # Title and prompt come from the copies, because the source may have been redacted since this program read it.
         await _touch(db, new.id, await entries_of(db, new.id))
 
 
@@ -191,9 +190,9 @@ async def is_stored(db: Tables, session_id: str) -> bool:
 
 
 async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
-    """Return the id of the one session with a name, or with an id that begins so. Raises `StorageError`."""
-    session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are no UTF-8
-    # `end` is greater than all ids that begin so. An exact id comes first, and a few rows show that there are several.
+    """Return the id of the one session whose name is `session_id`, or whose id begins so. Raises `StorageError`."""
+    session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
+    # `end` is greater than all ids with that beginning. An exact id comes first; three rows show that several match.
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
@@ -235,13 +234,11 @@ async def last_seq(db: Tables, session_id: str) -> int:
     return int(await db.value(last, id=session_id))
 
 
-# The words of a search, and the texts that it looks at.
-
-
 class Words:
-    """The words of a search, of which each finds all words that begin with it, whatever their case and accents.
+    """The words of a search. Each finds all words that begin with it, whatever their case and accents.
 
-    A word with other signs in it, such as `file_read`, finds its parts in a row. Raises `StorageError` for no word.
+    A word with other characters in it, such as `file_read`, finds its parts in this order, next to each other.
+    The constructor raises `StorageError` if there is no word.
     """
 
     def __init__(self, text: str) -> None:
@@ -257,7 +254,7 @@ class Words:
 
     @property
     def for_tsquery(self) -> str:
-        """The query of Postgres on `words_in` a text. It finds all texts with the words, and some others."""
+        """The query of Postgres on `words_in` a text. It also finds texts that `are_in` must rule out."""
         terms: list[str] = []
         for *whole_words, beginning in self._phrases:
             terms += [f"'{word[:MAX_WORD_CHARS]}'" for word in whole_words]
@@ -284,14 +281,14 @@ class Words:
 
 @cache
 def _folded_character(character: str) -> str:
-    """Return a small letter without accents. It is one character, so that positions agree."""
+    """Return a character in lower case without accents. It stays one character, so that positions agree."""
     letters = normalize("NFD", character)
     is_accented = character <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
-    return (letters[0] if is_accented else character).lower()[:1]  # the small letter of İ is two characters
+    return (letters[0] if is_accented else character).lower()[:1]  # İ in lower case is two characters
 
 
 def folded(text: str) -> str:
-    """Return a text as it is indexed and looked for; its positions are those of the text in NFC."""
+    """Return a text as it is indexed and searched; its positions are those of the text in NFC."""
     if text.isascii():
         return text.lower()
     text = normalize("NFC", text)
@@ -304,7 +301,7 @@ def words_in(text: str) -> list[str]:
 
 
 def text_of(body: log_entries.Body) -> str:
-    """Return the text that a search looks at: neither the model's thinking nor system reminders."""
+    """Return the searchable text of an entry, without the model's thinking and system reminders."""
     match body:
         case log_entries.User(is_reminder=False) as user:
             return user.text

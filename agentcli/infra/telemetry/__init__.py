@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 MaskText = Callable[[str], str]
 
-_HEAD_START_S = 0.1  # of the first request, which the imports of the thread would slow down
+_HEAD_START_S = 0.1  # for the first request, which the imports in the thread would slow down
 _GRACE_S = 1.0  # for recording the last events, beyond the time-outs of exports
 
 
 class Signal(Struct, frozen=True):
-    """The export of traces or metrics. Without an `endpoint` the SDK finds it in OpenTelemetry's variables."""
+    """The export of traces or metrics. Without an `endpoint` the SDK reads OpenTelemetry's variables."""
 
     exporters: tuple[str, ...]  # "otlp", "console"
     timeout_s: float
@@ -33,7 +33,7 @@ class Signal(Struct, frozen=True):
 
 
 class Export(Struct, frozen=True, kw_only=True):
-    """The exported signals, and where they are sent."""
+    """The exported signals and their destination."""
 
     settings: ObservabilitySettings
     signals: Mapping[str, Signal]  # traces, metrics
@@ -44,16 +44,16 @@ class Export(Struct, frozen=True, kw_only=True):
 
     @property
     def last_export_s(self) -> float:
-        """The time that the last export of all signals may take together."""
+        """The longest time that the last export may take; all signals are exported at once."""
         return max(signal.timeout_s for signal in self.signals.values())
 
 
 class Telemetry:
-    """Exports what happens in sessions. The event loop only takes the time; the thread imports, masks and sends."""
+    """Exports the events of sessions. The event loop only notes the time; a thread imports the SDK, masks and sends."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
-        # Session, mask, time in nanoseconds, event and model; None at the end.
+        # Each item is a session id, its mask, the Unix time in nanoseconds, an event and the model; None is the end.
         self._events: SimpleQueue[tuple[str, MaskText, int, events.Event, str] | None] = SimpleQueue()
         self._may_begin = threading.Event()  # set shortly after the first turn began, and at the end
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -61,7 +61,7 @@ class Telemetry:
         self._following: set[asyncio.Task[None]] = set()
 
     def follow(self, session: Session, mask: MaskText) -> None:
-        """Record what happens in a session from now on; `mask` masks its secrets."""
+        """Record the events of a session from now on; `mask` masks its secrets."""
         self._following.add(asyncio.create_task(self._queue_events(session, session.subscribe(has_deltas=False), mask)))
 
     async def _queue_events(

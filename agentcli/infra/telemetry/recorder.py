@@ -37,19 +37,19 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_MAX_WAITING_SPANS = 2_048  # of more, the oldest are dropped
+_MAX_WAITING_SPANS = 2_048  # if more wait, the oldest are dropped
 _MAX_ATTRIBUTE_CHARS = 32_768
 
 
 def sampler(share: Sampling) -> Sampler:
-    """Build the sampler of a share of all turns. A parent's decision wins, unless nothing is to be traced."""
+    """Return a sampler for a share of all turns. A parent's decision wins, unless the share is `never`."""
     if share == "never":
         return ALWAYS_OFF
     return ParentBased(TraceIdRatioBased(1.0 if share == "always" else int(share.rstrip("%")) / 100))
 
 
 class SpanRecorder:
-    """The SDK's providers of the exported signals. The global providers belong to the host program and stay."""
+    """Records with providers of its own, because the SDK's global providers belong to the host program."""
 
     def __init__(self, export: Export) -> None:
         for name in _REPEATING_LOGGERS:
@@ -57,7 +57,7 @@ class SpanRecorder:
         self._export, self._settings = export, export.settings
         self._resource = Resource.create({name: export.mask(text) for name, text in export.resource.items()})
         self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
-        self._ends: list[Callable[[], object]] = []
+        self._ends: list[Callable[[], object]] = []  # shut down the providers
         self._sessions: dict[str, SessionSpans] = {}
         self._tracer = self._make_tracer() if "traces" in export.signals else NoOpTracer()
         self._metrics = Metrics(self._make_meter() if "metrics" in export.signals else NoOpMeter("agentcli"))
@@ -89,15 +89,15 @@ class SpanRecorder:
             "timeout": signal.timeout_s,
             "session": _Connections(),
         }
-        # stdout is for answers.
+        # The console exporters write to stderr, because stdout is for answers.
         return [otlp(**options) if name == "otlp" else console(out=sys.stderr) for name in signal.exporters]
 
     def _make_tracer(self) -> Tracer:
         share, limits = self._settings.sampling, SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
         is_default = share == ObservabilitySettings().sampling
-        # Traces that only the environment asks for are sampled as it says: by default all of them.
-        is_left = is_default and ("OTEL_TRACES_SAMPLER" in os.environ or not self._settings.traces)
-        sampling = None if is_left else sampler(share)
+        # Traces that only the environment enables are sampled by its rule, which is all of them by default.
+        follows_environment = is_default and ("OTEL_TRACES_SAMPLER" in os.environ or not self._settings.traces)
+        sampling = None if follows_environment else sampler(share)
         provider = TracerProvider(sampling, self._resource, shutdown_on_exit=False, span_limits=limits)
         for exporter in self._exporters(self._export.signals["traces"], OTLPSpanExporter, ConsoleSpanExporter):
             batch = self._settings.batch
@@ -110,7 +110,7 @@ class SpanRecorder:
     def _make_meter(self) -> Meter:
         signal, interval_s = self._export.signals["metrics"], self._settings.metric_interval
         is_default = interval_s == ObservabilitySettings().metric_interval
-        interval_ms = None if is_default else interval_s * 1000  # the SDK reads OTEL_METRIC_EXPORT_INTERVAL
+        interval_ms = None if is_default else interval_s * 1000  # None: the SDK reads OTEL_METRIC_EXPORT_INTERVAL
         exporters = self._exporters(signal, OTLPMetricExporter, ConsoleMetricExporter)
         readers = [PeriodicExportingMetricReader(each, interval_ms, signal.timeout_s * 1000) for each in exporters]
         provider = MeterProvider(readers, self._resource, shutdown_on_exit=False)
@@ -126,9 +126,9 @@ def _shut_down(end: Callable[[], object]) -> None:
 
 
 class _Connections(requests.Session):
-    """The exporter's connections. If the collector does not run, the exporter gives up at once.
+    """An exporter's connections, which make it give up at once if the collector does not run.
 
-    It would try again after a `ConnectionError`, so this raises another error.
+    The exporter tries again after a `ConnectionError`, so these connections raise another error.
     """
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
@@ -147,7 +147,7 @@ _REPEATING_LOGGERS = (
     f"{_EXPORTER}.metric_exporter",
     "opentelemetry.sdk._shared_internal",
 )
-_LOGGED: set[tuple[str, object]] = set()
+_LOGGED: set[tuple[str, object]] = set()  # loggers and their messages so far
 
 
 def _is_new_message(record: logging.LogRecord) -> bool:

@@ -25,7 +25,7 @@ _PROVIDERS = {
     "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "foundry": "azure.ai.inference", "gemini": "gcp.gemini",
     "mistral": "mistral_ai", "vertex": "gcp.vertex_ai", "xai": "x_ai",
 }  # fmt: skip
-# The buckets that the conventions advise.
+# The buckets that the conventions recommend.
 _TOKENS = [4.0**power for power in range(14)]
 _SECONDS = [0.01 * 2**power for power in range(14)]
 
@@ -35,8 +35,8 @@ class _Request(msgspec.Struct, kw_only=True):
 
     model: str
     began_at: int
-    tried_at: int  # when the newest try was sent
-    first_at: int = 0  # when its reply began
+    tried_at: int  # when the newest attempt was sent
+    first_at: int = 0  # when the reply to that attempt began; 0: not yet
     retries: list[tuple[int, Attributes]] = msgspec.field(default_factory=list)
     usage: Usage = Usage()
     usd: float = 0.0
@@ -44,7 +44,7 @@ class _Request(msgspec.Struct, kw_only=True):
 
     @property
     def was_sent(self) -> bool:
-        """False until something shows that it was sent: a budget may have stopped it."""
+        """False until a reply, a retry or usage shows that it was sent: a budget may have stopped it."""
         return bool(self.first_at or self.retries or self.usage != Usage())
 
 
@@ -54,13 +54,13 @@ class _Agent(msgspec.Struct, kw_only=True):
     model: str = ""  # of the newest request, as `provider/model`
     turn: Span | None = None
     request: _Request | None = None
-    calls: dict[str, tuple[Span, int]] = msgspec.field(default_factory=dict)  # by id, with the time when they began
+    calls: dict[str, tuple[Span, int]] = msgspec.field(default_factory=dict)  # open calls by id, with their start
     asked: set[str] = msgspec.field(default_factory=set)  # the ids of calls that the person was asked about
     prompt: list[Block] = msgspec.field(default_factory=list)  # of this turn; only where content is exported
 
 
 class Metrics:
-    """The instruments. Their attributes must have no secrets."""
+    """The metric instruments. The attributes passed to them must not contain secrets."""
 
     def __init__(self, meter: Meter) -> None:
         def histogram(name: str, unit: str, about: str, buckets: list[float]) -> Histogram:
@@ -76,7 +76,7 @@ class Metrics:
 
 
 class SessionSpans:
-    """The spans and metrics of one session. `traces` are the tracer, and the context in which traces begin."""
+    """The spans and metrics of one session. `traces` is the tracer and the context in which traces begin."""
 
     def __init__(
         self, session_id: str, export: Export, traces: tuple[Tracer, Context], metrics: Metrics, *, mask: MaskText
@@ -85,7 +85,7 @@ class SessionSpans:
         self._export, self._metrics, self._mask = export, metrics, mask
         self._tracer, self._parent = traces
         self._agents: dict[str, _Agent] = {}
-        self._subagent_calls: dict[str, Span] = {}  # subagents may outlive the calls that made them
+        self._subagent_calls: dict[str, Span] = {}  # by call id; a subagent may begin after its call ended
 
     def record(self, at_ns: int, event: events.Event, model: str) -> None:
         """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
@@ -110,7 +110,7 @@ class SessionSpans:
             case events.TurnEnded(stop_reason=reason, model=answering_model, provider=provider):
                 self._end_request(agent, at_ns, reason=reason, model=f"{provider}/{answering_model}")
             case events.ProviderSwitched(after=after, reason=reason) if request is not None:
-                if reason == "fallback":  # the model before did not answer
+                if reason == "fallback":  # the previous model did not answer
                     self._end_request(agent, at_ns, error="_OTHER")
                 self._begin_request(agent, at_ns, after)
             case events.Compaction():
@@ -134,7 +134,7 @@ class SessionSpans:
                 self._end_turn(agent, at_ns, event, "failed", error=error or "_OTHER", message=message)
 
     def close(self) -> None:
-        """End the spans that are still open as abandoned."""
+        """End all open spans, with the error type `abandoned`."""
         for agent in self._agents.values():
             open_calls = [span for span, _ in agent.calls.values()]
             for span in filter(None, [*open_calls, agent.turn]):
@@ -161,7 +161,7 @@ class SessionSpans:
         }
         self._finish(self._turn(agent, at_ns), at_ns, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
-        if not isinstance(event, events.SubagentEnded):  # the metric counts the prompts of the person
+        if not isinstance(event, events.SubagentEnded):  # the metric counts only the person's prompts
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
 
     def _turn(self, agent: _Agent, at_ns: int) -> Span:
@@ -187,7 +187,7 @@ class SessionSpans:
             self._begin_request(agent, at_ns, request.model)
 
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
-        """Record the span and the metrics of the request that is under way, if there is one."""
+        """Record the span and the metrics of the request under way, if there is one."""
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model
@@ -212,7 +212,7 @@ class SessionSpans:
         if first_chunk is not None:
             metrics.first_chunk.record(first_chunk, attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
-            if tokens:  # of all tries together
+            if tokens:  # of all attempts together
                 metrics.tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})
         if request.usd:
             metrics.cost.add(request.usd, attributes)
@@ -276,7 +276,7 @@ def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
 def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
     """Return the attributes of a `provider/model` and of its server."""
     provider, _, model = name.partition("/")
-    if provider in ("local", "scripted"):  # a file, whose folder stays private
+    if provider in ("local", "scripted"):  # the path of a file, whose folder stays private
         model = model.rpartition("/")[2]
     host, port = server(name)
     return {
@@ -299,7 +299,7 @@ def of_usage(usage: Usage) -> Attributes:
 
 
 def messages(role: str, content: Iterable[Block], finish_reason: str = "") -> str:
-    """Return a message as the conventions' JSON, without images and documents; "" if nothing else is in it."""
+    """Return a message in the JSON of the conventions, without images and documents; "" if it has no other parts."""
     parts: list[Attributes] = []
     for block in content:
         match block:
