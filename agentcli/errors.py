@@ -35,7 +35,7 @@ class UserError(AgentcliError):
 
 
 class LoopError(UserError):
-    """The model makes the same call again and again, with the same result, and nobody can be asked about it."""
+    """The model repeats the same call with the same result, and nobody can be asked about it."""
 
 
 class UsageError(UserError):
@@ -169,7 +169,7 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if the system has no more memory, or no more threads, each of which takes some."""
+    """Return True if the system has no more memory, or no more threads, which need memory."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 

@@ -77,7 +77,7 @@ def _tool_message(result: ToolResult) -> ToolMessage:
 
 
 def _content(blocks: Sequence[Text | Image | Document]) -> Any:
-    """Return one text as it is, everything else in LangChain's standard blocks."""
+    """Return a single text as a string, everything else as LangChain's standard blocks."""
     if len(blocks) == 1 and isinstance(blocks[0], Text):
         return blocks[0].text
     content: list[dict[str, str]] = []

@@ -56,7 +56,7 @@ _FAILURES = frozenset(
     "StorageError".split()
 )
 _IDLE_REPLY = {"text": "I have done nothing."}
-_INTERRUPT_TIMEOUT_S = 30.0  # for an interrupted turn to end
+_INTERRUPT_TIMEOUT_S = 30.0  # the longest wait for an interrupted turn to end
 
 
 class LocalEngine:

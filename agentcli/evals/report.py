@@ -19,7 +19,7 @@ from agentcli.safety.secrets.masking import Masker, mask
 
 MAX_FAILURES = 50  # a description of a pull request takes 65,536 characters
 MAX_REASON_CHARS = 200
-_LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # of transcripts: `NAME-transcripts/TASK-1.html`
+_LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # links to transcripts: `NAME-transcripts/TASK-1.html`
 
 Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with the run's outcomes and the baseline's
 

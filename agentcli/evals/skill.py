@@ -14,7 +14,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.task import Task, find_tasks, write_files
 from agentcli.extensions.skills.skill import read_skill
 
-_TYPES = {"llm": "criteria", "regex": "pattern", "command": "command"}  # of graders, each with its only option
+_TYPES = {"llm": "criteria", "regex": "pattern", "command": "command"}  # types of graders, each with its only option
 _CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_graders\n\ncheck_graders()\n"
 Json = dict[str, Any]
 
@@ -70,6 +70,7 @@ def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
                 raise ValueError(f"case {case.id}: its files must be in the skill's folder")
             inputs = {re.sub("^(evals/)?(files/)?", "", name): (folder / name).read_bytes() for name in case.files}
             prompt = f"{case.prompt}\n\nInput files: {', '.join(inputs)}" if inputs else case.prompt
+            # Without assertions, the judge compares with the expected output.
             stated = (*case.assertions, *case.expectations) or (case.expected_output,)
             objects = [
                 {"type": "llm", "criteria": one} if isinstance(one, str) else {"type": "", **one} for one in stated

@@ -132,7 +132,7 @@ _PROMPT_HEAD = (
 )
 _CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_swe_bench\n\ncheck_swe_bench()\n"
 _PATCH_END = "END_OF_PATCH"  # never in a patch, whose lines begin with a sign or a word of git's
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: it cannot lead out of its parent
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # a folder that cannot lead out of its parent
 
 
 class _DecidingTests(msgspec.Struct, frozen=True, kw_only=True):

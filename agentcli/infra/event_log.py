@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 KEEP_S = 30 * 86_400.0  # a stream that is not running is removed this long after its last event
 POLL_S = 0.05  # between polls for events of other processes
-TIME_TO_LIVE_S = 3_600.0  # of a stream in memory
-_MAX_IDLE_POLLS = 20  # polls without a reader, after which polling ends
+TIME_TO_LIVE_S = 3_600.0  # a stream in memory is removed this long after its last event
+_MAX_IDLE_POLLS = 20  # polling ends after so many polls without a reader
 
 
 class WaitingReaders(ABC):
     """Implements `read` and `has` of `EventStore`, with readers that wait for new events."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}  # by stream
+        self._waiting: dict[str, set[asyncio.Event]] = {}  # one for each waiting reader, by stream id
         self._removed: set[str] = set()  # streams that were removed while somebody waited for their events
         self._following: asyncio.Task[None] | None = None  # wakes readers for events of other processes
 
@@ -101,6 +101,7 @@ class SqliteEvents(WaitingReaders):
         after: int = 0,
     ) -> int:
         def work(db: apsw.Connection) -> int:
+            # A removed stream has kept its row and last id, but begins again with the status of a new one.
             query = "SELECT CASE WHEN is_there THEN status ELSE 'running' END, last_id, note FROM streams WHERE id = ?"
             old_status, last_id, old_note = db.execute(query, (stream_id,)).fetchone() or ("running", 0, "")
             if if_note is not None and old_note != if_note:
@@ -234,6 +235,7 @@ class RedisEvents(WaitingReaders):
     ) -> int:
         stream = f"agentcli:{stream_id}"
         keys = [f"{stream}:events", f"{stream}:state", _RUNNING_KEY, f"{stream}:last"]
+        # redis_append.lua distinguishes no text ("-") from an empty one ("=").
         texts = ("-" if text is None else f"={text}" for text in (status, note, if_note))
         arguments: list[Any] = [stream_id, *texts, after, self._keep_ms, *events]
         last_id = int(await self._ask(self._append(keys=keys, args=arguments)))
@@ -251,7 +253,7 @@ class RedisEvents(WaitingReaders):
             try:
                 async with self._client.pubsub() as news:
                     await news.subscribe(_NEWS_CHANNEL)
-                    for stream_id in list(self._waiting):  # for events that came before the subscription
+                    for stream_id in list(self._waiting):  # events may have come before the subscription
                         self._wake(stream_id)
                     async for message in news.listen():
                         if message["type"] == "message":

@@ -1,7 +1,7 @@
 -- Keys: events, state, the set of running streams, the last id. Arguments: stream, status, note, if_note, after,
--- milliseconds to keep it, events. A status or note of "-" stays as it is, others begin with "=". The last id never
--- expires, so that no id is used again. Earlier versions, which may still run on another machine, store it in the state
--- only, so the greater one counts.
+-- milliseconds to keep it, events. A status or note of "-" is not changed, others begin with "=". The last id never
+-- expires, so that no id is used again. Earlier versions, which may still run on another machine, store it only in the
+-- state, so the greater one is used.
 local note = redis.call('HGET', KEYS[2], 'note') or ''
 if ARGV[4] ~= '-' and string.sub(ARGV[4], 2) ~= note then return -1 end
 local last = tonumber(redis.call('GET', KEYS[4]) or '0')

@@ -49,9 +49,9 @@ KEYED_MODELS = (  # the variable of a key, and the model that answers if only th
 _USUAL = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 KEY_TEST_S = 15.0
-PROBE_S = 0.3  # for the answer of a server on this machine
+PROBE_S = 0.3  # a server on this machine must answer within this time
 
-_FIXED_FIELDS = ("id", "provider", "is_known", "sends_back")  # of a model, which a row in the settings cannot set
+_FIXED_FIELDS = ("id", "provider", "is_known", "sends_back")  # fields of a model that a row in the settings cannot set
 
 NO_MODEL = """No model is set up. Three ways to connect one:
   an API key        agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, GEMINI_API_KEY, DEEPSEEK_API_KEY)
@@ -318,7 +318,7 @@ async def _ask_server(address: str, path: str) -> Any:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-            answer = await reader.read()
+            answer = await reader.read()  # to the end: HTTP/1.0 closes the connection after it
             writer.close()
         return msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
     except (OSError, ValueError):

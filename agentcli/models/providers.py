@@ -18,7 +18,7 @@ from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
 from agentcli.settings.structs import ServerSettings
 
-SEARCH_KEY = "TAVILY_API_KEY"  # of the service that web_search uses
+SEARCH_KEY = "TAVILY_API_KEY"  # the key of the service that web_search uses
 # By provider, the variable of its key, then that of its bearer token.
 _VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),

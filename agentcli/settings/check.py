@@ -24,7 +24,7 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
     """Return the dotted key of the first value that does not fit its type, and a sentence about what would fit."""
     choices = [choice for choice in get_args(kind) if choice is not NoneType]
     if NoneType in get_args(kind) and value is not None and len(choices) == 1:
-        kind = choices[0]  # of `X | None`, so that the message is about X
+        kind = choices[0]  # X in `X | None`, so that the message is about X
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

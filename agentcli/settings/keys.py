@@ -15,7 +15,7 @@ from agentcli.settings.files import read_small_file, replace_private_file
 
 _SERVICE = "agentcli"  # the name of the program in a keyring
 _MIN_PRIORITY = 1  # lower keyrings store nothing, or plain text: see `keyring.backend.KeyringBackend`
-_MAX_RUN_S = 10.0  # of a command that prints a key
+_MAX_RUN_S = 10.0  # the longest run of a command that prints a key
 _REUSED_S = 300.0  # how long the key that a command printed is used
 _MAX_OUTPUT_BYTES = 64 * 1024
 
@@ -79,6 +79,7 @@ class KeptKeys:
         return place
 
     def _index(self) -> dict[str, _StoredKey]:
+        """Return the stored keys by variable. Raises `ConfigError`, also if others can read the file."""
         if self._file is None:
             return {}
         try:

@@ -24,12 +24,12 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 # Variables AGENTCLI_… that are not settings.
 _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY", "ENABLE_TELEMETRY")
-_UNUSED = {  # by key, the reason
+_UNUSED = {  # settings that no longer do anything, and why
     "compaction.summary_share": "summaries use the space that a compaction has",
     "budgets.fallback_model": "budgets do not switch models",
     "budgets.fallback_at": "budgets do not switch models",
 }
-_ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # of all layers
+_ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # joined when merged
 
 
 class SettingsLayer(msgspec.Struct, frozen=True):

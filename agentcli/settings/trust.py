@@ -16,7 +16,7 @@ import msgspec
 from agentcli.errors import ConfigError
 from agentcli.settings.files import Paths, folder_text, is_file, markdown_files, project_root, replace_private_file
 
-PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # of settings, by scope
+PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # settings, by scope
 HOOKS_FILE = ".agentcli/hooks.json"
 MCP_FILE = ".mcp.json"
 CLAUDE_SETTINGS = (".claude/settings.json", ".claude/settings.local.json")  # used once they are imported

@@ -74,7 +74,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
 class MergedFile(msgspec.Struct, frozen=True):
     text: str
     added: dict[str, Any]
-    kept: tuple[str, ...]  # the keys that had other values, which were kept
+    kept: tuple[str, ...]  # keys that had other values, which stay
 
 
 def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:

@@ -261,17 +261,17 @@ class SessionExport(Struct):
 
 def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, Signal]:
     """Return the signals to export, by name. Raises `ConfigError` for a variable with an unsupported value."""
-    off, *asks = (
+    is_off, *enables = (  # each of the last two variables enables both signals
         config.environment.get(name, "").lower() not in ("", "0", "false")
         for name in ("AGENTCLI_NO_TELEMETRY", "AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY")
     )
-    if off or config.environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    if is_off or config.environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
     signals = {}
     for signal in _TIMEOUTS:
         is_set, variable = getattr(config.settings.observability, signal), f"OTEL_{signal.upper()}_EXPORTER"
         exporters = (config.environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
-        if exporters != ["none"] and (is_set or any(asks)):
+        if exporters != ["none"] and (is_set or any(enables)):
             if not {"otlp", "console"}.issuperset(exporters):
                 raise ConfigError(f"{','.join(exporters)} is not supported. Use otlp, console or none.", key=variable)
             if has_screen and "console" in exporters:

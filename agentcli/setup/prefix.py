@@ -25,7 +25,7 @@ from agentcli.tools.builtin.toolset import small_specs
 from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
-MAX_INDEX_BYTES = 2_048  # of the list of memory files
+MAX_INDEX_BYTES = 2_048  # in the list of memory files
 _WORDS_OF_KIND = 2  # a reminder's first words, which show its kind
 _USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, because each request pays for them
 

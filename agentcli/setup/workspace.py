@@ -210,7 +210,7 @@ def make_checkpoints(
 
         settings, state = config.settings.checkpoints, config.paths.state
         scratch, folder, private = state / "tries", state / "checkpoints", None
-        if not is_lasting:
+        if not is_lasting:  # its checkpoints are removed with it
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
         limits = SnapshotLimits(

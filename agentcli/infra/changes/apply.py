@@ -78,7 +78,7 @@ class _Application:
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token, self._live, self._is_resumed = token, live, is_resumed
-        self._changes = state.ChangeSet(root="")  # of the current group
+        self._changes = state.ChangeSet(root="")  # those of the current group
         # By absolute path, the entry with the mode that a folder gets at the end; None if it is removed then.
         self._folders: dict[str, state.FileEntry | None] = {}
 
@@ -188,7 +188,7 @@ class _Application:
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
             folder = os.open(name, state.READ_FLAGS | os.O_DIRECTORY, dir_fd=parent)
             try:
-                contents = [f"{path}/{entry}" for entry in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
+                contents = [f"{path}/{entry}" for entry in os.listdir(folder)]  # noqa: PTH208
             finally:
                 os.close(folder)
             if any(inner not in self._changes.before or inner in self._changes.after for inner in contents):
@@ -283,10 +283,11 @@ def _require_same(folder: int, name: str, before: state.FileEntry | None) -> Non
 
 
 def _fill(target: int, after: state.FileEntry) -> None:
+    """Give a new, open file the contents, attributes, owner, mode and time of an entry. Raises `OSError`."""
     with after.open() as source:
         writing.copy_attributes(source.fileno(), target)
         writing.copy_bytes(source.fileno(), target)
-    if os.geteuid() == 0:
+    if os.geteuid() == 0:  # only root may set another owner
         os.fchown(target, *after.owner)
     os.fchmod(target, after.mode)
     modified_ns = after.stamp[2]

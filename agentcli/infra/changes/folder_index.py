@@ -255,8 +255,8 @@ class _Look:
         """Return True for an entry that existed at the last look but was not covered, even if it was moved since."""
         if folder in self._first_seen or path in self._before.left_out or status.st_ino in self._before.skipped:
             return True
-        # Moving a folder does not change the ctimes of its contents. Contents older than the last look (less a tick, by
-        # which a ctime may lag), but with unknown inodes, came with a folder from a place that is not covered.
+        # Moving a folder does not change the ctimes of its contents. If a ctime is older than the last look (less a
+        # tick, because ctimes may lag) but the inode is unknown, the entry came with a folder that was not covered.
         return status.st_ctime_ns < self._looked_ns - TICK_NS and status.st_ino not in self._inodes
 
     @cached_property

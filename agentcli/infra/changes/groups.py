@@ -23,7 +23,7 @@ MAX_DIFFS_CHARS = 2_000_000  # in all diffs of one dry run together
 _MAX_TEXT_BYTES = 256_000  # in a larger file no diff is shown
 _MAX_SEPARATE = 8  # a folder with more files that was made or removed is one group
 _MAX_NAMED = 5  # names in a note about several files
-_MAX_PAIRS = 1_000  # of a deleted and a new file, compared to find renames
+_MAX_PAIRS = 1_000  # more pairs of a deleted and a new file are not compared, so that it stays fast
 _MIN_SHARED = 0.6  # share of equal lines above which two files are a rename
 INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 

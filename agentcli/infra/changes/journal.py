@@ -66,7 +66,7 @@ class PrivateFolder:
     ) -> ApplyOutcome:
         """Apply changes whose contents are in this folder; after a kill the next start finishes them.
 
-        `note` is the note's file of the call that made them. Raises `OSError` if the plan cannot be written; then
+        `note` is the file with the note of their call. Raises `OSError` if the plan cannot be written; then
         nothing was changed. The outcome lists later failures.
         """
         plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_other_entries, groups)]))

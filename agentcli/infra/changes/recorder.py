@@ -37,7 +37,7 @@ class Mark(msgspec.Struct, kw_only=True):
 
     call_id: str
     note: Path
-    before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
+    before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change any file
     found: dict[str, Difference] = msgspec.field(default_factory=dict)  # its unreported changes, by path
     left_out: tuple[str, ...] = ()  # paths not covered when it began, as `PATH: why`
 
@@ -48,7 +48,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
     folder: Path
     roots: Callable[[], Sequence[Path]]
     session_id: str
-    scratch: Path  # for the private folders in which undo prepares files
+    scratch: Path  # has the private folders in which undo prepares files
     private: PrivateFolder | None = None
     limits: SnapshotLimits = SnapshotLimits()
 
@@ -62,7 +62,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         self._problem = ""  # why the workspace cannot be recorded; then no later call tries again
         self._heartbeat: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
-        self._numbers = itertools.count(1)  # of notes
+        self._numbers = itertools.count(1)  # number the files of notes
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
         mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._numbers):06}.json")
@@ -161,7 +161,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
-        if not self._open or not self._attribute_changes(self._open[-1]):  # to the call that began last
+        if not self._open or not self._attribute_changes(self._open[-1]):  # they go to the call that began last
             return []
         return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]
 

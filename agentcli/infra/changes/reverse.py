@@ -25,9 +25,9 @@ from agentcli.infra.changes.state import ChangeSet, FileEntry, Objects, entry_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.diff import merged
 
-_FOLDER_MODE = 0o755  # for folders made again around a restored file, whose modes are unknown
+_FOLDER_MODE = 0o755  # for missing folders around a restored file, whose own modes are unknown
 _MAX_MERGED_BYTES = 10_000_000
-_MAX_READS = 3  # of a file that changes while it is read
+_MAX_READS = 3  # a file that changes while it is read is read again
 
 # Runs a function in a thread to its end, even if the caller is cancelled.
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
@@ -75,7 +75,7 @@ class PlannedRestoration:
         try:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
-                groups = group_changes(changes, name_of=lambda path: path, budget=[0])  # nobody sees diffs of it
+                groups = group_changes(changes, name_of=lambda path: path, budget=[0])  # 0: nobody sees diffs
                 groups = [group._replace(moved_root="") for group in groups]  # there is no prepared folder to move
                 outcome = private.apply(groups, live=live)
         except OSError as error:

@@ -32,7 +32,7 @@ from agentcli.settings.files import make_private_folder, replace_file
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
-_FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
+_FASTEST = 1  # a level of zlib: takes half the time of the default, and output is a few per cent larger
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
 TICK_NS = 20_000_000  # a second change of a file within this time may leave its times as they are
 _MAX_GIT_S = 60.0
@@ -124,7 +124,7 @@ class FileEntry(NamedTuple):
     mode: int
     size: int
     owner: tuple[int, int]
-    target: str  # of a link
+    target: str  # where a link points, "" for other kinds
     source: str  # the path at which its contents can be read
 
     @property
@@ -331,7 +331,7 @@ class BorrowedObjects:
             with suppress(OSError):  # it is on another disk, belongs to another user, or is linked already
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
-        sizes = self._sizes(ids, self._isolated_environment)  # of the objects in our folder
+        sizes = self._sizes(ids, self._isolated_environment)  # only objects in our folder have one here
         if other_sizes := self._sizes(ids - sizes.keys(), with_alternates):
             new_pack = f"{self._folder}/objects/pack/pack"  # git adds the hash and the ending
             self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=other_sizes)

@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 REDACTED = "[redacted]"
 
 _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
-_MAX_FILE_FAULTS = 100  # that SQLite reports about one file
-_STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: some milliseconds
+_MAX_FILE_FAULTS = 100  # SQLite reports no more about one file
+_STEPS_BETWEEN_CHECKS = 10_000  # steps of SQLite's virtual machine, which take some milliseconds
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
-_FAULTS = {  # by kind, which is also the name of a statement
+_FAULTS = {  # by kind; the statement `KIND_faults` finds them
     "checksum": "its checksum is not that of its text",
     "parent": "the entry it follows is not there",
     "order": "entries before it are missing",

@@ -32,10 +32,10 @@ except ImportError as missing:
 log = logging.getLogger(__name__)
 Connection = AsyncConnection[tuple[Any, ...]]
 
-_MAX_CONNECTIONS = 4  # beside the one for leases
+_MAX_CONNECTIONS = 4  # not counting the one for leases
 _MAX_WORDS_BYTES = 500_000  # indexed for one entry; Postgres accepts twice as much
 _RENEW_EVERY_S = 1.0
-VERSION = 1  # of the tables in postgres_tables.sql
+VERSION = 1  # the version of the tables in postgres_tables.sql
 # A stopped program must not lock its rows for ever. The server forgets the idle limit in pipelines, so none are used.
 _SETTINGS = "SET synchronous_commit = on; SET idle_in_transaction_session_timeout = '4s'; SET lock_timeout = '20s'"
 # The idle limit for a transaction that reads or changes many entries.
@@ -78,6 +78,7 @@ class Database:
                     f"({' '.join(str(error).split())}). Check that it runs, can be reached and lets this user in."
                 ) from None
             finally:
+                # After a lost connection or an interrupted statement the state is unknown: such a connection is closed.
                 if connection is not None and connection.info.transaction_status == TransactionStatus.IDLE:
                     self._idle.append(connection)
                 elif connection is not None:

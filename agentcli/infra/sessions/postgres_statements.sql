@@ -17,7 +17,7 @@ ON CONFLICT (session_id) DO UPDATE SET
 WHERE lease.expires < clock_timestamp()
 RETURNING epoch
 
--- A locked row is used by a transaction of its owner, so no other program can take it now.
+-- A locked row can be skipped, because a transaction of its owner uses it, so that no other program can take it now.
 -- name: renew_leases
 WITH mine AS (
     SELECT session_id FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)

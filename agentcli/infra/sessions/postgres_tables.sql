@@ -1,9 +1,9 @@
 -- The tables of sessions in Postgres.
 --
--- A row of `entries` stands for an entry in one session: a fork has rows of its own with the `origin` of those it was
--- made of, and the one of them that is `own` counts where an entry counts once. `trashed` is when a row went to the
--- trash, in seconds since 1970, or 0. `used` grows with each use of any session, whatever clocks say; `words` are those
--- that a search finds.
+-- A fork has copies of the entries it begins with: `origin` is the `n` of the original entry, and of all copies outside
+-- the trash exactly one is `own`, the one that totals and searches use. `trashed` is 0, or a number that grows each
+-- time a session of that id is moved to the trash. `used` grows with each use of any session, whatever clocks show.
+-- `words` is the search index.
 CREATE SCHEMA IF NOT EXISTS agentcli;
 CREATE TABLE agentcli.version (version integer NOT NULL);
 INSERT INTO agentcli.version VALUES (1);

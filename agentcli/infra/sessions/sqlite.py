@@ -52,7 +52,7 @@ class SqliteTables(tables.Tables):
         return self._db.execute(sql, values).fetchall()
 
     async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
-        while _index_some(self._db):
+        while _index_some(self._db):  # entries that `SqliteSessions.search` has not indexed before
             pass
         hits = await self.rows(tables.SQLITE["search"], words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
         return [words.found_in(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
@@ -162,7 +162,7 @@ class SqliteSessions(_WriterSessions):
                 if time.monotonic() > deadline:
                     lock.wanted.unlink(missing_ok=True)
                     raise SessionInUse(session_id, was_asked=True) from error
-                lock.wanted.touch(mode=0o600)
+                lock.wanted.touch(mode=0o600)  # the holder looks for this file, and then gives up the session
             except OSError as error:
                 raise StorageError(
                     f"Could not write to {self.path.parent / 'locks'}: {error.strerror}. Make it writable, or use "

@@ -1,5 +1,5 @@
--- From version 4, where a fork shared the entries of `forked_from` up to the number `forked_at`, and had none of its
--- own before. The tables of today are made in the place of the line in brackets.
+-- Upgrades version 4, where a fork had no copies, but shared the entries of `forked_from` up to the number `forked_at`.
+-- The line in brackets is replaced with the statements for the present tables.
 ALTER TABLE sessions RENAME TO old_sessions;
 ALTER TABLE entries RENAME TO old_entries;
 DROP INDEX sessions_by_use;

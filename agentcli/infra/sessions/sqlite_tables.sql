@@ -1,12 +1,12 @@
 -- The tables of sessions in SQLite, and those of event streams, which a file of version 1 has already.
 --
 -- The entries of a session form a tree through parent_id; the newest one is the head. A fork has copies of the entries
--- it begins with: `origin` is the `n` of the entry that was copied first, and of all copies outside the trash one is
--- `own`, which counts where an entry counts once. `trashed` is 0, or how many times a session of that id has been moved
--- to the trash. A result's id is its call's id, which a model may use again. `used` grows with each use of any session:
--- unlike `updated` it holds when the clock was wrong. `checksum` is the CRC-32 of the body's bytes, NULL in old rows.
+-- it begins with: `origin` is the `n` of the original entry, and of all copies outside the trash exactly one is `own`,
+-- the one that totals and searches use. `trashed` is 0, or how many times a session of that id has been moved to the
+-- trash. A result's id is its call's id, which a model may use again. `used` grows with each use of any session, and
+-- unlike `updated` does not depend on the clock. `checksum` is the CRC-32 of the body's bytes, NULL in old rows.
 -- `changes_of_files` is for blame. `words` is the search index, which keeps no text: its rowid is the entry's `n`.
--- `streams` and `events` are what servers send to their readers; a stream that is removed leaves its last id.
+-- `streams` and `events` are for the readers of servers; the row of a removed stream stays, with its last id.
 CREATE TABLE sessions (
     id TEXT NOT NULL,
     trashed INTEGER NOT NULL DEFAULT 0,

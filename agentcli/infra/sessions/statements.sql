@@ -1,5 +1,5 @@
--- The statements that are the same in SQLite and Postgres. `(entry)` stands for the columns that `read_entry` reads,
--- `(of_user)` for the condition that a session is of `:user_id`, or without one not of a subagent.
+-- The statements that are the same in SQLite and Postgres. The columns for `read_entry` replace `(entry)`, and the
+-- condition `OF_USER` replaces `(of_user)`: see tables.py.
 
 -- name: touch
 UPDATE sessions SET updated = :now, used = (next_use), last_prompt = coalesce(nullif(:last_prompt, ''), last_prompt),
@@ -24,7 +24,7 @@ SELECT session_id, (entry) FROM entries
 WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
     AND session_id IN (SELECT id FROM sessions WHERE user_id NOT LIKE 'subagents of %') ORDER BY time, n
 
--- Entries of a removed session count once in the fork that shares most, which has copies of all that others share.
+-- The fork that shares most entries of a removed session gets them as `own`; it has copies of all that others share.
 -- name: hand_over
 UPDATE entries SET own = true WHERE trashed = 0 AND session_id = (
     SELECT copy.session_id FROM entries AS gone JOIN entries AS copy ON copy.origin = gone.origin AND copy.trashed = 0

@@ -59,13 +59,13 @@ class TableLog:
         entries: list[Entry] = []
         parent_id = self._last if parent_id == interfaces.NEWEST else parent_id
         for body in bodies:
-            id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()
+            id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()  # a result has its call's id
             entries.append(entry_now(id, parent_id, body))
             self._last = parent_id = id
         stored = interfaces.StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._unstored.append(stored)
-        session, unstored = self.new or self.session_id, tuple(self._unstored)
+        session, unstored = self.new or self.session_id, tuple(self._unstored)  # with those that failed before
 
         async def work(db: tables.Tables) -> interfaces.StoredEntries:
             await self._owner.hold(db)

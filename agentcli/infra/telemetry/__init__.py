@@ -38,7 +38,7 @@ class Export(Struct, frozen=True, kw_only=True):
     settings: ObservabilitySettings
     signals: Mapping[str, Signal]  # traces, metrics
     resource: Mapping[str, str]
-    parent: Mapping[str, str]  # the trace context of the environment
+    parent: Mapping[str, str]  # the trace context in the environment, which a caller's trace may have set
     server: Callable[[str], tuple[str, int]]  # host and port for a `provider/model`; the host is "" if unknown
     mask: MaskText
 
@@ -55,7 +55,7 @@ class Telemetry:
         self._export = export
         # Each item is a session id, its mask, the Unix time in nanoseconds, an event and the model; None is the end.
         self._events: SimpleQueue[tuple[str, MaskText, int, events.Event, str] | None] = SimpleQueue()
-        self._may_begin = threading.Event()  # set shortly after the first turn began, and at the end
+        self._may_begin = threading.Event()  # set shortly after the first turn began or a tool ran, and at the end
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
         self._following: set[asyncio.Task[None]] = set()

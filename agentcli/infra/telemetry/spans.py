@@ -51,12 +51,12 @@ class _Request(msgspec.Struct, kw_only=True):
 class _Agent(msgspec.Struct, kw_only=True):
     id: str
     name: str = "agentcli"
-    model: str = ""  # of the newest request, as `provider/model`
+    model: str = ""  # `provider/model` of the newest request
     turn: Span | None = None
     request: _Request | None = None
     calls: dict[str, tuple[Span, int]] = msgspec.field(default_factory=dict)  # open calls by id, with their start
     asked: set[str] = msgspec.field(default_factory=set)  # the ids of calls that the person was asked about
-    prompt: list[Block] = msgspec.field(default_factory=list)  # of this turn; only where content is exported
+    prompt: list[Block] = msgspec.field(default_factory=list)  # the turn's prompt; only where content is exported
 
 
 class Metrics:
@@ -212,7 +212,7 @@ class SessionSpans:
         if first_chunk is not None:
             metrics.first_chunk.record(first_chunk, attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
-            if tokens:  # of all attempts together
+            if tokens:  # the sum of all attempts
                 metrics.tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})
         if request.usd:
             metrics.cost.add(request.usd, attributes)
