@@ -130,6 +130,7 @@ class LocalEngine:
         )
         home = folder / "home"
         home.mkdir()
+        # AGENTCLI_… variables are left out, because they could change the settings of an attempt.
         environment = {name: value for name, value in person.environment.items() if not name.startswith("AGENTCLI_")}
         environment["HOME"] = str(home)
         paths = Paths(folder / "config", folder / "state", folder / "cache")
@@ -225,7 +226,7 @@ def _copy_start(task: Task, work: Path) -> None:
     _git(task, ["init", "--quiet", "--template=", str(work)])  # the empty template keeps the person's hooks out
     _git(task, [*in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit])
     _git(task, [*in_copy, "checkout", "--quiet", "-B", "main", commit])
-    (work / ".git" / "FETCH_HEAD").unlink()  # it has the path of the clone
+    (work / ".git" / "FETCH_HEAD").unlink()  # it has the path of the clone, which has the solution
 
 
 def _git(task: Task, arguments: Sequence[str]) -> str:
@@ -365,7 +366,7 @@ def _attempt_on_worker(
     """Attempt a task with this name and `files` (path, mode, content), with the person's settings and variables."""
     with temporary_folder() as folder:
         unpacked = _unpack(files, folder / task)
-        environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
+        environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}  # the worker's own
         person = load_config(folder, environment, flags=settings, caller="eval")
 
         async def make() -> Attempted:

@@ -70,7 +70,7 @@ def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
                 raise ValueError(f"case {case.id}: its files must be in the skill's folder")
             inputs = {re.sub("^(evals/)?(files/)?", "", name): (folder / name).read_bytes() for name in case.files}
             prompt = f"{case.prompt}\n\nInput files: {', '.join(inputs)}" if inputs else case.prompt
-            # Without assertions, the judge compares with the expected output.
+            # Without assertions, the expected output is the criterion. `_task_contents` rejects one without a type.
             stated = (*case.assertions, *case.expectations) or (case.expected_output,)
             objects = [
                 {"type": "llm", "criteria": one} if isinstance(one, str) else {"type": "", **one} for one in stated

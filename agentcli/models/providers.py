@@ -82,6 +82,7 @@ class ProviderKeys:
         """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`."""
         config = self._config
         if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
+            # The command runs outside of projects, whose files could change what it does.
             folder = config.paths.config if config.paths.config.is_dir() else Path.home()
             name, seen_keys = f"providers.{provider}.api_key_helper", config.kept_keys.seen
             helper = KeyHelper(
@@ -218,6 +219,7 @@ class ProviderMaker(msgspec.Struct):
                 project = environment("ANTHROPIC_VERTEX_PROJECT_ID") or environment("GOOGLE_CLOUD_PROJECT") or ""
                 if not region:
                     raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
+                # Other credentials, those of Google's tools, know their project.
                 if (token or server.api_key_helper) and not project:
                     raise UsageError("vertex needs a project: set ANTHROPIC_VERTEX_PROJECT_ID.")
             case _:

@@ -84,7 +84,7 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
         return bool(trusted) and all(
             _is_as_trusted(trusted.get(folder_text(folder), ""), partial(_digest, folder, root))
             for folder in project_folders(cwd)
-            if _files_of(folder, root) or folder_text(folder) in trusted
+            if _files_of(folder, root) or folder_text(folder) in trusted  # removed files are a change, too
         )
     except OSError:
         return False
@@ -132,7 +132,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     files: list[Path] = []
     if folder == root:
         files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
-        files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []
+        files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []  # a home has its own
         files += (file for place in command_places(root) for file in markdown_files(place))
     in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
     files += (path for path in in_skills if path.name == SKILL_FILE)

@@ -116,7 +116,7 @@ def check_graders() -> None:
 
 RESULTS = TASK / "results.xml"
 _MAX_NAMED = 20  # failed tests in the output
-_RUNS_PYTEST = re.compile(r"\b(?:pytest|py\.test)\b[^;&|\n]*\{tests\}")
+_RUNS_PYTEST = re.compile(r"\b(?:pytest|py\.test)\b[^;&|\n]*\{tests\}")  # a command that passes the tests to pytest
 
 
 def check_swe_bench() -> None:
@@ -160,7 +160,7 @@ def _put_tests(patch: Path, commit: str) -> None:
     for path in map(Path, names):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.parent.is_dir():
+        elif path.parent.is_dir():  # the agent may have replaced the folder with a file
             path.unlink(missing_ok=True)
     if before := [name for name in _git("ls-tree", "-z", "--name-only", commit, "--", *names).split("\0") if name]:
         _git("checkout", "--quiet", commit, "--", *before)
@@ -168,7 +168,7 @@ def _put_tests(patch: Path, commit: str) -> None:
 
 
 def _git(*arguments: str) -> str:
-    # The agent may have changed the index, or replaced objects of the commit.
+    # The agent may have changed the index, or replaced objects of the commit. Names may look like patterns.
     own_variables = {"GIT_INDEX_FILE": str(TASK / "index"), "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "1"}
     environment = os.environ | own_variables
     done = subprocess.run(

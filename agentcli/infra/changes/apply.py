@@ -128,7 +128,7 @@ class _Application:
         return None
 
     def _temporary(self, name: str) -> str:
-        return f".{name[:40]}.{self._token}"  # cut, because file systems limit the length of names
+        return f".{name[:40]}.{self._token}"  # cut: file systems limit the length of names
 
     def _is_done(self, path: str) -> bool:
         """Return True if a path already has its new state. The owner may differ, because only root can set it."""

@@ -244,6 +244,7 @@ class _Look:
         return _Known(changed_ns=changed_ns, inode=status.st_ino, is_ignored=is_ignored, **msgspec.structs.asdict(now))
 
     def _file_state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
+        """Return an entry's state, with its contents stored or borrowed; None if it was just removed."""
         tracked = self._tracked.get(path) if status.st_size <= self._limits.max_file_bytes else None
         if tracked is not None and tracked.stamp == stamp_of(status):
             return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
@@ -284,7 +285,7 @@ class _Look:
                     count += part.count(b"\0")
                     self._limits.check(self._root, files=count)
             finally:
-                running.kill()
+                running.kill()  # it still runs if there are too many files
         paths = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])  # each name ends with a NUL
         for path in [*paths]:
             while (path := path.rpartition("/")[0]) and path not in paths:  # `rg` lists only files

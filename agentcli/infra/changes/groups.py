@@ -65,7 +65,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
 
 def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Join a deleted file and a new one with most of its lines into one group: a rename, applied as a whole."""
-    old_groups, new_groups = (
+    old_groups, new_groups = (  # without auto-executed files, which stay groups of their own
         [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_obeyed) == (kind, "file", False)]
         for kind in ("deleted", "created")
     )

@@ -1,4 +1,4 @@
-"""Notes on disk which changes are being applied and which calls are under way, so that the next start can finish them.
+"""Keeps notes on disk about changes that are being applied and calls under way, so that the next start can finish them.
 
 Changes are applied from the private folder of a dry run or an undo. A plan in that folder lists them, and after a kill
 the next start of agentcli finishes them. Each recorded call has a note, a file in a folder of its session; a start adds
@@ -112,7 +112,7 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError while its process runs
         if (entry / PLAN).exists():
-            if finish is None:
+            if finish is None:  # a caller that can finish the plan removes the folder later
                 return
             finish(entry)
         mount_points.remove_noted(entry / mount_points.NOTE)

@@ -92,12 +92,12 @@ def move_into_place(
     `check` runs right before the rename, and may raise. Without `replaces`, an existing entry at `name` is a
     `ConflictError`.
     """
-    temporary = temporary or f".{name[:40]}.{os.urandom(6).hex()}"
+    temporary = temporary or f".{name[:40]}.{os.urandom(6).hex()}"  # cut: file systems limit the length of names
     try:
         yield temporary
         if check is not None:
             check()
-        if not replaces:
+        if not replaces:  # unlike a rename, a hard link never replaces anything
             try:
                 os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 return

@@ -92,7 +92,7 @@ def _replace_damaged(path: Path) -> str:
             if not report.is_file_damaged:
                 outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
                 return f"The session database was damaged: {outcome}" if report.kept_as else ""
-            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
+            kept_as = database.free_name(path, f".damaged-{int(time.time())}")  # nothing could be restored
             for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
                 with suppress(FileNotFoundError):
                     Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")

@@ -126,6 +126,7 @@ class TableSessions(ABC):
     async def _create(self, new: tables.UnstoredSession, *, has_given_id: bool) -> interfaces.SessionLog:
         owner = await self._own(new.id)
         try:
+            # A generated id cannot be taken.
             if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
                 raise StorageError(f"There is a session {new.id} already: resume it with --resume {new.id}.")
         except BaseException:
@@ -219,7 +220,7 @@ class TableSessions(ABC):
         log = self._logs.get(session_id)
         if log is not None and log.new is not None:  # it is open in this program, and not stored yet
             await log.drain()
-            if log.new is not None:  # the session gets its name when it is stored
+            if log.new is not None:  # still not stored: it gets this name when it is
                 log.new.name = name
                 return
 

@@ -148,7 +148,7 @@ async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stor
         await _store_session(db, session)
     last = await last_seq(db, id)
     for part in parts:
-        if part.first_seq > last:
+        if part.first_seq > last:  # else an earlier attempt has stored it
             await db.insert(id, part)
     await _touch(db, id, [entry for part in parts for entry in part.entries])
 

@@ -110,7 +110,7 @@ class SessionSpans:
             case events.TurnEnded(stop_reason=reason, model=answering_model, provider=provider):
                 self._end_request(agent, at_ns, reason=reason, model=f"{provider}/{answering_model}")
             case events.ProviderSwitched(after=after, reason=reason) if request is not None:
-                if reason == "fallback":  # the previous model did not answer
+                if reason == "fallback":  # the previous model failed; conventions: `_OTHER` is any error
                     self._end_request(agent, at_ns, error="_OTHER")
                 self._begin_request(agent, at_ns, after)
             case events.Compaction():
