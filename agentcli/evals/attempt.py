@@ -247,7 +247,7 @@ def temporary_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove_tree(folder)  # works whatever modes and depth a model gave to its folders
+        remove_tree(folder)  # also works for folders without rights, or nested deeply
 
 
 HELPERS = Path(__file__).with_name("checking")

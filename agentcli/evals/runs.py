@@ -79,7 +79,7 @@ async def finish_run(
 
 
 LEVEL = 0.05  # a difference is significant if chance makes it less often than this
-ROUNDS = 4_000  # of shuffling; the seed is fixed, so that the same runs give the same numbers
+ROUNDS = 4_000  # how often scores are shuffled; the seed is fixed, so that results are repeatable
 
 
 class Pair(Struct, frozen=True):

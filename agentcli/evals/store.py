@@ -138,7 +138,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A hash that is the same for an unfinished run that may be continued; only the engine may differ."""
+        """A hash of the setup: an unfinished run with the same key may be continued, even with another engine."""
         same = (self.variant, self.tasks, self.samples, self.tasks_folder, self.name, self.agentcli)
         return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
 

@@ -219,8 +219,7 @@ class ProviderMaker(msgspec.Struct):
                 project = environment("ANTHROPIC_VERTEX_PROJECT_ID") or environment("GOOGLE_CLOUD_PROJECT") or ""
                 if not region:
                     raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
-                # Other credentials, those of Google's tools, know their project.
-                if (token or server.api_key_helper) and not project:
+                if (token or server.api_key_helper) and not project:  # Google's other credentials know theirs
                     raise UsageError("vertex needs a project: set ANTHROPIC_VERTEX_PROJECT_ID.")
             case _:
                 if not (key or token or server.api_key_helper or is_installed("azure.identity")):

@@ -35,8 +35,7 @@ Kind = tuple[str, tuple[str, ...]]  # see `_kind`
 class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
-    `agents` returns the list of subagents for a window in tokens; `skills` returns that of skills for a window and the
-    text of `agents`.
+    `agents` lists the subagents for a window in tokens; `skills` lists the skills for a window and that list.
     """
 
     config: Config

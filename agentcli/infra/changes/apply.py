@@ -19,8 +19,7 @@ _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHANGED = "it was changed since the command started"
 _DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.1
 
-# The order in which a repository's files are written. Objects come before what refers to them, so that the repository
-# is complete for its readers at any moment, even after a crash.
+# The order of writing in a repository: objects before references to them, so that even a crash leaves it complete.
 _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD")
 
 

@@ -33,7 +33,6 @@ REDACTED = "[redacted]"
 _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
 _MAX_FILE_FAULTS = 100  # SQLite reports no more about one file
 _STEPS_BETWEEN_CHECKS = 10_000  # steps of SQLite's virtual machine, which take some milliseconds
-# Errors that damaged pages, missing tables, wrong rows and broken texts cause.
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
 _FAULTS = {  # by kind; the statement `KIND_faults` finds them
     "checksum": "its checksum is not that of its text",

@@ -237,8 +237,7 @@ async def last_seq(db: Tables, session_id: str) -> int:
 class Words:
     """The words of a search. Each finds all words that begin with it, whatever their case and accents.
 
-    A word with other characters in it, such as `file_read`, finds its parts in this order, next to each other.
-    The constructor raises `StorageError` if there is no word.
+    A word with other characters, such as `file_read`, finds its parts in sequence. Raises `StorageError` for no word.
     """
 
     def __init__(self, text: str) -> None:
