@@ -363,7 +363,7 @@ class Builder:
 
     async def _small_model(self, state: AgentState, name: str = "") -> tuple[Provider, ModelInfo]:
         """Return the named model, or else the small one of the session's provider. Raises `UsageError`."""
-        if self._options.parts.resolve and not name:
+        if self._options.parts.resolve and not name:  # a caller's resolver chooses every unnamed model
             return await self._resolve(state)
         current = state.model.name
         return self._provider_of(model_named(name, current, self.models) if name else self.models.small_model(current))

@@ -122,7 +122,7 @@ class ProviderKeys:
         return f"Removed the key for {provider} ({places[0]}).{rest}"
 
     def _is_at_hand(self, provider: str) -> bool:
-        """Return True if the key was typed or is in the environment, before which no command or stored key is used."""
+        """Return True if the key was typed or is in the environment: then commands and stored keys are not used."""
         typed, in_environment = self._config.kept_keys.typed, self._config.key_in_environment
         return any(name in typed or in_environment(name) for name in self.variables(provider))
 

@@ -91,7 +91,7 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
 
 
 def _is_as_trusted(fingerprint: str, current: Callable[..., str]) -> bool:
-    """Compare the stamps of the files, which is fast; if they differ, their contents."""
+    """Compare a fingerprint, `DIGEST STAMP`, by its stamp, which is fast, or else by the digest of the contents."""
     digest, _, stamp = fingerprint.partition(" ")
     return bool(fingerprint) and (stamp == current(reads_files=False) or digest == current(reads_files=True))
 

@@ -248,7 +248,7 @@ def _text(entry: FileEntry | None) -> str | None:
 
 def _content(entry: FileEntry) -> bytes:
     with entry.open() as file:
-        return file.read(_MAX_TEXT_BYTES + 1)
+        return file.read(_MAX_TEXT_BYTES + 1)  # limited, because the file may have grown since
 
 
 def _is_folder(entry: FileEntry | None) -> bool:

@@ -214,7 +214,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 
 def _make_accessible(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path. If it is a folder, its owner gets missing rights now, to change its contents."""
+    """Return the entry of a path. If it is a folder, its owner gets planned rights now, to change its contents."""
     before, then = plan.entry, plan.then
     if before is None or then is None or not before.kind == then.kind == "folder":
         return before

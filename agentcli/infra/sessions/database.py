@@ -227,7 +227,7 @@ class SessionLock:
         """Take the lock. Raises `TimeoutError` if another program has it, and `OSError`."""
         make_private_folder(self.wanted.parent)
         self._lock.acquire()
-        self.wanted.unlink(missing_ok=True)  # the program that asked is this one, or has given up
+        self.wanted.unlink(missing_ok=True)  # a program that still waits makes it again
         if address:
             self._address.write_text(address)
         else:

@@ -65,7 +65,7 @@ class TableLog:
         stored = interfaces.StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._unstored.append(stored)
-        session, unstored = self.new or self.session_id, tuple(self._unstored)  # with those that failed before
+        session, unstored = self.new or self.session_id, tuple(self._unstored)  # with earlier uncommitted ones
 
         async def work(db: tables.Tables) -> interfaces.StoredEntries:
             await self._owner.hold(db)
