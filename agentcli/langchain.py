@@ -114,7 +114,7 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
     the status "error". Raises `UsageError` for a name that no tool has.
     """
     chosen = (await agent.session()).runtime.calls.tools.clone(only=names)
-    return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]
+    return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]  # others need a client or session
 
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:

@@ -196,7 +196,7 @@ def _passed() -> dict[str, bool]:
     found: dict[str, bool] = {}
     for case in cases:
         name = f"{case.get('classname')}.{case.get('name')}"
-        passed = all(
+        passed = all(  # an expected failure is reported as a skip with the type `pytest.xfail`
             end.tag not in ("failure", "error", "skipped") or end.get("type") == "pytest.xfail" for end in case
         )
         for key in {name, name.partition(" ")[0]}:  # the data set cuts ids at spaces

@@ -82,7 +82,7 @@ class _Application:
         self._folders: dict[str, state.FileEntry | None] = {}
 
     def apply(self, group: ChangeGroup) -> None:
-        """Apply a group. Raises `OSError`, or `ConflictError`, which comes before any change where that is possible."""
+        """Apply a group. Raises `OSError`, and `ConflictError`, where possible before anything is changed."""
         self._changes = changes = group.changes
         paths, moved = group.paths, group.moved_root
         if self._is_resumed:

@@ -105,7 +105,7 @@ class PlannedRestoration:
         return changes
 
     def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
-        """Return the entry that a path is to have, with its contents in a file of its own. Raises `OSError`."""
+        """Return the planned entry of a path, with its contents in a file of its own. Raises `OSError`."""
         if then.kind == "file":
             file.write_bytes(self._objects.get(then.content))
             if before is not None and before.kind == "file":
@@ -198,7 +198,7 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
     """Undo the change from `before` to `after` in a file whose state is `state` now; its later changes stay."""
-    mode = before.mode if state.mode == after.mode else state.mode
+    mode = before.mode if state.mode == after.mode else state.mode  # a mode that was changed later stays
     if not (state.is_stored and before.is_stored and after.is_stored):
         raise ConflictError("its contents were not stored: it was too large, or could not be read")
     if state.content == after.content:  # only its mode was changed since

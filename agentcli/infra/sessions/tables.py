@@ -190,9 +190,9 @@ async def is_stored(db: Tables, session_id: str) -> bool:
 
 
 async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
-    """Return the id of the one session whose name is `session_id`, or whose id begins so. Raises `StorageError`."""
+    """Return the id of the one session with this name, or whose id begins with it. Raises `StorageError`."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
-    # `end` is greater than all ids with that beginning. An exact id comes first; three rows show that several match.
+    # `end` is greater than all ids with that beginning. An exact id comes first, and finds a subagent's session, too.
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
