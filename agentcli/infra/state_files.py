@@ -245,7 +245,7 @@ class MemoryFiles:
         """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""
         others = [file for _, file in self._files() if file != path]
         total = len(content) + sum(_size(file) for file in others)
-        limits = (
+        limits = (  # a size, its limit, and the text of the error
             (len(content), self._max_bytes, f"{name} would have {{:,}} bytes, and a file may have at most {{:,}}"),
             (len(others) + 1 if is_new else 0, self._max_files, "there would be {:,} files, and at most {:,} may be"),
             (total, self._max_total, "all files together would have {:,} bytes, and at most {:,} are allowed"),
