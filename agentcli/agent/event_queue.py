@@ -1,4 +1,4 @@
-"""Hands a session's events to its subscribers, each with a queue of its own, and to the program's log."""
+"""Delivers a session's events to its subscribers, through one queue for each, and to the program's log."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ _DELTAS = (events.TextDelta, events.ThinkingDelta, events.OutputDelta, events.In
 
 
 class EventQueue:
-    """One subscriber's events, unbounded. Unread deltas of one kind are joined; nothing is dropped.
+    """An unbounded queue of one subscriber's events. Unread neighbouring deltas are joined; nothing is dropped.
 
-    Without `has_deltas` they are left out: a front end that waits for the whole answer need not wake up for each.
+    Without `has_deltas`, deltas are left out: a front end that waits for the whole answer need not wake up for them.
     """
 
     def __init__(self, *, has_deltas: bool = True) -> None:
@@ -48,7 +48,7 @@ class EventQueue:
 
 
 class Subscribers:
-    """The subscribers of a session, each with a queue of its own."""
+    """The subscribers of a session, with one queue for each."""
 
     def __init__(self) -> None:
         self._queues: list[EventQueue] = []
@@ -82,7 +82,7 @@ async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> Async
 
 
 def _joined(last: events.Event, event: events.Event) -> events.Event | None:
-    """Return two neighbouring events of one kind as one; None unless they are deltas of one agent and one call."""
+    """Return two neighbouring deltas of the same type, agent and call as one; None for other events."""
     if not isinstance(event, _DELTAS):
         return None
     field = "partial_json" if isinstance(event, events.InputDelta) else "text"
@@ -91,13 +91,13 @@ def _joined(last: events.Event, event: events.Event) -> events.Event | None:
     return replace(event, **{field: getattr(last, field) + getattr(event, field)})
 
 
-log = logging.getLogger("agentcli.agent.activity_log")  # a name that people use in their own logging settings
-if log.level == logging.NOTSET:  # a program that uses the library gets these records only if it sets a level
+log = logging.getLogger("agentcli.agent.activity_log")  # a fixed name, because people's logging settings contain it
+if log.level == logging.NOTSET:  # programs that use the library get these records only if they set a level
     log.setLevel(logging.WARNING)
 
 
 def log_activity(event: events.Event, session_id: str, agent_id: str) -> None:
-    """Write a record for an event of this agent; a subagent's session writes its own."""
+    """Write a log record for an event of this agent; a subagent's session logs its own events."""
     if not log.isEnabledFor(logging.INFO):
         return
     is_own = event.agent_id == agent_id or isinstance(event, events.SubagentStarted | events.SubagentEnded)

@@ -20,10 +20,10 @@ class _MessageOp(Struct, frozen=True):
 
 
 class Prompt(_MessageOp, frozen=True, tag="prompt"):
-    """Start a turn; while one runs, wait for its end. `model` answers this turn only, where it starts at once.
+    """Start a turn, or wait for the end of the running one. `model` answers this turn only, and only if it starts now.
 
-    `tools` are the client's own: from the next turn on the model has them, for as long as the session is open, and
-    their calls come as `ClientToolRequested`. A name that another tool has is refused, with the prompt.
+    `tools` are run by the client: the model has them from the next turn until the session closes, and their calls
+    arrive as `ClientToolRequested`. A prompt with a tool whose name is taken is rejected.
     """
 
     model: str = ""
@@ -31,11 +31,11 @@ class Prompt(_MessageOp, frozen=True, tag="prompt"):
 
 
 class Steer(_MessageOp, frozen=True, tag="steer"):
-    """Reach the model before its next request; calls not yet started are skipped. Without a turn it is a prompt."""
+    """Add a message to the next request of the running turn, or start a turn. Calls not yet started are skipped."""
 
 
 class TakeBack(Struct, frozen=True, tag="take_back"):
-    """Remove a waiting message, if there is one: that at `position` (steering first, from 0), else the last."""
+    """Remove a waiting message, if any: the one at `position` (from 0, steering messages first) or else the last."""
 
     position: int | None = None
 
@@ -47,18 +47,18 @@ class RunQueued(Struct, frozen=True, tag="run_queued"):
 class GoOn(Struct, frozen=True, tag="go_on"):
     """Continue where the conversation was cut short: at an unanswered question, or in an answer that broke off.
 
-    With `is_killed` also after a prompt or results that the model has not answered, because the program was killed.
-    A turn that waits for MCP servers continues without them. Nothing happens in other cases.
+    With `is_killed`, also continue after a prompt or tool results that the model has not answered because the program
+    was killed. A turn that waits for MCP servers continues without them. In all other cases nothing happens.
     """
 
     is_killed: bool = False
 
 
 class Interrupt(Struct, frozen=True, tag="interrupt"):
-    """End the turn and the person's own commands now; the text so far is kept. With a `reason` the turn has failed.
+    """End the turn and the person's own commands now; the text so far is kept. With a `reason` the turn fails.
 
     Queued messages stay queued. A steering message that has not reached the model yet starts a turn. With
-    `returns_prompt` a prompt is taken back for the person if the model has shown nothing yet.
+    `returns_prompt`, a prompt that the model has not begun to answer is removed, for the person to send again.
     """
 
     reason: str = ""
@@ -66,11 +66,11 @@ class Interrupt(Struct, frozen=True, tag="interrupt"):
 
 
 class Pause(Struct, frozen=True, tag="pause"):
-    """End the turn once it waits for nothing but the client, whose calls stay open: `ClientResult`s continue it."""
+    """End the turn once only calls of the client are open. They stay open, and their `ClientResult`s continue it."""
 
 
 class Answer(Struct, frozen=True):
-    """Answers what waits under an id."""
+    """Answers the question or the client's call with this id."""
 
     id: str
 
@@ -78,11 +78,11 @@ class Answer(Struct, frozen=True):
 class Approve(Answer, frozen=True, tag="approve"):
     """Answer a `QuestionEvent`; a comment goes to the model.
 
-    `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
-    the project too; "try" makes a dry run of it first. With `mode` a yes for the session switches to
-    that permission mode in place of a rule. `hunks` names those of the request's hunks that are made; None means all,
-    none means no. `input` replaces the arguments of a call, which are checked as the model's own are. A no that `stops`
-    ends the turn, which waits for the person.
+    `scope` "session" also allows all calls that `rule` covers (empty: the narrowest rule offered), "always" does so in
+    later sessions of the project too, and "try" makes a dry run first. With `mode`, a yes switches to that permission
+    mode and adds no rule. `hunks` are the indices of the question's hunks to apply: None means all, an empty tuple
+    means no. `input` replaces the arguments of a call, and is checked like the model's own. A no that `stops` ends the
+    turn, so that the person can write the next prompt.
     """
 
     allowed: bool = True
@@ -113,33 +113,33 @@ class SetMode(Struct, frozen=True, tag="set_permission_mode"):
 
 
 class SetAttended(Struct, frozen=True, tag="set_attended"):
-    """Set if somebody answers questions and runs client tools. Else the answer is no, and the calls fail."""
+    """Set whether somebody answers questions and runs client tools. If not, questions are denied and the calls fail."""
 
     is_attended: bool
 
 
 class SetEffort(Struct, frozen=True, tag="set_effort"):
-    """Set how hard the model thinks from the next request on; None means as the settings say."""
+    """Set how hard the model thinks from the next request on; None means the value of the settings."""
 
     effort: Effort | None
 
 
 class Background(Struct, frozen=True, tag="background"):
-    """Let the commands that run now go on as background jobs; their calls end with the output so far."""
+    """Continue the running commands as background jobs; their calls end with the output so far."""
 
 
-OWN_CALL = "own_"  # ids of calls for commands of the person's begin so: these calls outlive a turn
+OWN_CALL = "own_"  # the ids of the person's own commands begin with this; these calls outlive a turn
 
 
 class RunCommand(Struct, frozen=True, tag="run_command"):
-    """Run the person's own shell command at once, unasked and unconfined; `to_model`: it joins the conversation."""
+    """Run the person's own command at once, without approval or sandbox; with `to_model` the model reads its output."""
 
     command: str
     to_model: bool = True
 
 
 class CommandRan(Struct, frozen=True, tag="command_ran"):
-    """Store the person's own command that the front end ran in a terminal, with its output and how it ended."""
+    """Store a command of the person that the front end ran in a terminal; `output` ends with how it ended."""
 
     command: str
     output: str
@@ -147,7 +147,7 @@ class CommandRan(Struct, frozen=True, tag="command_ran"):
 
 
 class ClientResult(Answer, frozen=True, tag="client_result"):
-    """The result of a call that the client ran. It continues a turn that was paused once no call waits any more."""
+    """The result of a call that the client ran. The last one that a paused turn waits for continues the turn."""
 
     content: str | tuple[Text | Image, ...]
     is_error: bool = False

@@ -1,4 +1,4 @@
-"""The questions of a session that wait for the person's answer, among them those of the tool `ask_user`."""
+"""The open questions of a session, including those of the tool `ask_user`, and the delivery of their answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from agentcli.tools.tool import Ask, ToolOutput
 
 
 class OpenQuestion(Struct, frozen=True):
-    """A question that waits; `decide` returns the verdict of the present permissions on its call."""
+    """A question that waits for an answer; `decide` returns the verdict of the present permissions on its call."""
 
     request: AnyQuestion
     decide: Decide | None
@@ -26,14 +26,14 @@ class OpenQuestion(Struct, frozen=True):
 
 
 class Questions:
-    """Publishes questions and delivers their answers; several may be open at once, each with its id."""
+    """Publishes questions and delivers their answers; several may be open at once."""
 
     def __init__(self, publish: Emit) -> None:
         self._publish = publish
         self.open: dict[str, OpenQuestion] = {}  # by id
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
-        """Publish a question and return the person's answer, or the verdict that settled it before."""
+        """Publish a question and return the person's answer, or the verdict of `settle` if that comes first."""
         future: asyncio.Future[Approve | Verdict] = asyncio.get_running_loop().create_future()
         self.open[request.id] = OpenQuestion(request, decide, future)
         self._publish(request)
@@ -45,14 +45,14 @@ class Questions:
     def answer(self, id: str, answer: Approve | Verdict) -> bool:
         """Deliver an answer; return False if no such question is open."""
         question = self.open.pop(id, None)
-        if question is not None and not question.answer.done():  # its call may have been cancelled just now
+        if question is not None and not question.answer.done():  # done if its call was cancelled a moment ago
             question.answer.set_result(answer)
         return question is not None
 
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
         for id, question in list(self.open.items()):
-            if is_stopped:  # whatever the permissions say, which may take long to find out
+            if is_stopped:  # the permissions do not matter then, and `decide` may be slow
                 verdict: Verdict | None = Verdict(decision="deny", reason="Not run: the user declined another call")
             else:
                 verdict = question.decide() if question.decide is not None else None
@@ -62,7 +62,7 @@ class Questions:
 
 
 def check_offered(question: AnyQuestion, answer: Approve) -> None:
-    """Raise `UsageError` for a yes to what was not offered: a dry run, other input, parts that the change lacks."""
+    """Raise `UsageError` if a yes has something that the question does not offer: a dry run, input, or a hunk."""
     if answer.allowed and answer.scope == "try" and not question.can_try:
         raise UsageError('This call has no dry run: its question says "can_try": false.')
     takes_input = isinstance(question, CallApproval) and answer.hunks is None and answer.scope != "try"
@@ -76,7 +76,7 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
 
 
 def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
-    """Return a function that asks the person, about a call or outside of calls. It returns None without an answer."""
+    """Return a function that asks the person, during a call or outside of calls. It returns None without an answer."""
     numbers = count(1)
 
     async def ask(question: str, options: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""The state of a session, which follows from its log, and the points of the conversation to go back to."""
+"""The state of a session, which can be rebuilt from its log, and the points of the conversation to go back to."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -25,22 +25,23 @@ PLAN_OFF = log.reminder("Plan mode is off: you can make changes now.")
 
 
 class ModelChoice(msgspec.Struct, kw_only=True):
-    """The model of a session (`provider/model`), and facts of earlier requests that shape the next one."""
+    """The model of a session (`provider/model`), and facts about earlier requests that affect the next one."""
 
     name: str
     effort: Effort | None = None
     last_used: str = ""  # the model that sent the newest reply
     switch_reason: log.SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
     is_small: bool = False
-    window_share: float = 0.0  # how full the newest request made the window
-    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)  # by model, as keys of a `Rewrite`
-    reported: set[str] = msgspec.field(default_factory=set)  # notices that were shown
+    window_share: float = 0.0  # the part of the window that the newest request filled, 0 to 1
+    # The parts of requests that each model rejected, as keys of a `Rewrite`.
+    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    reported: set[str] = msgspec.field(default_factory=set)  # notices that were shown, so that each is shown once
 
 
 class AgentState(msgspec.Struct, kw_only=True):
-    """A session's conversation and the choices for it. The model reads `notes` with its next request.
+    """A session's conversation and its settings. The model reads `notes` with its next request.
 
-    `mode_before_plan` is the newest mode but plan that was chosen, or in which a turn ran.
+    `mode_before_plan` is the newest mode other than plan that the person chose or that a turn ran in.
     """
 
     model: ModelChoice
@@ -56,12 +57,12 @@ class AgentState(msgspec.Struct, kw_only=True):
         self.remember_mode()
 
     def remember_mode(self) -> None:
-        """Note the present mode as the one that plan mode goes back to, unless it is plan mode."""
+        """Remember the present mode, unless it is plan mode, as the one to return to after plan mode."""
         if self.mode != "plan":
             self.mode_before_plan = self.mode
 
     def add_mode_note(self) -> None:
-        """Tell the model if plan mode is on, in case the newest note that it has seen says something else."""
+        """Add a note that plan mode is on or off, unless the newest such note for the model says the same."""
         known = [*(entry.body for entry in self.conversation.request_entries), *self.notes]
         newest = next((body for body in reversed(known) if body in (PLAN_ON, PLAN_OFF)), PLAN_OFF)
         due = PLAN_ON if self.mode == "plan" else PLAN_OFF
@@ -74,8 +75,8 @@ class AgentState(msgspec.Struct, kw_only=True):
 
 
 def chosen_model(conversation: Conversation) -> str:
-    """Return the model that the person chose in a stored conversation, not one that stood in for it; empty for none."""
-    chosen = substitute = ""
+    """Return the model that the person chose in a stored conversation, not a substitute for it; empty for none."""
+    chosen = substitute = ""  # `substitute` answers at present in place of `chosen`, such as after a failure
     for entry in conversation.path:
         match entry.body:
             case log.ProviderSwitch(_, now, "chosen"):
@@ -88,7 +89,7 @@ def chosen_model(conversation: Conversation) -> str:
 
 
 def awaited_reset(conversation: Conversation) -> float:
-    """Return when the usage limit resets that the turn at a conversation's end waits for; 0 if it waits for none."""
+    """Return the Unix time of the usage limit's reset that the last turn waits for; 0 if it waits for none."""
     for entry in reversed(conversation.path):
         match entry.body:
             case log.ResetAwaited(until):
@@ -99,13 +100,13 @@ def awaited_reset(conversation: Conversation) -> float:
 
 
 def restore_state(state: AgentState, entries: Iterable[log.Entry]) -> AgentState:
-    """Give `state` the conversation of a log, what it cost, and the model that answered last."""
+    """Set the conversation of `state`, its cost, and the model that answered last, from the entries of a log."""
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, log.Assistant):
         state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
     # The day's ledger has the cost of earlier runs already, so only the session is charged.
     session_budget = Budgets([account for account in state.budgets.accounts if account.scope == "session"])
-    for entry in conversation.entries:  # not only those of the path: what was taken back was paid for, too
+    for entry in conversation.entries:  # also of other branches: entries that were taken back were paid for, too
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
         session_budget.charge(_amounts_of(entry.body))
@@ -113,7 +114,7 @@ def restore_state(state: AgentState, entries: Iterable[log.Entry]) -> AgentState
 
 
 def _amounts_of(body: log.Body) -> Amounts:
-    """Return what an entry takes of budgets; an unknown price takes no money."""
+    """Return the amounts that an entry charges to budgets; an unknown price charges no money."""
     match body:
         case log.Result():
             return {"calls": 1.0, "seconds": body.duration_ms / 1000}
@@ -132,12 +133,12 @@ def todo_items(path: Sequence[log.Entry]) -> tuple[TodoItem, ...]:
             try:
                 return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
             except (msgspec.ValidationError, TypeError, KeyError):
-                return ()  # another version of agentcli wrote it, in another form
+                return ()  # another version of agentcli wrote the list in a different format
     return ()
 
 
 class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as a front end reads it. `cost_usd` is that of the session so far; None where a price is unknown."""
+    """A session as a front end reads it. `cost_usd` is its cost so far; None where a price is unknown."""
 
     id: str
     model: str
@@ -150,7 +151,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context_tokens(self) -> int:
-        """The tokens of the next request; before the first one of this run, the tokens of the newest one in the log."""
+        """The tokens of the next request; before this run's first request, those of the newest request in the log."""
         if tokens := self.conversation.size.now():
             return tokens
         for entry in reversed(self.conversation.path):
@@ -163,7 +164,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prompts(conversation: Conversation) -> list[tuple[str, str]]:
-    """Return the person's prompts on the path, oldest first: the id of each entry, and the text as it was typed."""
+    """Return the person's prompts on the path, oldest first: each as its entry's id and the text as it was typed."""
     return [
         (entry.id, typed_text(entry.body.content))
         for entry in conversation.path
@@ -187,7 +188,7 @@ def points(conversation: Conversation) -> list[Point]:
 
 
 def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, log.Rewound | log.HeadMoved]:
-    """Return the text of the prompt taken back ("" at a label), and the entry that goes back. Raises `UsageError`."""
+    """Return the text of the prompt to take back ("" at a label), and the entry to add. Raises `UsageError`."""
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:
         raise UsageError("This conversation has no such point to rewind to.")

@@ -31,13 +31,13 @@ def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
 
 
 def add_notes(turn: Turn) -> None:
-    """Add the notes for the model at the end of the conversation, so that the bytes before them stay in its cache."""
+    """Add the pending notes at the end of the conversation, where they keep the provider's cache of the rest valid."""
     while turn.state.notes:
         add(turn, turn.state.notes.popleft())
 
 
 def note_switch(turn: Turn, now: str) -> bool:
-    """Add an entry if the model `now` is another than the one that sent the newest reply, and return True then."""
+    """Add an entry and return True if the model `now` differs from the one that sent the newest reply."""
     model = turn.state.model
     before, reason = model.last_used, model.switch_reason
     model.switch_reason = "chosen"  # unless somebody sets another reason for the next switch
@@ -52,7 +52,7 @@ def note_switch(turn: Turn, now: str) -> bool:
 def add_and_track(turn: Turn, body: entries.Body) -> asyncio.Task[None]:
     """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`.
 
-    A request of a subagent counts as spent by the turn. The budgets include it already, because it was reserved there.
+    A subagent's request adds to the turn's spending, but not to the budgets: the subagent has reserved it there.
     """
     if isinstance(body, entries.Paid) and body.reason == "subagent":
         _add_spending(turn, body.model, body.usage, body.cost_usd)
@@ -64,7 +64,7 @@ def store(
     state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: entries.Body
 ) -> tuple[tuple[entries.Entry, ...], asyncio.Task[None]]:
     """Add entries like `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
-    match bodies:  # after a rewind the entries follow an older one, and so begin a branch
+    match bodies:  # a rewind begins a branch: its entries follow an older entry, not the newest one
         case (entries.HeadMoved(to), *_):
             appended = runtime.log.append(*bodies, parent_id=to)
         case (entries.Rewound(before), *_):
@@ -75,13 +75,13 @@ def store(
     for entry in appended.entries:
         runtime.collect(runtime.log.session_id, entry)
     stored = asyncio.ensure_future(_announce(runtime, emit, appended))
-    # The first failure ends the turn, and nobody waits for later tasks: asyncio would log their failures as unseen.
+    # The first failure ends the turn, and nobody waits for later tasks: asyncio would log their unread exceptions.
     stored.add_done_callback(lambda done: done.cancelled() or done.exception())
     return appended.entries, stored
 
 
 async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntries) -> None:
-    """Wait until entries are on disk, then publish them and call the hooks for replies and results."""
+    """Wait until entries are on disk, publish each one, and call `on_message` for replies and results."""
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
         emit(events.EntryStored(entry, stored.first_seq + position))
@@ -99,14 +99,14 @@ async def wait_until_stored(turn: Turn) -> None:
         try:
             await asyncio.shield(first)
         finally:
-            # A failed task stays the first, so that everybody who waits learns of it.
+            # A failed task stays at the front, so that every caller that waits gets its error.
             is_over = first.cancelled() or (first.done() and first.exception() is None)
-            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another caller has removed it
+            if is_over and turn.log.pending and turn.log.pending[0] is first:  # another caller may have removed it
                 turn.log.pending.pop(0)
 
 
 async def wait_until_stored_anyway(turn: Turn) -> None:
-    """Wait like `wait_until_stored`, even if interrupted meanwhile; a failure to store is only a notice."""
+    """Wait like `wait_until_stored`, but ignore cancellation, and report a failure to store only as a notice."""
     while True:
         try:
             return await wait_until_stored(turn)
@@ -117,20 +117,20 @@ async def wait_until_stored_anyway(turn: Turn) -> None:
 
 
 def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
-    """Give each call without a result one that says `why`, or what became of the call.
+    """Add a result to each open call: `why`, or by default a text on how the call ended.
 
-    An interrupt, a crash or an early end leaves calls open, and providers reject a request that has such calls.
+    An interrupt, a crash or an early end leaves calls open, and providers reject requests with open calls.
     """
     conversation = turn.state.conversation
     calls = tuple(call for call in conversation.open_calls.values() if call not in apart_from)
     if calls:
         from agentcli.agent.calls.run import not_run
 
-        add(turn, *(not_run(call, why or _what_became_of(call, conversation)) for call in calls))
+        add(turn, *(not_run(call, why or _describe_open_call(call, conversation)) for call in calls))
 
 
-def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
-    """Return the text that stands for the result of a call that an earlier run of the program left open."""
+def _describe_open_call(call: ToolUse, conversation: Conversation) -> str:
+    """Return the result text for a call that an earlier run of the program left open."""
     if call.id in conversation.dry_runs:
         return (
             "Changes discarded: agentcli exited during a dry run of this command. Nothing in the workspace was changed."
@@ -154,7 +154,7 @@ async def apply_compaction(
     *,
     append: Callable[[entries.Body], object],
 ) -> None:
-    """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
+    """Add a compaction, fire its hooks, and remind the model of plan mode if the compaction dropped that note."""
     trigger = compaction.trigger
     await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
     append(compaction)
@@ -163,7 +163,7 @@ async def apply_compaction(
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
     if (servers := runtime.calls.delegates.servers) is not None:
-        # New tools change the beginning of requests, and with it what the provider has cached. That is lost anyway now.
+        # New tools change the beginning of requests and void the provider's cache, but so does the compaction.
         servers.refresh(runtime.calls)
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
@@ -189,7 +189,7 @@ def unanswered_messages(conversation: Conversation) -> dict[str, tuple[Block, ..
 
 
 def return_messages(turn: Turn) -> None:
-    """Take back the turn's unanswered messages and those that wait to steer it, for the person to send again.
+    """Take back the turn's unanswered messages and its waiting steering messages, for the person to send again.
 
     The results of calls and the reports of subagents stay.
     """
@@ -203,7 +203,7 @@ def return_messages(turn: Turn) -> None:
 
 
 def take_back_refused(turn: Turn) -> str:
-    """Take back what the turn added since the provider last accepted a request; return a sentence that says so."""
+    """Take back the turn's entries since the last request that the provider accepted; return a notice about it."""
     ids = tuple(turn.log.entry_ids[turn.log.accepted :])
     if not ids:
         return ""
@@ -216,7 +216,7 @@ def take_back_refused(turn: Turn) -> str:
 
 
 def charge_request(turn: Turn, target: RequestTarget, usage: Usage) -> float | None:
-    """Count a request's tokens, and return its price in USD; None where that is not known."""
+    """Add a request's tokens and price to the turn's spending; return the price in USD, None if it is unknown."""
     cost = target.info.cost(usage)
     _add_spending(turn, target.name, usage, cost)
     return cost

@@ -1,4 +1,4 @@
-"""Records of the turns of a conversation: what the model thought, called and answered, and what that took."""
+"""Records of the turns of a conversation: the model's thoughts, calls and answers, and their tokens, cost and time."""
 
 from collections.abc import Iterable
 
@@ -10,21 +10,22 @@ from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_text
 from agentcli.llm.messages import Thinking, ToolUse
 
-_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")  # the next reply continues these
+# Stop reasons of replies that are incomplete: the text of the next reply belongs to the same answer.
+_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")
 
 
 class TurnMetrics(Tally, kw_only=True):
-    """The requests of a turn and what they took, with the seconds until the last reply and the first token."""
+    """The tokens and cost of a turn's requests, and the seconds from the prompt to the last reply and first token."""
 
     latency_s: float = 0.0
     first_token_s: float | None = None
 
 
 class TurnRecord(Struct, kw_only=True):
-    """A turn. `thoughts` are the model's thinking and its texts before the answer, `skills` those that were active.
+    """A turn. `thoughts` are the model's thinking and its texts before the answer; `skills` were active meanwhile.
 
-    `observations` are the results of the `calls`, as the log has them. `model` is the `provider/model` that answered
-    last. A message that steered a turn begins a record, too.
+    `observations` are the results of the `calls`, as stored in the log. `model` is the `provider/model` of the last
+    reply. A message that steers a turn also begins a new record.
     """
 
     prompt: str = ""
@@ -38,10 +39,12 @@ class TurnRecord(Struct, kw_only=True):
 
 
 def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
-    """Return the records of the turns on a path, oldest first. What was taken back is in none of them."""
-    record, records = TurnRecord(), list[TurnRecord]()  # this record, of what precedes the first prompt, is no turn
-    skills: dict[str, str] = {}  # names of the active ones, by the ids of their activations
-    began, is_half = 0.0, False
+    """Return the records of the turns on a path, oldest first. Messages that were taken back are left out."""
+    # The first record collects the entries before the first prompt; they are not a turn, so it is not in `records`.
+    record, records = TurnRecord(), list[TurnRecord]()
+    skills: dict[str, str] = {}  # names of the active skills, by the ids of their activations
+    began = 0.0  # Unix time of the prompt
+    is_half = False  # the newest reply is incomplete, so the next one continues `record.answer`
     for entry in path:
         metrics, passed_s = record.metrics, entry.time - began
         match body := entry.body:
@@ -68,6 +71,6 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                     metrics.add(body.usage, body.cost_usd, body.duration_ms, body.retries)
             case Result(result=result) if any(use.id == result.tool_use_id for use in record.calls):
                 record.observations.append(body)
-            case Paid() if body.reason != "aside" and spent(body):  # a side question is no part of the turn
+            case Paid() if body.reason != "aside" and spent(body):  # a side question is not part of the turn
                 metrics.add(body.usage, body.cost_usd, body.duration_ms)
     return records

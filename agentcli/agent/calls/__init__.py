@@ -1,4 +1,4 @@
-"""Runs the calls of a reply: batches, one call through its stages, retries, what the model reads of the result.
+"""Runs the calls of a reply: in batches, each through its stages, with retries, to a result for the model.
 
-Whether a call may run is decided in `permissions`; what it does to the machine goes through the sandbox alone.
+`permissions` decides if a call may run; all its effects on the machine go through the sandbox.
 """

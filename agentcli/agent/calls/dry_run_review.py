@@ -1,4 +1,4 @@
-"""Reviews a dry run: asks about its obstacles and its changes, and describes what became of the changes."""
+"""Reviews a dry run: asks about its obstacles and its changes, and describes which changes were applied."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,23 +26,25 @@ PLAN = "plan mode discards all changes"
 _MAX_COMMAND_CHARS = 60
 _MAX_NAMES = 20
 _MAX_OUTPUT_LINES = 10
-_DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
+# The groups of changes in the order of their decisions: covered by a deny rule, covered by an ask rule, ordinary ones,
+# those that would lose work, and those of files that other programs execute automatically.
+_DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)
 
 
 class Obstacle(Struct, frozen=True, kw_only=True):
-    """Something that hindered a dry run, and what a yes does about it, such as opening the `host` or the `path`."""
+    """A reason why a dry run shows less than the real run would, and the way around it that a yes allows."""
 
     why: str  # "it could not reach example.org"
-    then: str  # "repeats it with access to that host": agentcli does so after a yes
-    effects: tuple[str, ...] = ()  # those of a yes, in words
-    grave: tuple[str, ...] = ()  # those of the effects that a person must not overlook
-    host: str = ""
+    then: str  # what agentcli does after a yes: "repeats it with access to that host"
+    effects: tuple[str, ...] = ()  # the effects of a yes, in words
+    grave: tuple[str, ...] = ()  # the effects among them that a person must not overlook
+    host: str = ""  # a yes opens this host, or the `path`, to a second dry run
     path: Path | None = None
-    is_server: bool = False
+    is_server: bool = False  # the command is a server, which a yes starts as a background job
 
 
 async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle) -> bool:
-    """Ask the person to remove what hindered a dry run; return True if they agree."""
+    """Ask the person to remove the obstacle to a dry run; return True if they agree."""
     use, state = call.use, call.turn.state
     opens = bool(obstacle.host or obstacle.path)
     if state.mode == "bypassPermissions":
@@ -66,16 +68,16 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
 
 
 class Review(Struct, kw_only=True):
-    """The decision on a dry run: the names of the changes to apply, of some only `parts`, by their hunks."""
+    """The decision on the changes of a dry run."""
 
     report: DryRunReport
-    names: list[str] = field(default_factory=list)
-    parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    left_out: str = ""  # the hunks that the person rejected
+    names: list[str] = field(default_factory=list)  # of the changes to apply
+    parts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the hunks to apply of partly applied changes
+    left_out: str = ""  # the text of the hunks that the person rejected
     is_answered: bool = False  # the person has decided about changes
     comment: str = ""
-    why: str = ""  # the reason for which changes are discarded without a question
-    is_denied: bool = False  # for that reason; in plan mode it is expected, and no denial
+    why: str = ""  # the reason why changes were discarded without a question
+    is_denied: bool = False  # changes were discarded for `why`, other than by plan mode, which always discards them
 
     def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
         if verdict.decision == "allow":
@@ -85,9 +87,9 @@ class Review(Struct, kw_only=True):
             self.is_denied |= verdict.reason != PLAN
 
     def apply_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
-        """Apply the hunks that the person chose, and the changes that they belong to. None means all.
+        """Choose the hunks that the person approved, and their changes, to be applied.
 
-        `hunks` are their numbers in the question, which numbers the hunks of all changes in a row.
+        `hunks` are indices into the hunks of all changes of the question in a row; None means all.
         """
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
@@ -103,7 +105,7 @@ class Review(Struct, kw_only=True):
             offset += change.hunks
 
     def _remark(self, applied: ApplyOutcome) -> str:
-        """Return a text that tells the model what is in the workspace now."""
+        """Return a text that tells the model which changes are in the workspace now."""
         resolved = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
         dropped = [change.name for change in self.report.dry_run.changes if change.name not in resolved]
         if not (dropped or applied.conflicts or self.comment or self.parts):
@@ -127,7 +129,7 @@ class Review(Struct, kw_only=True):
         return " ".join(filter(None, parts))
 
     def output(self, applied: ApplyOutcome) -> ToolOutput:
-        """Return the result of the command, with what became of its changes (it made at least one)."""
+        """Return the result of a command that made changes, with the fate of each change."""
         changes, count = self.report.dry_run.changes, len(applied.names)
         summary = count_changes([change for change in changes if not count or change.name in applied.names])
         outcome = "" if count == len(changes) else "applied only: " if count else "discarded: "
@@ -160,7 +162,7 @@ class Review(Struct, kw_only=True):
 async def review_changes(call: Call, permitted: PermittedCall, report: DryRunReport) -> Review:
     """Let rules and the mode decide about groups of changes, and ask about the rest.
 
-    A dry run that the person asked for is asked about even where the mode would apply its changes.
+    After a dry run that the person requested, the mode applies nothing by itself: they want to decide.
     """
     turn, review = call.turn, Review(report=report)
     mode = None if permitted.dry_run == "on_request" else turn.state.mode
@@ -186,7 +188,7 @@ Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
     """Return the groups of changes that are decided about together, each with the rule that denies or asks, if any."""
-    applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # all but changes that lose work
+    applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # except changes that lose work
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
         paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # needed for rules about edits
@@ -195,19 +197,19 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
             order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
         if rule is None:
             order = _LOSING if applies_unasked and change.loses else _OTHER
-            order = _AUTO_EXECUTED if change.is_obeyed else order  # obeyed by other programs: git hooks and the like
+            order = _AUTO_EXECUTED if change.is_obeyed else order  # other programs execute it, such as a git hook
         found.setdefault((order, rule), []).append(change)
     return [(*key, found[key]) for key in sorted(found, key=lambda key: key[0])]
 
 
 def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
-    """Return the decision of a mode about changes, for some of which the rule `asking` asks; None if the mode asks."""
+    """Return a mode's decision about changes; None if the mode asks. The rule `asking` asks about some of them."""
     if mode in ("plan", "dontAsk"):
         return Verdict(decision="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded")
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
-    # The values of `ChangeSummary.loses` that the mode applies without a question; no mode has "tree" among them.
+    # The values of `ChangeSummary.loses` that each mode applies without a question. "tree" always needs one.
     may_lose = {"acceptEdits": {""}, "auto": {"", "work"}, "bypassPermissions": {"", "work"}}.get(mode, set())
     is_allowed = loses <= may_lose and not any(change.is_obeyed for change in changes)
     return Verdict(decision="allow", reason="") if is_allowed else None
@@ -231,11 +233,11 @@ async def _ask_about_changes(
 def _question(
     call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> ChangesApproval:
-    """Return the question about a group of changes; `asking` is the rule that asks, if any."""
+    """Return the question about a group of changes; `asking` is the rule that requires it, if any."""
     use, mask = call.use, call.report.mask
     texts = [mask.text(_change_text(change)) for change in changes]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
-    # A single hunk has the whole diff, so the summary need not repeat it.
+    # A single hunk is the whole diff, so the summary does not repeat it.
     summaries = tuple(
         structs.replace(change, diff=text if len(parts) > 1 else "", hunks=len(parts))
         for change, text, parts in zip(changes, texts, hunks, strict=True)
@@ -244,7 +246,7 @@ def _question(
     if has_failed := result.timed_out or result.exit_code != 0:
         end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
         reasons.insert(0, "it timed out" if result.timed_out else end)
-    if is_auto_executed := changes[0].is_obeyed:  # those that are obeyed come first in a group
+    if is_auto_executed := changes[0].is_obeyed:  # changes are sorted, auto-executed files first
         reasons.insert(0, "other programs execute these files automatically")
     if permitted.dry_run == "on_request":
         reasons.insert(0, f"it {permitted.network}")
@@ -267,22 +269,22 @@ def _question(
 
 
 def last_lines(output: str, mask: Mask) -> str:
-    """Return the end of a command's output, as a person reads it."""
+    """Return the last lines of a command's output, in the form for the person."""
     lines = as_shown(mask.text(output)).strip("\n").split("\n")
     return "\n".join(cut_line(line, STANDARD_CHARS) for line in lines[-_MAX_OUTPUT_LINES:])
 
 
 def is_cut_off(permitted: PermittedCall) -> bool:
-    """Return True if the command is known to need hosts that its text does not tell, so that none was open."""
+    """Return True if the command needs hosts that its text does not name, so that the dry run could reach none."""
     command = permitted.policy.facts.command
     may_reach = command is not None and command.verdict == "ask" and UNKNOWN in command.effects.hosts
     return may_reach and not permitted.grants.hosts
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
-    """Return the parts of a change that can be applied by themselves, each with the lines that name the file."""
+    """Return the parts of a change that can be applied separately, each with the diff's lines that name the file."""
     parts = diff_hunks(text)
-    if change.hunks == 1 or len(parts) != change.hunks:  # masking a secret of several lines may join hunks
+    if change.hunks == 1 or len(parts) != change.hunks:  # masking a multi-line secret may have joined hunks
         return (text,)
     file_lines = text[: text.index("\n@@ ") + 1]
     return tuple(file_lines + part for part in parts)

@@ -1,4 +1,4 @@
-"""The records of calls: of a session's calls, of those that a client runs, of a turn's, and of one call."""
+"""The records of calls: of a session's calls, of the calls that a client runs, of a turn's calls, and of one call."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call
-# Returns the person's answer, or the verdict that settled the question before.
+# Returns the person's answer, or the verdict if changed permissions settled the question first.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
-NOBODY_LEFT = "no one can approve it any more"  # the comment of a no when nobody can answer
-SAME_CALL_LIMIT = 3  # after so many equal calls in a row with equal results, the next is not run
+NOBODY_LEFT = "no one can approve it any more"  # the comment of an automatic no when nobody can answer any more
+SAME_CALL_LIMIT = 3  # after this many equal calls in a row with equal results, the next one is not run
 
 
 class CallServices(msgspec.Struct, kw_only=True):
-    """The parts that calls use while a session lasts. With `dry_runs` a command that would ask is run as one."""
+    """The services that a session's calls use. With `dry_runs`, a command that needs approval makes a dry run first."""
 
     workspace: Workspace
     locks: Locks
-    grants: GrantStore | None = None  # keeps lasting permissions; without it they hold for the session
+    grants: GrantStore | None = None  # stores permissions for later sessions; without it they last for this session
     mask: Mask
     hooks: Sequence[CallHooks] = ()
     levels: Levels = Levels()
@@ -52,20 +52,20 @@ class CallServices(msgspec.Struct, kw_only=True):
         self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
-        """Mask the output of a command that has just run, also secrets it has only now written to a file."""
+        """Mask the output of a command that has just run, including secrets that the command itself wrote to files."""
         await self.know_secrets(is_changed=True)
         return self.mask.text(text)
 
 
 class CallHistory(msgspec.Struct, kw_only=True):
-    """The running commands of a session, and repeated calls: one with the same result is answered by an error."""
+    """A session's running commands, and its newest calls: a call repeated with the same result gets an error instead."""
 
     ends_loops: bool = True
-    looping: str = ""  # the call that is repeated even then, until the person lets it go on
-    detachable: set[asyncio.Event] = msgspec.field(default_factory=set)  # send a command to the background
-    # The newest calls, each with its result.
+    looping: str = ""  # title of the call that the model repeats in spite of the error, until the person allows it
+    detachable: set[asyncio.Event] = msgspec.field(default_factory=set)  # set an event to move its command to a job
+    # The newest calls with their arguments, each with its result.
     _recent: deque[tuple[str, str]] = msgspec.field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
-    _is_nudged: bool = False  # the newest call was answered with the error
+    _is_nudged: bool = False  # the newest call got the error as its result
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
@@ -89,7 +89,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
             self._recent.append((_key(call), str(result.content)))
 
     def forget_results(self) -> None:
-        """Let the model repeat calls, because the person may have asked for the same again."""
+        """Let the model repeat calls again, because the person may have asked for that."""
         self._recent.clear()
         self._is_nudged, self.looping = False, ""
 
@@ -99,7 +99,7 @@ def _key(call: ToolUse) -> str:
 
 
 class _AnyArguments(msgspec.Struct, frozen=True):
-    """Accepts any arguments: the schema of a client's tool describes them."""
+    """Accepts any arguments, because a client's tool describes them only by its JSON Schema."""
 
 
 async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
@@ -123,13 +123,13 @@ class CallPaused(Exception):
 
 
 class ClientCalls(msgspec.Struct, kw_only=True):
-    """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
+    """Calls that wait for the client. Calls that begin to wait at the same time are handed over in one event."""
 
-    _waiting: dict[str, asyncio.Future[ToolOutput]] = msgspec.field(default_factory=dict)
+    _waiting: dict[str, asyncio.Future[ToolOutput]] = msgspec.field(default_factory=dict)  # by the ids of the calls
     _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
-    paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results come in a later turn
-    # Ids of calls of this turn whose results came; they may not be stored yet.
+    paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results arrive in a later turn
+    # Ids of this turn's calls whose results have arrived; some may not be stored yet.
     answered: set[str] = msgspec.field(default_factory=set)
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
@@ -143,7 +143,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
         self._waiting[call.id] = answer
         self.paused.discard(call.id)
         self._new.append(call)
-        if len(self._new) == 1:  # the other calls of this moment join it until then
+        if len(self._new) == 1:  # calls that start before the loop's next iteration join `_new` and the same event
             loop.call_soon(self._hand_over_new, hand_over)
         try:
             return await answer
@@ -159,7 +159,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
         return [id for id, answer in self._waiting.items() if not answer.done()]
 
     def set_attended(self, is_attended: bool) -> None:
-        """Note whether a client runs its tools. Without one, calls that wait end with an error, as later ones do."""
+        """Note if a client runs its tools. Without one, waiting calls and later ones end with an error."""
         self._has_client = is_attended
         for id in () if is_attended else self.waiting:
             self._waiting[id].set_exception(_client_gone())
@@ -190,7 +190,7 @@ class SkillsInUse(Protocol):
     def end_turn(self, store: Callable[..., object]) -> None: ...
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """Return the verdict on a call of the tool: a denial where an active skill leaves the tool out."""
+        """Return the verdict on a call of the tool: a denial if an active skill does not allow the tool."""
 
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `skill`. Raises `ToolError`."""
@@ -203,7 +203,7 @@ class SubagentRuns(Protocol):
         """Run a call of `create_subagent`. Raises `ToolError`."""
 
     def listing(self) -> list[dict[str, Any]]:
-        """Return the names and the descriptions of the kinds that may be called."""
+        """Return the names and the descriptions of the subagents that can be created."""
 
     def submit(self, op: Op) -> None: ...
 
@@ -227,7 +227,7 @@ class ToolServers(Protocol):
 
 
 class Delegates(msgspec.Struct, kw_only=True):
-    """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand."""
+    """The parts of a session that run some tools themselves; those for skills and subagents are made on demand."""
 
     client: ClientCalls = msgspec.field(default_factory=ClientCalls)
     make_skills: Callable[[], SkillsInUse] | None = None
@@ -239,21 +239,21 @@ class Delegates(msgspec.Struct, kw_only=True):
     events: EventHooks | None = None
 
     def open_skills(self) -> SkillsInUse:
-        """Return what activates skills in this session. Raises `UsageError` where there are none."""
+        """Return the session's skills, made at the first call. Raises `UsageError` if the session has none."""
         if self.make_skills is None:
             raise UsageError("There are no skills in this session.")
         self.skills = self.skills or self.make_skills()
         return self.skills
 
     def open_agents(self) -> SubagentRuns:
-        """Return what runs subagents of this session. Raises `UsageError` where there can be none."""
+        """Return the session's subagents, made at the first call. Raises `UsageError` if the session allows none."""
         if self.make_agents is None:
             raise UsageError("There are no subagents in this session.")
         self.agents = self.agents or self.make_agents()
         return self.agents
 
     async def answer(self, call: Call, arguments: Any) -> ToolOutput:
-        """Run a tool that needs the session itself; its body is imported at the first call. Raises `ToolError`."""
+        """Run a tool that needs the session itself; its code is imported at the first call. Raises `ToolError`."""
         if call.use.name == "ask_user":
             from agentcli.agent.questions import answer_ask_user
 
@@ -266,16 +266,16 @@ class Delegates(msgspec.Struct, kw_only=True):
 
 
 class Recording(msgspec.Struct, kw_only=True):
-    """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end."""
+    """Records the changes that a session's calls make to files."""
 
     checkpoints: Checkpoints | None = None
-    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # they store changes, some after a job's end
     dry_runs: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # they apply dry runs in the background
     is_closing: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    has_reported_gap: bool = False  # a notice said that changes of commands are not recorded here
+    has_reported_gap: bool = False  # the notice that changes by commands are not recorded was shown; once is enough
 
     async def end(self) -> None:
-        """Wait until all changes are in the log. Running jobs count as ended, background dry runs are discarded."""
+        """Wait until all changes are in the log, without waiting for jobs. Background dry runs are discarded."""
         self.is_closing.set()
         for task in self.dry_runs:
             task.cancel()
@@ -286,13 +286,13 @@ class Recording(msgspec.Struct, kw_only=True):
 
 
 class SessionCalls(msgspec.Struct, kw_only=True):
-    """The parts that the calls of a session share. Without `ask`, a call that would ask is denied."""
+    """The parts that the calls of a session share. Without `ask`, calls that need approval are denied."""
 
     services: CallServices
     tools: ToolRegistry
     ask: Ask | None = None
     agent_id: str = "main"
-    made_by: Call | None = None  # the call that made a subagent, as whose its changes of files count
+    made_by: Call | None = None  # in a subagent: the call that created it, under which its file changes are recorded
     history: CallHistory = msgspec.field(default_factory=CallHistory)
     delegates: Delegates = msgspec.field(default_factory=Delegates)
     recording: Recording = msgspec.field(default_factory=Recording)
@@ -306,26 +306,26 @@ class SessionCalls(msgspec.Struct, kw_only=True):
 
 
 def at_once(*_: object) -> Awaitable[object]:
-    """Return a future that is done already; unlike a coroutine it need not be awaited."""
+    """Return a future that is already done. Unlike a coroutine, it does not have to be awaited."""
     done = asyncio.get_running_loop().create_future()
     done.set_result(None)
     return done
 
 
 class TurnCalls(msgspec.Struct, kw_only=True):
-    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk."""
+    """The calls of one turn. `store` adds an entry to the log; `commit` waits until all entries are on disk."""
 
     session: SessionCalls
     state: AgentState
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = at_once
     commit: Callable[[], Awaitable[object]] = at_once
-    budgets: Budgets = msgspec.field(default_factory=Budgets)  # subagents are held to them, too
+    budgets: Budgets = msgspec.field(default_factory=Budgets)  # they also limit subagents
     denials: list[Denial] = msgspec.field(default_factory=list)
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
-        """Send calls to the client as soon as that is on disk, so that their results can come after a crash."""
+        """Send calls to the client once an entry about it is on disk, so that results can arrive even after a crash."""
         tools = tuple(tool.spec() for tool in self.session.tools if tool.mode == "client")
         stored = asyncio.ensure_future(self.store(CallsHandedOver(tuple(call.id for call in calls), tools)))
         stored.add_done_callback(lambda _: self.emit(ClientToolRequested(calls)))
@@ -343,10 +343,10 @@ class Call:
         self.use, self.turn = use, turn
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
-        self.changed: Approve | None = None  # the person's yes to the call with other input, which it has now
+        self.changed: Approve | None = None  # the yes by which the person replaced the input
 
     def change_input(self, answer: Approve, input: dict[str, Any]) -> None:
-        """Replace the input by the person's, and let the model know what they changed."""
+        """Replace the input by the person's, and add a remark about it for the model."""
         self.report.remarks.append(f"[The user changed the input: {cut_middle(msgspec.json.encode(input).decode())}]")
         self.use, self.changed = msgspec.structs.replace(self.use, input=input), answer
 

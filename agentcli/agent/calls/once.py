@@ -1,6 +1,6 @@
-"""Makes calls that a program asks for, which are permitted, confined and recorded like those of the model.
+"""Makes calls for a program, once per idempotency key, and stores the results that a client sends for paused turns.
 
-A call under a key is made once. Below is how a program answers calls that a paused turn has left to it.
+A program's calls are permitted, confined and recorded like those of the model.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ KEY_TTL_S = 24 * 3600.0
 
 
 class DirectCall(NamedTuple):
-    """The end of a call, or its failure once it had begun. Making it again does no harm if it `can_repeat`."""
+    """The end of a call, or the exception of one that had begun. If it `can_repeat`, another try does no harm."""
 
     end: ToolFinished | Exception
     can_repeat: bool
@@ -39,17 +39,17 @@ class DirectCall(NamedTuple):
 
 
 class KeyedCalls:
-    """Calls by key: the first of a key is made, later ones get its result and wait for it while it runs."""
+    """Calls by idempotency key: only the first call of a key is made; later ones wait for its result and return it."""
 
     def __init__(self) -> None:
-        # The first call of each key, its task, and the monotonic time from which on it is forgotten once it has ended.
+        # By key: the first call, its task, and the monotonic time at which it expires if it has ended.
         self._calls: dict[str, tuple[ToolUse, asyncio.Task[DirectCall], float]] = {}
 
     async def once(
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
-        """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
-        # A call that runs is not forgotten, so that it is never made twice.
+        """Make the call of a key, at most once, and return its end. Raises `UsageError` for another call's key."""
+        # Running calls are never forgotten, so that no call is made twice.
         ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
         excess = len(self._calls) + 1 - MAX_KEYS
         for place, (old_key, expires) in enumerate(ended):  # the oldest come first
@@ -64,7 +64,7 @@ class KeyedCalls:
             return await asyncio.shield(task)
         finally:
             may_retry = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
-            if may_retry and self._calls.get(key) == kept:  # else another caller has removed it
+            if may_retry and self._calls.get(key) == kept:  # another caller may have removed or replaced it
                 del self._calls[key]
 
     async def cancel(self) -> None:
@@ -78,14 +78,14 @@ class KeyedCalls:
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> DirectCall:
-    """Make a call that no model reads, and return its end. A failure before the tool has begun is raised."""
+    """Make a call for a program and return its end. Exceptions from before the tool has begun are raised."""
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.join(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
     limit = asyncio.timeout(timeout_s)
 
     def store(body: Body) -> Awaitable[object]:
-        """Store what undo and blame need: other entries belong to calls of the model."""
+        """Store only the changes of files, for undo and blame: other entries belong to the model's calls."""
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
     state = session.state
@@ -97,7 +97,7 @@ async def call_directly(
         async with limit:
             await run_call(call)
     except Exception as error:
-        if not (isinstance(error, TimeoutError) and limit.expired()):  # else the call's end says so
+        if not (isinstance(error, TimeoutError) and limit.expired()):  # a timeout is already in the report's result
             if call.report.is_running:
                 return DirectCall(error, can_repeat=False)
             raise
@@ -105,7 +105,7 @@ async def call_directly(
 
 
 def _can_repeat(call: Call, finished: ToolFinished) -> bool:
-    """Return True if the call failed, and making it again can do no harm."""
+    """Return True if the call failed, and another try can do no harm."""
     error = finished.error
     if error is None:
         return False
@@ -113,14 +113,14 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
         return True
     tools, name = call.turn.session.tools, call.use.name
     tool = tools.get(name) if name in tools else None  # the tool's server may be gone
-    # Functions of the library's user may change anything, whatever effect they declare: without a rule, no retries.
+    # A library user's own function may change anything, whatever effect it declares, so only a retry rule allows it.
     is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.max_retries > 0
-    # A rate limit refuses a call before it has any effect, so any tool may be called again.
+    # A rate limit rejects a call before it has any effect, so any tool may be called again.
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)
 
 
 def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) -> list[ToolUse]:
-    """Return the calls that these are the results of. Raises `UsageError` for one that waits for none."""
+    """Return the pending calls of these results. Raises `UsageError` for a result without a pending call."""
     pending = dict(conversation.pending_calls)
     try:
         return [pending.pop(result.id) for result in results]
@@ -131,11 +131,11 @@ def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) ->
 
 
 async def store_results(session: Session, results: Sequence[ClientResult], tools: Sequence[ToolSpec] = ()) -> bool:
-    """Store results of the client, and offer its tools again; return True if no call waits any more.
+    """Store results of the client, and offer its tools again; return True if no call waits for a result any more.
 
-    Raises `UserError` for a result that no call waits for; then nothing is stored.
+    Raises `UserError` for a result without a pending call; then nothing is stored.
     """
-    await session.idle()  # the turn may be about to pause
+    await session.idle()  # the turn may be about to pause, which makes its calls pending
     conversation, calls = session.state.conversation, session.runtime.calls
     turn = TurnCalls(session=calls, state=session.state, emit=session.publish)
     received = [Call(use, turn) for use in pending_uses(conversation, results)]
@@ -151,9 +151,9 @@ async def store_results(session: Session, results: Sequence[ClientResult], tools
 
 
 async def continue_with(session: Session, result: ClientResult) -> None:
-    """Store a result, and continue the turn if no call waits any more. Raises `UserError`."""
+    """Store a result, and continue the turn if no other call waits for one. Raises `UserError`."""
     try:
         if await store_results(session, (result,)):
             session.submit(GoOn(is_killed=True))
-    finally:  # it is stored, or may be sent again
+    finally:  # the result is in the log now, or was not stored and may be sent again
         session.runtime.calls.delegates.client.answered.discard(result.id)

@@ -1,4 +1,4 @@
-"""Performs a permitted call with its files locked, perhaps after a dry run, and records the changes of files."""
+"""Performs a permitted call with its files locked, after a dry run if one is due, and records changes of files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -27,13 +27,13 @@ from agentcli.tools.command import ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
 
-MAX_TIME_LIMIT_S = 300.0  # of a call that is tried again with more time
-_JOB_POLL_S = 0.5
+MAX_TIME_LIMIT_S = 300.0  # of a call, when retries double its time
+_JOB_POLL_S = 0.5  # between two looks at the jobs that a call has left running
 _PROGRESS_EVERY_S = 1.0
 
 
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
-    """Run the tool while it holds the files it changes. Raises `ToolError`."""
+    """Run the tool while the files that it changes are locked. Raises `ToolError`."""
     facts, verdict, session = permitted.policy.facts, permitted.verdict, call.turn.session
     tool, files = facts.tool, _named_files(facts, permitted.grants)
 
@@ -50,7 +50,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             return await session.delegates.answer(call, arguments)
         # The files that may change, by the tool's effect; None for any file.
         changes: dict[str, Sequence[Path] | None] = {
-            "edit": files or None,  # the tool may have no argument that names them
+            "edit": files or None,  # the tool may have no argument that names its files
             "foreign": None,
             "command": () if verdict.only_reads else None,
             "none": _memory_files(facts),
@@ -69,14 +69,14 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
 
 
 def _hold(call: Call, paths: Iterable[Path], own_keys: Iterable[str] = ()) -> AbstractAsyncContextManager[None]:
-    """Lock files and a tool's own keys for a call. They are sorted, so that two calls never wait for each other."""
+    """Lock files and a tool's own keys for a call. They are sorted, so that two calls cannot deadlock."""
     keys = tuple(sorted({*map(str, paths), *own_keys}))
-    timeout_s = MAX_TIME_LIMIT_S if own_keys else LOCK_TIMEOUT_S  # such a tool may hold its keys for long
+    timeout_s = MAX_TIME_LIMIT_S if own_keys else LOCK_TIMEOUT_S  # a tool may hold its own keys for its whole run
     return call.turn.session.services.locks.held(keys, timeout_s=timeout_s)
 
 
 def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
-    """Return the real paths of the files that a call names and changes."""
+    """Return the real paths of the files that a call names in order to change them."""
     tool = facts.tool
     if tool.effect == "edit":
         return [path.real for path in facts.files] if tool.file_arguments else []
@@ -93,7 +93,7 @@ def _memory_files(facts: CallFacts) -> tuple[Path, ...]:
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-    """Run a tool within its time, and again as its retry rule says. Raises `ToolError`, also for system errors."""
+    """Run a tool within its time limit, and retry it by its rule. Raises `ToolError`, also for system errors."""
     limit_s = tool.time_limit_s
     while True:
         try:
@@ -119,12 +119,12 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
 
 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
-    """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead.
+    """Make a dry run of a command and apply the approved changes. Return its output, or the call to run instead.
 
-    If a host or path hindered it, and the person opens that, there is a second dry run; nothing is asked after it.
-    After a dry run that the person wanted they may run the command itself.
+    If it lacked a host or path, and the person opens that, there is a second dry run, after which no obstacle is asked
+    about. After a dry run that the person requested, they may run the command itself.
     """
-    opened: Obstacle | None = None
+    opened: Obstacle | None = None  # the host or path that the person has opened
     while True:
         output = await _try_out(call, permitted, context, opened)
         if output.later is not None:
@@ -143,7 +143,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
                 return await _apply(call, permitted, report)
         finally:
             await report.dry_run.discard()
-        if not (obstacle.host or obstacle.path):  # opening something would not help, so it runs directly
+        if not (obstacle.host or obstacle.path):  # there is nothing to open, so the yes was to run it directly
             call.report.is_dry_run = False
             arguments = permitted.arguments
             arguments = changed(arguments, background=True) if obstacle.is_server else arguments
@@ -152,13 +152,16 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
 
 
 async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None) -> ToolOutput:
-    """Make a dry run with the host or path of `opened` open. A subagent's cannot become a job: its log ends with it."""
+    """Make a dry run, with the host or path of `opened` if given.
+
+    A subagent's dry run cannot become a background job, because the subagent's log ends before the job does.
+    """
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
-    call.report.is_dry_run = not grants.hosts  # what is sent to a host is more than a dry run
+    call.report.is_dry_run = not grants.hosts  # data sent to a host cannot be discarded
     run, maker = permitted.policy.facts.tool.output, call.turn.session.made_by
     if maker is None:
         return await run(permitted.arguments, replace(context, terms=terms))
@@ -170,14 +173,14 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
 
 
 async def _refuse_background(wish: asyncio.Event | None, emit: Emit) -> None:
-    """Wait until the person wants a subagent's dry run in the background, and say why it stays."""
+    """When the person wants a subagent's dry run in the background, show why it stays in the foreground."""
     if wish is not None:
         await wish.wait()
         emit(Notice("A subagent's dry run cannot go to the background: it ends with the subagent. Esc interrupts it."))
 
 
 async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[], Awaitable[DryRunReport]]) -> None:
-    """Apply what may stay of a dry run that goes on as a job, once it has ended, and tell the model and the person."""
+    """Apply the approved changes of a dry run that runs as a job, once it ends; notify the model and the person."""
     turn = call.turn
     try:
         report = await later()
@@ -186,7 +189,7 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
         finally:
             await report.dry_run.discard()
         summary, text = output.summary, await turn.session.services.masked(str(output.content))
-    except (ToolError, UserError, OSError) as error:  # no turn waits for this, which would report it
+    except (ToolError, UserError, OSError) as error:  # no turn waits for this task and could report the error
         summary = text = str(error)
     title = call_title(call.use.name, call.use.input)
     turn.emit(Notice(f"Background dry run finished: {title} · {summary}"))
@@ -194,7 +197,7 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
 
 
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
-    """Return why a dry run that the person wanted may not show what the command would do, if so. Blocks."""
+    """Return the reason, if any, why a dry run that the person requested may not show the real effects. Blocks."""
     result, facts = report.result, permitted.policy.facts
     too_much = report.dry_run.too_much
     findings = [
@@ -214,7 +217,7 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
-    """Return what hindered a dry run, if a person can remove it. Blocks."""
+    """Return an obstacle to a dry run that the person can remove, if there is one. Blocks."""
     dry_run = report.dry_run
     if dry_run.too_much:
         return Obstacle(why=dry_run.too_much, then="runs it directly in the workspace")
@@ -232,7 +235,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     for path in report.unread:
         kind, hidden = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
-        # Of what no command can see, a grant opens only secret files.
+        # Of the paths that are hidden from every command ("always"), a grant opens only secret files.
         can_open = hidden == "here" or (hidden == "always" and kind == "secret")
         if can_open and not rule_about([path], deny, lookup.ground, tools=READERS):
             shown = lookup.workspace.shown(path)
@@ -250,12 +253,12 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
 
 
 async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> ToolOutput:
-    """Apply the changes that the rules, the mode and the person let stay."""
+    """Apply the changes that the rules, the mode or the person approve."""
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if permitted.dry_run == "on_request":
         call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network}.]")
     if dry_run.too_much:
-        is_planning = turn.state.mode == "plan"  # then nothing would have been applied anyway
+        is_planning = turn.state.mode == "plan"  # plan mode applies nothing anyway, so this is no error
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
         output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded")
@@ -267,14 +270,14 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
     review = await review_changes(call, permitted, report)
     if review.names:
         if not review.is_answered:
-            turn.store(CallAllowed(call.use.id))  # an answer of the person is in the log already
+            turn.store(CallAllowed(call.use.id))  # if the person answered, their answer is in the log already
         await turn.commit()
         call.report.is_dry_run = False
         paths = [path for name in review.names for path in dry_run.paths_of(name)]
         async with _hold(call, paths[:MAX_LOCKED]), record_changes(call, paths) as note:
             applied = await dry_run.apply(review.names, hunks=review.parts, note=note)
         turn.store(CallKept(call.use.id, applied.names))
-        await turn.commit()  # before the dry run is discarded, after which only the log knows what was applied
+        await turn.commit()  # now, because once the dry run is discarded only the log knows the applied changes
     if review.is_denied:
         turn.denials.append(Denial(call.use, "dropped"))
     call.report.answer = review.answer(applied)
@@ -283,12 +286,12 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
 
 @asynccontextmanager
 async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Path | None]:
-    """Record the changes of these files (with None of any) by the body, and by the jobs that it starts.
+    """Record changes of these files (None: of all files) by the body and by jobs that it starts.
 
-    Yield the file that notes the call until its changes are in the log; None if nothing is recorded. Where recording
-    fails, a notice says so.
+    Yield the path of a file that notes the call until its changes are in the log; None if nothing is recorded. If
+    recording fails, a notice says so.
     """
-    call = call.turn.session.made_by or call  # what a subagent changes counts for the call that made it
+    call = call.turn.session.made_by or call  # a subagent's changes are recorded under the call that created it
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
     if checkpoints is not None and (paths is None or paths):
@@ -311,7 +314,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
 
 async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[Any], before: str = "") -> Any:
-    """Return the result of `work`, which looks at all files. Show its progress, with `before` ahead of each line."""
+    """Return the result of `work`, which may scan the workspace, and show its progress, `before` ahead of each line."""
 
     async def show() -> None:
         while True:
@@ -346,13 +349,13 @@ async def _after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[None
 
 
 async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
-    """Store what a call has changed, and forget the note of it once that is on disk."""
+    """Store the changes of a call, and forget the note about the call once they are on disk."""
     turn, recording = call.turn, call.turn.session.recording
     try:
         changes = await checkpoints.end(mark)
     except ToolError as error:
         turn.emit(Notice(f"{error} /undo cannot revert this call."))
-        with suppress(ToolError):  # the next start would count what others change until then as the call's
+        with suppress(ToolError):  # else the next start would attribute all changes until then to this call
             await checkpoints.forget(mark)
         return
     if changes is not None and not changes.changes and not recording.has_reported_gap:
@@ -362,7 +365,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
     stored = at_once() if changes is None else turn.store(changes)
 
     async def forget() -> None:
-        with suppress(StorageError, ToolError):  # the turn waits for its entries, and reports a failure
+        with suppress(StorageError, ToolError):  # the turn waits for its entries and reports failures
             await asyncio.shield(asyncio.ensure_future(stored))
             await checkpoints.forget(mark)
 
@@ -372,7 +375,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
 async def account_for_interrupted(
     checkpoints: Checkpoints, entries: Iterable[Entry], append: Callable[..., Awaitable[object]]
 ) -> None:
-    """Store what calls had changed when their process was killed. Raises `ToolError` and `StorageError`."""
+    """Store the changes of calls whose process was killed. Raises `ToolError` and `StorageError`."""
     stored = {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
     if changes := await checkpoints.interrupted(stored):
         await append(*changes)

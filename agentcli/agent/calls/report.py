@@ -1,4 +1,4 @@
-"""Publishes the events of a call and makes its result, without secrets."""
+"""Publishes the events of a call and makes its result, with secrets masked."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ OMITTED = {"omitted": "larger than 1 MB"}
 
 
 class Report:
-    """The report on one call; `result` and `finished` are set once it has ended. `shown` is the output so far.
+    """The report on one call: its output, its result and its events.
 
-    With `gives_all` a structured result that is made on request is made, else left out. `is_running` is set once the
-    tool has begun, and `is_dry_run` while a dry run does: then an interrupt has left no trace. `answer` is the person's
-    answer in words, `level` the output level. The result ends with the `remarks`.
+    Without `gives_all`, a structured result that is computed on request is left out. Lines in `remarks` are appended to
+    the result's text.
     """
 
-    finished: ToolFinished
+    finished: ToolFinished  # set, like `result`, once the call has ended
 
     def __init__(self, use: ToolUse, emit: Emit, mask: Mask, *, gives_all: bool = False) -> None:
         self.use = use
@@ -44,10 +43,11 @@ class Report:
         self.mask = mask
         self.result: Result | None = None
         self.record: CallRecord | None = None
-        self.shown: list[str] = []
+        self.shown: list[str] = []  # the output so far, masked
         self.remarks: list[str] = []
-        self.answer = self.level = ""
-        self.is_running = self.is_dry_run = False
+        self.answer = self.level = ""  # the person's answer in words, and the output level
+        self.is_running = False  # the tool has begun, so it may have changed something
+        self.is_dry_run = False  # a dry run is under way, so an interrupt leaves the workspace unchanged
         self.retry_count, self.last_error = 0, ""
         self.too_late: Callable[[], str] = lambda: ""  # says that the caller's time limit ends the call, once it does
         self._gives_all = gives_all
@@ -56,7 +56,7 @@ class Report:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Leave the time in which the body waits for the person out of the call's duration."""
+        """Leave the time that the body takes, in which the call waits for the person, out of the call's duration."""
         since = time.perf_counter()
         try:
             yield
@@ -68,7 +68,7 @@ class Report:
         self.emit(ToolStarted(use.id, use.name, use.input, call_title(use.name, use.input)))
 
     def show(self, text: str) -> None:
-        """Publish output of a running call; a word that may be the beginning of a secret waits for its end."""
+        """Publish output of a running call; text that may be the beginning of a secret is held back until its end."""
         self._stream = self._stream or self.mask.stream()
         self._emit_output(self._stream.feed(text))
 
@@ -83,7 +83,7 @@ class Report:
             self._stream = None
 
     def finish(self, output: ToolOutput, error: CallError | None = None) -> None:
-        """Make the result of the call, without secrets, and publish `ToolFinished`."""
+        """Make the result of the call, with secrets masked, and publish `ToolFinished`."""
         self._end_output()
         if self._gives_all:
             output = output.whole()
@@ -91,7 +91,7 @@ class Report:
             output = msgspec.structs.replace(output, structured=OMITTED)
         output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
-            text, _, why = str(output.content).rpartition("\n")  # the last line is such as "[timed out after 30 s]"
+            text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[timed out after 30 s]"
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._error(failure)
             output = msgspec.structs.replace(output, content=_with_partial(failure, text))
@@ -111,7 +111,7 @@ class Report:
             "last_error": self.last_error,
             "answer": self.answer,
         }
-        # The log leaves out what is very large, because the content or a data file has it.
+        # The log leaves out a very large structured result, because the content or a data file has it.
         is_large = len(msgspec.json.encode(output.structured, enc_hook=str)) > MAX_INLINE_BYTES
         self.result = Result(
             **common,
@@ -129,7 +129,7 @@ class Report:
         return CallError(error.kind, error.code, str(error), self.use.id, error.is_retryable)
 
     def fail(self, error: ToolError) -> None:
-        """Make the result of a call that failed, with its output until then, as brief as results can be."""
+        """Make the result of a failed call: the error, below the output so far at the level `brief`."""
         self._end_output()
         partial = error.partial
         if not partial and error.kind == "timeout":  # the tool was stopped before it could return its output
@@ -152,12 +152,12 @@ class Report:
 
 
 def _with_partial(error: ToolError, output: str) -> str:
-    """Return the error as the model reads it, below the output of the call before it."""
+    """Return the error as the model reads it, below the output that the call produced before it failed."""
     return f"{output.rstrip()}\n[{error.line}]" if output.strip() else error.line
 
 
 class Mask:
-    """Masks the secrets in a session's outputs, but not in the structured results of the tools `keeps_structured`."""
+    """Masks the secrets in a session's outputs. Structured results of the tools in `keeps_structured` stay unmasked."""
 
     def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
         self._make = make  # called at the first output, because importing the masker takes 20 ms
@@ -203,23 +203,23 @@ class Mask:
         )
 
     def value(self, value: Any) -> tuple[Any, int]:
-        """Return a value as JSON can hold it, masked, and the number of secrets that were masked in it."""
-        with contextlib.suppress(TypeError, ValueError):  # a value that JSON cannot hold is left as it is
+        """Return a value in builtin types, masked, and the number of secrets that were masked in it."""
+        with contextlib.suppress(TypeError, ValueError):  # a value that JSON cannot represent stays unchanged
             value = msgspec.to_builtins(value)
-        # All texts are searched together: a secret key may go on from one to the next, and one search costs least.
+        # All texts are searched as one: a private key may span several of them, and a single search is cheapest.
         texts = _texts_in(value)
         found = self._mask.secrets("\n".join(texts))
         return (_replaced(value, _masked(texts, found)) if found else value), len(found)
 
     def written(self, value: Any) -> tuple[Any, int]:
-        """Mask a value as `value` does, and also texts that are secrets by their key in JSON: `"password": "x"`."""
+        """Mask a value like `value`, and also texts that only their key in JSON marks as secret: `"password": "x"`."""
         value, count = self.value(value)
         document = msgspec.json.encode(value).decode()
         masks = {}
         for place in self._mask.secrets(document):
-            # A place may begin before the quotation mark or end behind it: the longest piece is the secret itself.
+            # A match may include the quotation marks around the secret: the longest piece is the secret itself.
             secret = max(document[place.start : place.end].split('"'), key=len)
-            with contextlib.suppress(msgspec.DecodeError):  # the place ends within an escape such as \u00e4
+            with contextlib.suppress(msgspec.DecodeError):  # the match ends within an escape such as \u00e4
                 masks[msgspec.json.decode(f'"{secret}"')] = f"[masked: {place.rule}]"
         changed = {}
         for text in _texts_in(value) if masks else ():
@@ -232,12 +232,12 @@ class Mask:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Return every text in a value, in order, equal neighbours as one.
+    """Return every text in a value, in order; equal neighbours are returned once.
 
-    Rows are read column by column, so that the lines of a table's column stay together.
+    Tables are read column by column, because a secret may span the cells of a column, such as the lines of a file.
     """
     texts: list[str] = [""]
-    waiting = [value]  # recursion would take three times as long
+    waiting = [value]  # a stack, because recursion would take three times as long
     while waiting:
         item = waiting.pop()
         match item:
@@ -253,36 +253,39 @@ def _texts_in(value: Any) -> list[str]:
 
 
 def _columns(rows: Sequence[Any]) -> Sequence[Any]:
-    """Return the cells of a table, which is a list of mappings, column by column; other items as they are."""
+    """Return the cells of a table, that is a list of mappings, column by column; return other lists unchanged."""
     if not rows or not all(isinstance(row, dict) for row in rows):
         return rows
     return [row[name] for name in dict.fromkeys(chain.from_iterable(rows)) for row in rows if name in row]
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """Return the masked form of each text with a part of a secret. Positions are those in texts joined by line ends."""
+    """Return the masked form of each text that has a part of a secret in it.
+
+    The positions of `found` are those in all texts, joined by line ends.
+    """
     masked: dict[str, str] = {}
-    begin, waiting = 0, deque(found)
+    begin, waiting = 0, deque(found)  # the position of the text in the joined texts, and the secrets from there on
     for text in texts:
         end = begin + len(text)
         pieces: list[str] = []
-        position = 0  # in this text: what is before it is in the pieces
+        position = 0  # in this text; the text before it is in `pieces` already
         while waiting and waiting[0].start < end:
             secret = waiting[0]
             if secret.end > begin:
                 pieces += (text[position : max(secret.start - begin, 0)], f"[masked: {secret.rule}]")
                 position = min(secret.end, end) - begin
-            if secret.end > end:  # it goes on in the next text
+            if secret.end > end:  # the secret continues in the next text
                 break
             waiting.popleft()
         if pieces and text:
             masked[text] = "".join((*pieces, text[position:]))
-        begin = end + 1  # behind the line end
+        begin = end + 1  # after the line end
     return masked
 
 
 def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
-    """Return the value with its texts replaced by those that `masked` gives for them."""
+    """Return the value with each text that is a key of `masked` replaced."""
     match value:
         case str():
             return masked.get(value, value)

@@ -1,1 +1,1 @@
-"""Decides whether a call may run: finds its facts once, holds them against rules and modes, and asks about it."""
+"""Decides if a call may run: finds its facts once, checks them against rules and the mode, and asks the person."""

@@ -1,6 +1,6 @@
-"""Permits a call: decides if it may run, and asks the person where that is needed.
+"""Permits a call: decides if it may run, and asks the person if their approval is required.
 
-The question says in words what the call would do, so that a person can judge it at a glance.
+The question describes the effects of the call in words, so that the person can judge it at a glance.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import RunTerms, Tool, ToolContext
 
-MAX_SHOWN = 6
+MAX_SHOWN = 6  # hosts, paths or programs in one line
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
-# Reasons to ask that say no more than the effects on hosts, and on files.
+# Reasons to ask that add nothing to the lines about hosts, or to those about files.
 _REASON_IS_HOSTS = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
 _REASON_IS_FILES = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
 _RUNS_AS_ANOTHER = lazy_pattern(r"(sudo|doas|pkexec|su)(?= |\Z)")
-# With `-f`, `--force`, `--force-with-lease`, `--mirror`, or a `+` before what is pushed.
+# A push with `-f`, `--force`, `--force-with-lease`, `--mirror`, or a `+` before the refspec.
 _FORCED_PUSH = lazy_pattern(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|--mirror|\+\S+)(?= |\Z)", re.DOTALL)
-# Programs that run what they read: from a host, it is a script from there.
+# Programs that run their input. If the input comes from a host, the command runs a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 _DOWNLOADERS = frozenset("curl wget http https xh".split())
-_READS_INPUT = lazy_pattern("(-|-[seux]+)?")  # the first argument of an interpreter that runs its input, or none
+_READS_INPUT = lazy_pattern("(-|-[seux]+)?")  # matches the first argument, or "", of an interpreter that runs stdin
 _RUNS_SUBSTITUTION = lazy_pattern(
     rf"(eval|source|\.|{'|'.join(sorted(_INTERPRETERS))})\b.*[<$]\(\s*({'|'.join(_DOWNLOADERS)})\b"
 )
@@ -52,14 +52,14 @@ _INSTALLS = frozenset("add ci i install install-test it get require restore sync
 
 
 class CallPolicy(Struct, frozen=True):
-    """The decisions on one call by the permissions as they are when they are asked for."""
+    """The decisions on one call. Each uses the rules and the mode of the moment, which may change during a question."""
 
     call: Call
     facts: CallFacts
     hooks: HookAnswer
 
     def decide(self) -> Verdict:
-        """Decide about the call. Hooks may allow it where it would ask, and the reverse; skills may deny it."""
+        """Decide about the call. Hooks may turn "ask" into "allow" and the reverse; skills may deny the call."""
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
@@ -75,9 +75,9 @@ class CallPolicy(Struct, frozen=True):
         return suggested_rules(self.facts, state.mode, state.rules)
 
     async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | Verdict:
-        """Ask the person, and grant the rule of a lasting yes.
+        """Ask the person, and add the rule of a lasting yes.
 
-        Returns the answer, or what `decide_now` decides when the rules or the mode change while the question waits.
+        Returns the answer, or the verdict of `decide_now` if the rules or the mode change while the question waits.
         Raises `ToolError` for a yes to something that was not offered.
         """
         answer = await self.call.ask(question, decide_now)
@@ -93,8 +93,8 @@ class CallPolicy(Struct, frozen=True):
         return answer
 
     async def grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
-        """Add the rule of a lasting yes to the session's, and for good if the person said so. The call runs anyway."""
-        if answer.scope not in ("session", "always") or answer.mode:  # with a new mode the yes lasts by itself
+        """Add the rule of a lasting yes to the session, and store it if the yes is for good. The call runs anyway."""
+        if answer.scope not in ("session", "always") or answer.mode:  # a new mode allows later calls without a rule
             return
         turn, text = self.call.turn, answer.rule or next(iter(offered), "")
         if not text:
@@ -122,7 +122,7 @@ class CallPolicy(Struct, frozen=True):
 
 
 class PermittedCall(Struct, frozen=True, kw_only=True):
-    """A call that may run, with its decision and arguments; the person may have chosen only a part of them."""
+    """A call that may run, with its verdict and its arguments, which the person may have reduced to some hunks."""
 
     policy: CallPolicy
     arguments: Any
@@ -135,7 +135,7 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 
     @property
     def network(self) -> str:
-        """The hosts that its dry run could reach, as the end of a sentence."""
+        """The hosts that its dry run could reach, as a phrase after "it"."""
         hosts = dict.fromkeys((self.policy.facts.workspace.grants + self.grants).hosts)
         return f"could reach {listed_names([*hosts], MAX_SHOWN)}" if hosts else "had no network"
 
@@ -143,15 +143,15 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 async def permit(
     call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer
 ) -> PermittedCall | None:
-    """Decide about a call, and ask where that is needed; None once its input has changed. Raises `ToolError`."""
+    """Decide about a call, and ask if required; return None if the person changed its input. Raises `ToolError`."""
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
-    only_reads = facts.command is not None and facts.command.verdict == "allow"  # and needs no dry run
+    only_reads = facts.command is not None and facts.command.verdict == "allow"  # so it needs no dry run
     if tool.runs_commands and not only_reads and await asyncio.to_thread(can_dry_run, facts):
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
-    # What a hook has made of the person's input, they have not seen: that is asked about as any call.
+    # If a hook has changed the person's input again, they have not seen the result, so they are asked as usual.
     is_answered = call.changed is not None and hooks.input in (None, call.changed.input)
     if call.changed is not None and is_answered and verdict.decision != "deny":
         context.workspace.session_grants.exposed.update(verdict.exposes)
@@ -172,24 +172,25 @@ async def permit(
 
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """Return a call that nobody has to be asked about any more, as a dry run if the verdict says so."""
+    """Return a call that needs no further approval, as a dry run if the verdict says so."""
     policy.call.report.answer = answer
     permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict)
     if verdict.decision == "allow":
         return permitted
-    # It may write: nothing that a dry run changes is in the workspace yet.
+    # A dry run may write anything, because its changes are not in the workspace yet.
     return structs.replace(permitted, verdict=structs.replace(verdict, only_reads=False), dry_run="always")
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall | None:
-    """Ask about a call. Raises `ToolError` (permission_denied) if the answer is no, or nobody can be asked."""
+    """Ask about a call, and return None if the person changed its input. Raises `ToolError` for a no."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
-    context = copied(context, terms=RunTerms(grants=facts.grants))  # only the person sees the preview
+    # The preview may use the call's grants before the approval, because only the person sees it.
+    context = copied(context, terms=RunTerms(grants=facts.grants))
     try:
         preview = await tool.preview(arguments, context)
     except ToolError:
-        if not facts.needs:  # an edit that cannot apply fails here, before anybody is asked
+        if not facts.needs:  # an edit that cannot be applied fails now, before the person is asked
             raise
         preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
     if facts.needs:  # the file may hold secrets
@@ -202,7 +203,8 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     hook = await fire(call.turn.session, "PermissionRequest", call=call.use)
     if hook.decision in ("allow", "deny"):
         reason = hook.reason or "a hook decided"
-        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)  # only a person opens
+        # `opens=False`: only a person can open files and hosts outside the sandbox, not a hook.
+        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
@@ -227,7 +229,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
 async def _as_answered(
     permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
 ) -> PermittedCall:
-    """Return a call that the person allowed, with their comment. If they chose hunks, the call makes only these."""
+    """Return a call that the person allowed, with their comment, reduced to the hunks that they chose."""
     narrow, report, comment = permitted.policy.facts.tool.narrow, permitted.policy.call.report, answer.comment
     quoted = f"“{comment}”" if comment else ""
     scope = {"once": "allowed", "session": "allowed for this session", "always": "always allowed"}.get(answer.scope, "")
@@ -246,7 +248,7 @@ async def _as_answered(
 
 
 def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:
-    """Return the question as a front end shows it. Blocks: the effects of a command are looked up on the disk."""
+    """Return the question in the form for front ends. Blocks: it looks up a command's paths on the disk."""
     use, facts = policy.call.use, policy.facts
     reason = f"{verdict.reason}; your approval lasts for this session" if verdict.exposes else verdict.reason
     effects = call_effects(facts, structs.replace(verdict, reason=reason))
@@ -270,14 +272,14 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
 
 
 class CallEffects(Struct, frozen=True):
-    """The effects of a call in words, the weightiest first; a person must not overlook those that are `grave`."""
+    """The effects of a call in words, the most serious first."""
 
     lines: tuple[str, ...]
-    grave: tuple[str, ...] = ()
+    grave: tuple[str, ...] = ()  # those of the lines that a person must not overlook
 
 
 def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
-    """Return the effects of a call, and then why it asks, where that says more."""
+    """Return the effects of a call, followed by the reason to ask if that adds something."""
     if facts.command is not None:
         return _command_call_effects(facts, facts.command, verdict)
     if facts.tool.effect not in ("read", "edit"):
@@ -285,7 +287,7 @@ def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     is_edit = facts.tool.effect == "edit"
     lines = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
-    # To read outside the project is not grave.
+    # Reading outside the project is not grave.
     grave = tuple(lines[kind] for kind in kinds if kind != "outside" or is_edit)
     says_more = verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files))
     return CallEffects((*(lines[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
@@ -300,7 +302,7 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
-    # The reason to ask is left out if the lines on files or hosts say it already.
+    # The reason to ask is left out if the lines about files or hosts include it already.
     is_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
     is_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
     return CallEffects(lines if is_files or is_hosts else (*lines, verdict.reason), grave)
@@ -311,7 +313,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     effects, needs, shown = command.effects, facts.needs, facts.paths.shown
     hosts = known(effects.hosts)
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
-    # Nothing shows what an opaque command does, for instance a program that agentcli does not know.
+    # The text of an opaque command does not show its effects, such as that of a program unknown to agentcli.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     is_script = bool(hosts) and _runs_download(command)
     registries = [host for segment in command.segments if _installs(segment) for host in known(segment.effects.hosts)]
@@ -335,7 +337,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     ]
     plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in real_needs)))]
     if is_opaque and not is_script:
-        # A command that stays inside the sandbox can only change the workspace, whatever it does.
+        # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave
         if any((*grave, *plain)):
             lines.append("can't predict what else it does")
@@ -345,7 +347,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
             lines.append(f"{_effect_line('runs', programs)}: can't predict what it does")
     elif not is_opaque and (unpredictable := _unpredictable_line(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(unpredictable)
-    if not any((*grave, *plain)):  # what it reads matters only if it does nothing else
+    if not any((*grave, *plain)):  # the files that it reads matter only if it has no other effect
         read = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
         reads = _effect_line("reads outside the project:" if read else "reads", shown(read or effects.reads))
         plain = [reads or _effect_line("runs", programs)]
@@ -359,7 +361,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
 
 
 def _runs_download(command: CommandAnalysis) -> bool:
-    """Return True if a command runs what it has downloaded: from a pipe, a substitution or a file."""
+    """Return True if a command runs a script that it downloads: from a pipe, a substitution or a file."""
     has_downloaded, files = False, set[str]()
     for segment in command.segments:
         name, *arguments = segment.words or ("",)
@@ -379,7 +381,7 @@ def _installs(segment: Segment) -> bool:
 
 
 def _unpredictable_line(command: CommandAnalysis) -> str:
-    """Return the line about effects of a command that only the shell knows, where the others are known."""
+    """Return the line about those effects of a command that only the shell determines at run time; "" for none."""
     effects = command.effects
     verbs = [verb for verb, paths in (("delete", effects.deletes), ("write", effects.writes)) if UNKNOWN in paths]
     lines = [f"may {' or '.join(verbs)} files; agentcli can't tell which"] if verbs else []
@@ -388,6 +390,6 @@ def _unpredictable_line(command: CommandAnalysis) -> str:
 
 
 def _effect_line(verb: str, things: Iterable[str]) -> str:
-    """Return "deletes a, b and 3 more"; empty without things."""
+    """Return a line such as "deletes a, b and 3 more"; empty if there are no things."""
     things = list(dict.fromkeys(things))
     return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""
