@@ -58,7 +58,7 @@ class CallServices(msgspec.Struct, kw_only=True):
 
 
 class CallHistory(msgspec.Struct, kw_only=True):
-    """A session's running commands, and its newest calls: a call repeated with the same result gets an error instead."""
+    """A session's running commands, and its newest calls: a call that is repeated for the same result gets an error."""
 
     ends_loops: bool = True
     looping: str = ""  # title of the call that the model repeats in spite of the error, until the person allows it

@@ -1,8 +1,8 @@
-"""Decides whether a call may run: by what it does, by rule, by mode, else by asking.
+"""Decides if a call may run, by its effects, the rules and the mode; if none of them decides, the person is asked.
 
-Where no confinement hides the workspace's secret files from commands, a command that could read them asks first, once
-a session: a yes is about the files, and so counts for later commands too. A rule that means a file, such as
-Read(.env), is a yes beforehand.
+Where no sandbox hides the workspace's secret files from commands, a command that could read them asks first, once per
+session: a yes is about the files, so it also covers later commands. An allow rule for a file, such as Read(.env), makes
+that question unnecessary.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
 
-_HINDERED = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")
-CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
+_HINDERED = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")  # may fail in the sandbox, see its use
+CHANGES_A_FILE = "it changes a file"  # the reason to ask about an ordinary edit; it adds nothing to a diff
 
 
 def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """Decide if a call runs, is denied, or needs a person's yes. A catastrophic command is denied in every mode."""
+    """Decide if a call runs, is denied, or needs approval. Catastrophic commands are denied in every mode."""
     tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
-        only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox holds the command to this
+        only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         return structs.replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
@@ -51,7 +51,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             return _ask_or_deny(mode, address.reason)
         case "web":
             return Verdict(decision="allow", reason="it only reads from the web")
-        case "foreign" if tool.mode == "client":  # the request of a server to the model
+        case "foreign" if tool.mode == "client":  # an MCP server's sampling request
             return _ask_or_deny(mode, f"the MCP server {tool.server} asks your model, at your cost")
         case "foreign" | "command":
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
@@ -64,7 +64,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
-    """Decide about a call that reads or edits files, about which no rule decides."""
+    """Decide about a call that reads or edits files and that no rule covers."""
     special = next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
         return _decide_bypassed(facts)
@@ -78,7 +78,7 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
 
 
 def _decide_bypassed(facts: CallFacts) -> Verdict:
-    """Decide about files while permissions are bypassed: no mode opens secrets or widens the sandbox."""
+    """Decide about files while permissions are bypassed: even then, secrets and the sandbox stay closed."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
@@ -92,14 +92,14 @@ def _decide_bypassed(facts: CallFacts) -> Verdict:
 
 
 def _as_rule(path: str) -> str:
-    """Return a path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
+    """Return a path in the syntax of rules: `//x` is absolute, `~/x` in the home, `./x` in the working directory."""
     if path.startswith("/"):
         return f"/{path}"
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
 def _ask_or_deny(mode: Mode, why: str) -> Verdict:
-    """Return the verdict on a call that needs an approval: modes that do not ask allow or deny it."""
+    """Return the verdict on a call that needs approval: modes that never ask allow or deny it instead."""
     if mode == "bypassPermissions":
         return Verdict(decision="allow", reason="permissions are bypassed")
     return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
@@ -111,13 +111,13 @@ _PLAN = "plan mode is read-only: describe the change instead of making it"
 def _decide_command(
     facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
 ) -> Verdict:
-    """Decide about a command. What is dangerous comes first, then rules that ask, the mode, grants, and dry runs."""
+    """Decide about a command, in this order: dangers, deny and ask rules, the mode, allow rules, dry runs."""
     sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict(decision="deny", reason=f"denied in every mode: {command.reason}")
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
-    # The decision where only the person may allow it: modes that do not ask deny it.
+    # The decision on a command that only the person may allow: modes that never ask deny it.
     person_only: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
         return Verdict(decision=person_only, reason=command.doubts.must_ask)
@@ -136,18 +136,19 @@ def _decide_command(
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
-    # A dry run opens no host and no file outside the workspace, apart from scratch folders.
+    # A dry run can reach no host, and no file outside the workspace except in scratch folders.
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
-    # In a dry run git can replace its settings, and finds no folder that it cannot remove.
+    # In a dry run, git can replace its settings and remove all folders. The sandbox may prevent both.
     is_hindered = any(_HINDERED.match(form) for segment in command.segments for form in segment.deny_forms)
     is_better_tried = is_hindered and facts.dry_run == "always" and mode in ("auto", "bypassPermissions")
     may_dry_run = (facts.verdict == "try" or is_better_tried) and not reaches_out
-    # Only a dry run shows which files such a command changes, so that rules about edits can be applied.
+    # Only a dry run shows which files the command changes, as rules about edits need to know.
     needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or is_hindered)
     if mode == "bypassPermissions" and not granting:
         if needs_dry_run:
             return Verdict(decision="dry_run", reason=command.problem or command.reason, opens=False)
-        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)  # nobody granted the files
+        # `opens=False`: nobody has granted access to files and hosts outside the sandbox.
+        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict(decision="allow", reason="the command only reads inside the workspace")
@@ -169,19 +170,19 @@ _MAX_SHOWN = 3  # secret files
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """Decide as `decide`, and ask about secret files that the sandbox cannot hide from a command."""
+    """Decide like `decide`, but also ask about secret files that the sandbox cannot hide from a command."""
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
     exposed = [
         path
         for path in workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
-        if path not in workspace.session_grants.exposed and not _is_meant(path, facts, rules)
+        if path not in workspace.session_grants.exposed and not _is_allowed_by_name(path, facts, rules)
     ]
     if not exposed:
         return verdict
     if verdict.only_reads and facts.command is not None:
-        from agentcli.safety.commands.reads import may_show  # not needed where the sandbox hides secret files
+        from agentcli.safety.commands.reads import may_show  # late: most sandboxes hide secret files
 
         if not any(may_show(segment, exposed) for segment in facts.command.segments):
             return verdict
@@ -196,17 +197,17 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     )
 
 
-def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
-    """Return True if an allow rule for reading, such as Read(.env), names a secret file."""
+def _is_allowed_by_name(path: Path, facts: CallFacts, rules: Rules) -> bool:
+    """Return True if an allow rule for reading, such as Read(.env), covers a secret file."""
     secret, ground = facts.paths.find_real(str(path), "read"), facts.paths.ground
     return any(rule.names("file_read") and rule.pattern and covers_path(rule, secret, ground) for rule in rules.allow)
 
 
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
-    """Return rules that would have let this call through, narrowest first; several in one text for several commands."""
+    """Return rules that would have allowed this call, narrowest first. One text may have several, joined by "and"."""
     suggested = []
     for text in dict.fromkeys(_candidates(facts)):
-        with suppress(UsageError):  # the text of a command may be none of a rule
+        with suppress(UsageError):  # the text of a command may not be valid in a rule
             with_grants = Rules([*rules.allow, *parse_rules(text)], rules.deny, rules.ask)
             if decide(facts, mode, with_grants).decision == "allow":
                 suggested.append(text)
@@ -214,20 +215,20 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 
 
 def _candidates(facts: CallFacts) -> Iterator[str]:
-    """Yield rules that may allow a call: of a command or file first the narrowest, at last the tool without a pattern.
+    """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern.
 
-    A rule for `cd docs && make` has a part for each command: "bash(cd docs) and bash(make)".
+    For `cd docs && make` there is one rule for each command: "bash(cd docs) and bash(make)".
     """
     name, command = facts.tool.name, facts.command
     if command is not None:
         if (text := facts.text.strip()) and not command.problem:
             yield str(Rule(name, escaped(text)))
         parts = rules_by_segment(command)
-        for step in range(max(map(len, parts), default=0)):  # the narrowest of each part, then the next wider ones
+        for step in range(max(map(len, parts), default=0)):  # the narrowest rule of each part, then the next wider ones
             chosen = (Rule(name, choices[min(step, len(choices) - 1)]) for choices in parts)
             yield " and ".join(map(str, dict.fromkeys(chosen)))
         return
-    for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the very file, then its folder
+    for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the file itself, then its folder
         shown = facts.workspace.shown(path.real)
         named = f"/{shown}" if shown.startswith("/") else shown
         yield str(Rule(name, escaped(named if "/" in named else f"./{named}")))

@@ -1,4 +1,4 @@
-"""Finds the facts of a call, once: its command, the paths that it names and where they lead, its address."""
+"""Finds the facts of a call, once: its command, the paths that it names, resolved, and its address."""
 
 import glob
 import os
@@ -23,7 +23,7 @@ from agentcli.tools.workspace import Workspace, parse_name
 
 
 class PathLookup:
-    """Finds the facts of the paths of one call, and looks at each path only once."""
+    """Finds the facts of the paths of one call. It looks up each path only once."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -52,27 +52,27 @@ class PathLookup:
         return is_missing and status.place == "outside" and not self.workspace.facts.dry_run_problem
 
     def program_of_git(self, folder: Path) -> str:
-        """Return the setting by which git, started in a folder, may run a program even to read."""
+        """Return the git setting that may run a program even if git only reads in a folder; empty for none."""
         return self.workspace.look(folder, "git").git_program
 
     def find(self, given: str, access: Access) -> judge.PathFacts:
-        """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
+        """Return the facts of a path. Raises `ToolError` (invalid_parameters) if it cannot be resolved."""
         if (known := self._facts.get((given, access))) is None:
             named = self.workspace.lexical_path(given)
             known = self._facts[given, access] = self._facts_of(given, named, self._look(named, access), access)
         return known
 
     def find_real(self, given: str, access: Access) -> judge.PathFacts:
-        """Return the facts of a real path; a path that cannot be resolved is taken as it is."""
+        """Return the facts of a path that is already resolved; one that cannot be looked up is used as written."""
         path = Path(given)
         try:
             status = self._look(path, access)
-        except ToolError:  # a loop of links
+        except ToolError:  # a loop of symlinks
             status = PathStatus(real=path, place="inside")
         return self._facts_of(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[judge.PathFacts]:
-        """Return the facts of each known path of a command. One in a loop of symlinks counts as it was written."""
+        """Return the facts of each known path of a command. A path in a loop of symlinks is used as written."""
         found = []
         for path in known(paths):
             try:
@@ -82,16 +82,16 @@ class PathLookup:
         return found
 
     def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> judge.PathFacts:
-        """Return the facts of a path that a call writes as `given`, and that leads to `status.real`."""
+        """Return the facts of a path that is written as `given` in the call and resolves to `status.real`."""
         real, kind = status.real, self._kind(given, status, access)
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
         holds_secrets, home = kind == "secret", self.workspace.settings.home
-        is_kept = access == "write" and root is None  # the sandbox keeps it from being changed
+        is_kept = access == "write" and root is None  # the sandbox does not let calls change it
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
             if kind == "protected":  # the sandbox lets calls change auto-executed files that people review
                 is_kept = not judge.is_reviewed(below) or status.is_auto_executed
-            # A file that the call creates holds no secrets yet, whatever its name.
+            # A new file holds no secrets yet, even if its name is that of a secret file.
             elif judge.is_secret(PurePath(real.name), None) and not judge.is_secret(real.parent, home):
                 holds_secrets = judge.is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return judge.PathFacts(
@@ -106,7 +106,7 @@ class PathLookup:
         )
 
     def _kind(self, given: str, status: PathStatus, access: Access) -> judge.PathKind:
-        """Return the kind of a path by where it leads, or by its name as `given`, if that shows a worse kind."""
+        """Return the kind of a path: that of its target, or that of its name as `given` if it is worse."""
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
         if status.place != "granted":
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
@@ -120,7 +120,7 @@ class PathLookup:
                 return by_name
         if status.is_auto_executed:
             return "protected"
-        # A file with several hard links may also be one outside the workspace.
+        # One of a file's several hard links may be outside the workspace, so writing could change that file.
         return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
@@ -132,16 +132,16 @@ DryRunUse = Literal["never", "on_request", "always"]
 
 
 class CallFacts(Struct, frozen=True, kw_only=True):
-    """The facts of a call. Rules, modes, the person and the sandbox all work from this record."""
+    """The facts of a call, on which rules, modes, questions and the sandbox are based."""
 
     tool: Tool
     arguments: Any
-    paths: PathLookup  # looks at further paths
+    paths: PathLookup  # looks up further paths
     command: CommandAnalysis | None = None
     files: tuple[judge.PathFacts, ...] = ()  # of a file tool
     hosts: tuple[str, ...] = ()  # of a web tool or a command
     address: UrlVerdict | None = None
-    dry_run: DryRunUse = "never"  # when a command is tried first, whose text does not show what it does
+    dry_run: DryRunUse = "never"  # when a command makes a dry run first because its text does not show its effects
 
     @property
     def workspace(self) -> Workspace:
@@ -149,7 +149,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> CommandVerdict | None:
-        """The verdict on a command; "ask" in place of "try" where there are no dry runs."""
+        """The verdict on a command, with "ask" in place of "try" if dry runs are not possible."""
         found = self.command.verdict if self.command is not None else None
         return "ask" if found == "try" and self.dry_run != "always" else found
 
@@ -159,7 +159,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[judge.PathFacts, ...]:
-        """The files that the sandbox keeps from the call: those outside the workspace, secret or auto-executed."""
+        """The files of the call that the sandbox blocks: secret, auto-executed or outside the workspace."""
         if self.command is None:
             return tuple(path for path in self.files if path.kind != "plain")
         effects, find = self.command.effects, self.paths.find_each
@@ -179,7 +179,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
-    """Find the facts of a call. Raises `ToolError` for a path that leads nowhere."""
+    """Find the facts of a call. Raises `ToolError` for a path that cannot be resolved."""
     paths = PathLookup(workspace)
     match tool.effect:
         case "command" if isinstance(getattr(arguments, "command", None), str):
@@ -192,7 +192,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
                 is_readable=paths.is_readable,
                 program_of_git=paths.program_of_git,
             )
-            from agentcli.safety.commands.walk import analyse  # 10 ms, for the first command
+            from agentcli.safety.commands.walk import analyse  # takes 10 ms, so only when there is a command
 
             command = analyse(arguments.command, places=places)
             return CallFacts(
@@ -216,7 +216,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 
 
 def can_dry_run(facts: CallFacts) -> bool:
-    """Return True for a command that runs confined, in the foreground, where overlays work. Blocks the first time."""
+    """Return True for a confined foreground command, if the machine supports overlays. Blocks at the first call."""
     arguments = facts.arguments
     if (
         not facts.tool.runs_commands
@@ -231,37 +231,37 @@ def can_dry_run(facts: CallFacts) -> bool:
 
 
 def _host_of(url: str) -> str:
-    """Return the host of an address, as the fetch would understand it; empty for an invalid address."""
+    """Return the host that a fetch of the address would contact; empty for an invalid address."""
     try:
         return parse_url(url).host
     except BadUrl:
         return ""
 
 
-_MAX_SEARCH_S = 0.5  # for the globs of a command
-_MAX_FOUND = 1_000  # files that a glob of a command finds
+_MAX_SEARCH_S = 0.5  # for all globs of a command together
+_MAX_FOUND = 1_000  # files for each glob
 
 
 class GlobSearch:
-    """Finds files by globs as a shell does, hidden ones with bash's `dotglob`; it `is_cut_off` after a short time."""
+    """Finds files by globs like a shell, within a short time."""
 
     def __init__(self, finds_hidden: bool) -> None:
-        self.finds_hidden = finds_hidden
-        self.is_cut_off = False
+        self.finds_hidden = finds_hidden  # wildcards match hidden files, as under bash's `dotglob`
+        self.is_cut_off = False  # the time or the number of files was not enough
         self._deadline = time.monotonic() + _MAX_SEARCH_S
 
     def found_by(self, pattern: str) -> list[str]:
         """Return the first files that an absolute glob finds; none for a path without wildcards."""
         found = ["/"] if glob.has_magic(pattern) else []
-        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]  # bash has both, Python only [!
-        # A part before the last finds only folders, because nothing is below a file.
+        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]  # bash accepts both, Python only [!
+        # The parts before the last one match only folders, because there is nothing below a file.
         for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
             folders, found = found, []
             for folder in folders:
                 if time.monotonic() > self._deadline or (len(found) > _MAX_FOUND and part == parts[-1]):
                     self.is_cut_off = True
                     break
-                # Paths stay texts, which is faster than `Path` objects.
+                # Strings are faster than `Path` objects.
                 names = glob.glob(part, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
                 found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
         self.is_cut_off |= len(found) > _MAX_FOUND
@@ -269,12 +269,12 @@ class GlobSearch:
 
 
 def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[judge.PathFacts]:
-    """Yield the files that a part of a command opens: for a glob the glob itself, and the first files that it finds."""
+    """Yield the files that a part of a command opens. A glob yields itself and the first files that it matches."""
     workspace, paths = facts.workspace, facts.paths
     opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
     opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
     for path in effects.names:
-        # Words with spaces, such as a commit message, can look like a path: they count only if the file exists.
+        # A word with spaces that looks like a path may be a commit message, so the file must exist.
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
             opened.append((path, "read" if judge.is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:

@@ -1,6 +1,6 @@
 """Finds the rules that decide about a call.
 
-Grants of commands do not cover secret and auto-executed files that no rule names.
+An allow rule for a command does not cover secret or auto-executed files, unless a rule names them.
 """
 
 import re
@@ -19,11 +19,11 @@ from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_execute
 from agentcli.safety.urls import host_meant
 from agentcli.tools.tool import kind_argument
 
-_PORT = lazy_pattern(r"\A(\[.*\]|[^:]*):\d+\Z")  # with the host before it
+_PORT = lazy_pattern(r"\A(\[.*\]|[^:]*):\d+\Z")  # HOST:PORT; the group is the host
 
 
 def matches_host(pattern: str, host: str) -> bool:
-    """Return True if `domain:example.org` covers a host: that one, and those below it."""
+    """Return True if `domain:example.org` covers a host, which may be that domain or a subdomain, with a port."""
     domain, host = host_meant(pattern), _PORT.sub(r"\1", host)
     return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
 
@@ -38,12 +38,12 @@ class RuleMatches(msgspec.Struct, frozen=True, kw_only=True):
     deny: Rule | None = None
     ask: Rule | None = None
     allow: tuple[Rule, ...] = ()
-    why_not: str = ""  # the reason why grants that cover a command do not hold
-    denies_some: Rule | None = None  # a rule that denies some commands
+    why_not: str = ""  # the reason why allow rules that cover a command still do not allow it
+    denies_some: Rule | None = None  # a rule that denies some commands, not necessarily this one
 
 
 def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
-    """Match all rules against a call. Blocks: it looks where the paths of a command lead."""
+    """Match all rules against a call. Blocks: it resolves the paths of a command."""
     tool, command = facts.tool, facts.command
     if command is not None:
         allow, why_not = _grants_of_command(facts, command, rules.allow)
@@ -56,7 +56,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
-    # The argument that a pattern means: of `Skill(pdf)` the name of the skill.
+    # The argument that patterns match: for `Skill(pdf)`, the one with the skill's name.
     argument = kind_argument(tool) if tool.effect in ("agent", "none") else ""
 
     def matches(pattern: str) -> bool:
@@ -64,9 +64,9 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
             return any(matches_host(pattern, host) for host in facts.hosts)
         return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
 
-    # A grant with a pattern counts only for web tools.
+    # An allow rule with a pattern has an effect only for web tools.
     grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
-    # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
+    # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
     asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
     return RuleMatches(
         deny=_first(rules.deny, tool.name, matches),
@@ -76,7 +76,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
 
 
 def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
-    """Match rules against a call of a file tool. A denial of a path to one tool holds for all that do the same."""
+    """Match rules against a call of a file tool. A path denied to one reader or editor is denied to all of them."""
     tool, ground = facts.tool, facts.paths.ground
     same_use = EDITORS if tool.effect == "edit" else READERS
 
@@ -97,19 +97,19 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
 
 
 def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
-    """Return the first rule that covers a call of a tool: every call, or this one by its pattern."""
+    """Return the first rule about a tool that covers its call: one without a pattern, or one whose pattern matches."""
     return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
 
 def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
-    """Return True if a grant covers a path. The rule itself must mean a path that is more than a plain file."""
+    """Return True if an allow rule covers a path. If the path is of a special kind, the pattern must mean that kind."""
     if not rule.pattern:
         return path.kind == "plain"
     if not records.matches_path(rule.pattern, path.real, ground):
         return False
     if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
         return True
-    # Would the pattern name such a file? `**/*.pem` gives the name `.x.x/.x.pem`.
+    # Does the pattern mean such files? Test an example that it matches: for `**/*.pem`, `.x.x/.x.pem`.
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
     return (path.kind == "secret" and is_secret(name, ground.home)) or (
         path.kind == "protected" and is_auto_executed(name)
@@ -117,13 +117,14 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
 
 
 def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
-    """Return True if the pattern of a denial covers a path: by where it leads, or by how it is written."""
-    variants = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
+    """Return True if the pattern of a deny or ask rule covers a path, as it is written or with symlinks resolved."""
+    # Generous, because `/etc/x`, which means a file in the project, may be intended as the absolute path.
+    variants = (pattern, f"**/{pattern}", f"/{pattern}")
     return any(records.matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
 
 
 def restricts_edits(rules: Rules) -> bool:
-    """Return True if a rule restricts which files may change. Changes of commands are checked against it as well."""
+    """Return True if a rule restricts which files may change. It also applies to changes made by commands."""
     return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
 
 
@@ -139,7 +140,7 @@ def rule_about(
 def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else records.Effects()
-    # A rule such as `bash(* | sh)` is about the command as a whole, so that is one more segment.
+    # A rule such as `bash(* | sh)` is about the whole command, so the whole is one more segment.
     full_text = " ".join(facts.text.split())
     whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
     segments = (*command.segments, whole)
@@ -164,12 +165,12 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
 def _grants_of_command(
     facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]
 ) -> tuple[tuple[Rule, ...], str]:
-    """Return the grants that together cover every part of a command that may do more than read, or why none hold.
+    """Return the allow rules that together cover all parts of a command that may do more than read, or why none apply.
 
-    A grant opens a file with secrets, or an auto-executed one, only if it is this very command or names the file.
+    A rule opens a secret or auto-executed file only if its pattern is exactly this command, or names the file.
     """
     grants = [rule for rule in rules if rule.names(facts.tool.name)]
-    if command.problem:  # its parts are not known, so only a grant of all commands covers it
+    if command.problem:  # its parts are unknown, so only a rule for all commands covers it
         found = tuple(rule for rule in grants if not rule.pattern)[:1]
     else:
         exact_pattern = records.escaped(facts.text.strip())
@@ -183,10 +184,10 @@ def _grants_of_command(
 
 
 def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
-    """Return why grants that cover a command do not hold: it opens a file that none of them names."""
+    """Return why allow rules that cover a command do not apply: it opens a file that none of them names; else ""."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
-    # The effects of each part, with the patterns of the grants that cover it.
+    # The effects of each part, with the patterns of the allow rules that cover it.
     parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
@@ -201,10 +202,10 @@ def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Seq
 def _why_unnamed(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
-    """Return why a rule must name a file of a command, if none does. `patterns` are those of grants for the file."""
+    """Return why a rule must name a file of a command; "" if one does. `patterns` are those that cover the command."""
     home, ground = facts.workspace.settings.home, facts.paths.ground
     if path.kind not in ("secret", "protected"):
-        # A grant of a folder also opens what is in it; some auto-executed files lie in the home folder itself.
+        # Access to a folder opens all files in it; some auto-executed files are directly in the home folder.
         auto_executed_paths = (home, *(home / name for name in auto_executed().home))
         contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
         holds_them = is_written and path.is_outside and contains_some
@@ -218,10 +219,11 @@ def _why_unnamed(
 
 
 def _names(pattern: str, path: str, home: Path) -> bool:
-    """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
+    """Return True if a word of a command rule's pattern names the secret or auto-executed file at a path."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        # `[*]` means the character itself. `*` is tried as `.x`: `.env*` as `.env.x`, `*.pem` as `.x.pem`.
+        # An example of a file that the word means: `[*]` is a literal `*`, and `.x` replaces a wildcard, as in
+        # `.env.x` for `.env*` and `.x.pem` for `*.pem`.
         file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
         if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
             return True

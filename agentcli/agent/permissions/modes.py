@@ -9,7 +9,7 @@ from agentcli.errors import UsageError
 
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name of each for the person, and what it means
+MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name that the person sees, and the meaning
     "default": ("ask before edits", "asks before edits and before anything outside the project"),
     "acceptEdits": ("accept edits", "edits project files without asking"),
     "plan": ("plan", "changes nothing and presents a plan"),
@@ -17,7 +17,7 @@ MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name of each for the person, 
     "dontAsk": ("never ask", "never asks; denies instead"),
     "bypassPermissions": ("bypass permissions", "never asks; allows nearly everything"),
 }
-_LIKE_MODES = {"manual": "default", "auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
+_LIKE_MODES = {"manual": "default", "auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # names in other agents
 
 
 def parse_mode(text: str) -> Mode:
@@ -33,6 +33,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
-    opens: bool = True  # what the sandbox keeps from an allowed call: the files and hosts that it needs
-    only_reads: bool = False  # the sandbox lets the command change nothing
+    opens: bool = True  # an allowed call gets the files and hosts that it needs and the sandbox would block
+    only_reads: bool = False  # the sandbox keeps the command from changing anything
     exposes: tuple[Path, ...] = ()  # secret files that a yes lets commands read

@@ -1,4 +1,4 @@
-"""Permission rules, `Tool` or `Tool(pattern)`: reads and checks them."""
+"""Parses and checks permission rules, `Tool` or `Tool(pattern)`."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ from agentcli.tools.tool import Tool, kind_argument
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A tool, and a pattern for its calls: a glob over commands or paths, or `domain:HOST`; empty means every call."""
+    """A tool, and a pattern for its calls: a glob for commands or paths, or `domain:HOST`; empty means every call."""
 
     tool: str
     pattern: str = ""
-    source: str = ""  # where the rule comes from, in a word
-    quote: str = ""  # the line of an instruction file that it stands for
+    source: str = ""  # "settings", "session", "granted" (stored for the project) or "skill NAME"
+    quote: str = ""  # the line of an instruction file that the rule was made from
 
     @property
     def phrase(self) -> str:
@@ -30,7 +30,7 @@ class Rule(msgspec.Struct, frozen=True):
         return f"{self.tool}({self.pattern})" if self.pattern else self.tool
 
     def names(self, tool: str) -> bool:
-        """Return True if the rule is about a tool: by its name, by a glob, or by the MCP server it comes from."""
+        """Return True if the rule is about a tool: by its name, by a glob, or by the name of its MCP server."""
         if self.tool == tool or ("*" in self.tool and fnmatchcase(tool, self.tool)):
             return True
         return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
@@ -40,7 +40,7 @@ Verb = Literal["allow", "ask", "deny"]
 
 
 class Rules(msgspec.Struct):
-    """The rules that allow, ask about and deny calls. A denial wins over asking, and asking over a grant."""
+    """The rules that allow, ask about and deny calls. Deny rules override ask rules, and these override allow rules."""
 
     allow: list[Rule] = msgspec.field(default_factory=list)
     deny: list[Rule] = msgspec.field(default_factory=list)
@@ -51,7 +51,7 @@ class Rules(msgspec.Struct):
 
 
 def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
-    """Return a test for files that deny rules keep from every reader; the same function for the same rules."""
+    """Return a test for files that deny rules close to all reading tools; for equal rules it is the same function."""
     patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
     return _matching(patterns, ground) if patterns else None
 
@@ -63,7 +63,7 @@ def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path],
     return lambda path: any(records.matches_path(pattern, path, ground) for pattern in patterns)
 
 
-# The names other agents' settings use for the same tools.
+# Names of the same tools in the settings of other agents: each with our name for it.
 ALIASES = dict(
     pair.split("=")
     for pair in """
@@ -90,13 +90,13 @@ def parse_rules(text: str, source: str = "") -> list[Rule]:
     return [parse_rule(part, source) for part in re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)]
 
 
-# Tools of other agents that have no counterpart here. A rule about one is valid and has no effect.
+# Tools of other agents without a counterpart in agentcli. A rule about one is valid but has no effect.
 FOREIGN_TOOLS = frozenset(
     "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
     "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()
 )
 
-# The content of a rule's brackets by the kind of tool; "" is for tools whose rules cover every call.
+# The meaning of the pattern in a rule's brackets, which depends on the tool. "": the tool's rules take no pattern.
 Form = Literal["command", "path", "host", "kind", ""]
 
 _EXAMPLES: dict[Form, str] = {
@@ -111,10 +111,10 @@ _EXAMPLES: dict[Form, str] = {
 def check_rule(
     rule: Rule, tools: Iterable[Tool], *, written: str = "", more_may_come: bool = False, under_any_name: bool = False
 ) -> str:
-    """Return a warning about a rule whose tool is not there yet; empty for a rule that holds.
+    """Return a warning about a rule whose tool does not exist yet; empty for a rule that can match calls.
 
-    If `more_may_come`, an unknown name may be that of a later tool, unless it is nearly the name of a known one; with
-    `under_any_name` even then. Raises `UsageError` for a rule that can never hold.
+    With `more_may_come`, an unknown name may belong to a later tool, unless it resembles a known name; with
+    `under_any_name`, even then. Raises `UsageError` for a rule that can never match.
     """
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):
@@ -127,7 +127,7 @@ def check_rule(
     if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):  # mcp__github__search, or the server mcp__github
         return f"{shown}: no MCP server offers this tool yet."
     start = name.partition("*")[0]
-    # A glob that may match tools of MCP servers, such as mcp__* or m*.
+    # A glob such as mcp__* or m* may match tools of MCP servers that connect later.
     if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
         return f"{shown}: no tool matches this name yet."
     if name in FOREIGN_TOOLS:
@@ -140,7 +140,7 @@ def check_rule(
 
 
 def _form_of(tool: Tool) -> Form:
-    """Return what the brackets of a rule about this tool mean, by the tool's effect and arguments."""
+    """Return the form of patterns in rules about this tool, which follows from its effect and arguments."""
     if tool.schema is None:
         fields = {field.name for field in msgspec.structs.fields(tool.arguments)}
     else:  # a tool of an MCP server or a client
@@ -155,7 +155,7 @@ def _form_of(tool: Tool) -> Form:
 
 
 def _may_match(pattern: str, tool: Tool) -> bool:
-    """Return False for a pattern that matches no call of a tool, so that a rule with it would protect nothing."""
+    """Return False for a pattern that can match no call of a tool. A rule with it would protect nothing."""
     from agentcli.safety.commands import records
     from agentcli.safety.urls import host_meant
 
@@ -163,7 +163,7 @@ def _may_match(pattern: str, tool: Tool) -> bool:
         case "host":
             return host_meant(pattern) is not None
         case "path":
-            # No path matches what other agents write: quotes, variables, ~user, drives, addresses, `src/* *`.
+            # Patterns that other agents accept match no path: quotes, variables, ~user, drives, addresses, `src/* *`.
             is_path = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and records.is_path_glob(pattern)
             return is_path and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
         case form:

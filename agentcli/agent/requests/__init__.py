@@ -1,4 +1,4 @@
-"""Sends one round's request: reserves its price, repairs what a provider refuses, reads the reply's blocks.
+"""Sends the request of one round: reserves its price, rewrites a rejected request, and reads the reply's blocks.
 
-Calls are run in `agent/calls`.
+The reply's calls are run in `agent/calls`.
 """

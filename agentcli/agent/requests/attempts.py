@@ -1,4 +1,4 @@
-"""Sends a request: within the budgets, which are reserved before each try, and in another form if it is rejected."""
+"""Sends a request within the budgets, in which each try reserves its price, and rewrites it if it is rejected."""
 
 import asyncio
 import logging
@@ -32,29 +32,29 @@ class Attempt(Struct, kw_only=True):
     retries: int = 0
     duration_ms: int = 0
     first_token_ms: int | None = None
-    is_estimated: bool = False  # the provider did not count the tokens of the reply
+    is_estimated: bool = False  # the usage is an estimate, because the provider reported none
 
 
 class PaidRequest(Struct, kw_only=True, dict=True):
     """A request and its retries, each within the budgets.
 
-    `max_prompt_tokens` bounds the tokens of a prompt. `on_broken` is called for a try that ended without a reply,
-    with the usage that its stream reported, else an estimate; the budgets are charged with the worst case. Of the
-    running try, `_used` is the usage reported so far, `_received` the bytes of all text, `_in_calls` those in calls.
+    About the running try, `_used` is the usage that the provider has reported so far, `_received` the bytes of the
+    reply's text, thinking and calls, and `_in_calls` the bytes of the calls among them.
     """
 
     target: RequestTarget
     budgets: Budgets
     policy: llm.RetryPolicy
+    # Called for a try that ended without a reply, with the reported or estimated usage. Budgets get the worst case.
     on_broken: Callable[[Usage], None]
     on_retry: llm.OnRetry = lambda *failure: None
-    max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = most_tokens
+    max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = most_tokens  # an upper bound
 
     async def reply(
         self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None
     ) -> llm.Done:
-        """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
-        self._held = Reservation([], 0, math.inf, is_open=False)  # before the first try
+        """Return the reply with its usage. Raises `ProviderError`, and `OverBudget` if no budget covers a try."""
+        self._held = Reservation([], 0, math.inf, is_open=False)  # nothing is reserved before the first try
         self.attempt, provider = Attempt(sent=request), self.target.provider
         try:
             async with asyncio.timeout(None) as self._deadline:
@@ -89,7 +89,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         info, prices = self.target.info, self.target.info.prices
         prompt_tokens = partial(self.max_prompt_tokens, request, info)
         if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:
-            # The highest price of a prompt's tokens is that of caching them for an hour.
+            # Caching a prompt for an hour is the most that its tokens can cost.
             info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
         self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
         self.attempt.sent, self.attempt.first_token_ms = replace(request, max_tokens=self._held.max_tokens), None
@@ -101,7 +101,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
 
     def _before_retry(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._end_without_reply(error)
-        self._deadline.reschedule(None)  # the wait is no part of a try
+        self._deadline.reschedule(None)  # the pause before the retry does not use up its time
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
@@ -119,7 +119,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
                 self._used = usage
 
     def _with_usage(self, done: llm.Done) -> llm.Done:
-        """Return a reply, its usage estimated where the server did not count: some never do, or the end was lost."""
+        """Return a reply, with its usage estimated if the server reported none, as when the stream's end was lost."""
         self.attempt.is_estimated = done.usage == Usage()
         if not self.attempt.is_estimated:
             self._settle(done.usage)
@@ -134,7 +134,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self._held.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _end_without_reply(self, error: ProviderError | None = None) -> None:
-        """End a try that brought no reply. One that the server refused, or that never reached it, is free."""
+        """End a try without a reply. It is free if the server rejected it, or never received it."""
         if not self._held.is_open:
             return
         if error is not None and not self._has_begun and not error.is_answered:
@@ -145,44 +145,47 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self.on_broken(used)
 
     def _estimated_usage(self) -> tuple[Usage, Usage]:
-        """Return what a reply took that was not counted to its end: an estimate, and the most it can have been."""
+        """Return the usage of a reply without a final count: an estimate, and the maximum."""
         info, sent = self.target.info, self.attempt.sent
         used = self._with_output(self._received // 4)  # a token is about four bytes
         may_reason_unseen = info.thinking != "none" or not info.is_known
         most = self._with_output(self._held.max_tokens if may_reason_unseen else self._received // 2)
-        if not used.prompt_tokens and used.cost_usd is None:  # the stream reported nothing of the prompt either
+        if not used.prompt_tokens and used.cost_usd is None:  # the stream reported no prompt tokens either
             used = replace(used, input_tokens=estimate(sent, info).tokens)
-            most = replace(most, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))  # the highest price
+            # Counted as cache writes, the most expensive kind of prompt tokens.
+            most = replace(most, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))
         return used, most
 
     def _with_output(self, tokens: int) -> Usage:
         return replace(self._used, output_tokens=max(self._used.output_tokens, tokens))
 
 
-MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
+MAX_REWRITES = 8  # a conversation with every kind of content has six, and a rejection may name several fields
 TOO_LARGE = 413
-_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses of rejections of a request's content
-# Beginnings of keys. A key without one is the id of a call, the data of an image or document, or a thought's `repr`.
+_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # HTTP statuses that reject a request's content
+# Prefixes of a `Rewrite`'s keys. Without one, a key is a call's id, the data of an image or document, or the `repr` of
+# a block of reasoning.
 _FIELD, _RESULT, _TOOL = "field ", "result ", "tool "
 
-# Patterns are compiled when a refusal is read: that takes 3 ms, which no start should pay for.
+# Words of rejections. The patterns are compiled at the first rejection, because that takes 3 ms.
 _ABOUT_THINKING = r"thinking|signature|reasoning"
 _ABOUT_MEDIA = r"image|media|vision|visual|multi-?modal|mmproj|pdf|document|base64|\bfile"
 _ABOUT_CALLS = r"\broles?\b|tool_(use|call|result)|template|jinja"
 _ABOUT_RESULTS = r"filter|polic|safety|moderat|sensitiv|inappropriate|inspection|\brisk|flagged|敏感|违规|风险|不安全"
 _ABOUT_FORM = r"message|content|block|tool_"
-# An account, a model, a length: some services answer 400 for these too.
+# Problems with the account, the model or the length, for which some services also answer 400.
 _ABOUT_OTHERS = (
     r"credit|balance|billing|quota|usage limit|api.?key|organi[sz]ation|account|location|region|\baccess\b"
     r"|max_(completion_)?tokens|model (id|name)|(unknown|invalid|unsupported) model"
     r"|model.{0,60}(not (supported|available)|unavailable|deprecated|retired)"
 )
 _ABOUT_SCHEMA = r"schema|parameters|propert|declaration|definition"
-_TOOL_INDEX = r"\b(?:tools|function_declarations)\W{1,2}(\d+)\b"  # the last one is the innermost
-_A_THOUGHT = r'^""$|"thinking"|"redacted_thinking"|"reasoning_|"encrypted_content"'  # in a body's messages
-_REASONING = frozenset(("reasoning_details", "encrypted_content"))  # in a provider's own block
+_TOOL_INDEX = r"\b(?:tools|function_declarations)\W{1,2}(\d+)\b"  # such as "tools.3"; the last match is the innermost
+# Reasoning in the JSON of the messages that were sent. `""` means that those are unknown.
+_A_THOUGHT = r'^""$|"thinking"|"redacted_thinking"|"reasoning_|"encrypted_content"'
+_REASONING = frozenset(("reasoning_details", "encrypted_content"))  # keys of `Opaque` blocks that hold reasoning
 _NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
-# Fields of a body that it can do without, and how a refusal names them.
+# Optional fields of a request's body, each with a pattern for rejections that name it.
 _FIELDS = {
     "stream_options": r"\bstream_options\b",
     "temperature": r"\btemperature\b",
@@ -205,11 +208,11 @@ log = logging.getLogger(__name__)
 
 
 class Rewrite(Struct, frozen=True):
-    """A change to a rejected request. One that `stands_alone` is undone if it does not help."""
+    """A change to a rejected request."""
 
     how: str  # "without tool results", as the person reads it
-    keys: frozenset[str]  # what `without` leaves out
-    stands_alone: bool = False
+    keys: frozenset[str]  # the parts of the request for `without` to leave out
+    stands_alone: bool = False  # it is undone if it does not help; others add up
 
 
 async def with_repairs(
@@ -221,14 +224,15 @@ async def with_repairs(
     info: ModelInfo,
     rejected: dict[str, frozenset[str]],
 ) -> tuple[llm.Done, Attempt]:
-    """Send a request, and return what `send` returns. If it is rejected, rewrite it until the model accepts it.
+    """Send a request with `send`. If it is rejected, rewrite and resend it until the model accepts it.
 
-    `rejected` remembers the keys that were left out, by model, for later requests. Raises `ProviderError` for a
-    rejection that stays after every rewrite, or has other reasons.
+    `rejected` stores the keys that were left out, by model, for later requests. Raises `ProviderError` if no rewrite
+    helps, or the rejection has other reasons.
     """
-    # A rejection with a new text means that `omitted` cured the last one: its keys are `proven` and stay away. Against
-    # one text there are two ways. A rewrite that stands alone is tried on top of `proven`, and given up if the text
-    # stays the same; the others add up in `cumulative`, because several may be needed together.
+    # If the text of the rejection changes, leaving out `omitted` has cured the previous one, so those keys are `proven`
+    # and stay left out. As long as the text stays the same, there are two ways to go on. A rewrite that stands alone is
+    # added to `proven` only, and dropped if it does not help. The other rewrites add up in `cumulative`, because
+    # several may be needed together.
     omitted = cumulative = proven = rejected.get(model, frozenset())
     last_text, tried = "", set[str]()
     while True:
@@ -240,7 +244,7 @@ async def with_repairs(
                 last_text, cumulative, proven = str(error), omitted, omitted
             ladder = rewrites(without(request, proven), error)
             rewrite = next((rung for rung in ladder if rung.how not in tried and not rung.keys <= omitted), None)
-            if error.shown or rewrite is None or len(tried) == MAX_REWRITES:  # a reply that was shown is not repeated
+            if error.shown or rewrite is None or len(tried) == MAX_REWRITES:  # a partly shown reply is not repeated
                 raise error from failure.__cause__
             log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.how)
             emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.how}."))
@@ -255,7 +259,7 @@ async def with_repairs(
 
 
 def _without_guess(error: ProviderError, request: llm.Request, info: ModelInfo) -> ProviderError:
-    """Return the error, or a plain rejection for a guess that a short request (half the window) was too long."""
+    """Return the error, as a plain rejection if it only guesses that a short request (half the window) is too long."""
     is_guess = isinstance(error, ContextOverflow) and error.is_guess
     if not is_guess or estimate(request, info).tokens > info.window / 2:
         return error
@@ -265,11 +269,11 @@ def _without_guess(error: ProviderError, request: llm.Request, info: ModelInfo) 
 
 
 def blames_content(error: ProviderError) -> bool:
-    """Return True if a rejection may be about the request's content, not its address, its model or the account."""
+    """Return True if a rejection may be about the request's content, not about its URL, its model or the account."""
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
         return False
     if error.status == TOO_LARGE or isinstance(error, ContextOverflow):
-        return error.status == TOO_LARGE  # too many bytes are mostly images; too many tokens need a compaction
+        return error.status == TOO_LARGE  # most bytes are images, which can be left out; tokens need a compaction
     content = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)
     names_content = any(_is_about(pattern, error) for pattern in content)
     names_field = any(field in error.sent and _is_about(words, error) for field, words in _FIELDS.items())
@@ -278,22 +282,22 @@ def blames_content(error: ProviderError) -> bool:
 
 
 def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrites of a rejected request, those first that the rejection names or is about."""
+    """Return the rewrites of a rejected request; those that the text of the rejection suggests come first."""
     tools = _named_tool(request, error)
     if not blames_content(error):
         return tools
     fields = [field for field, words in _FIELDS.items() if field in error.sent and _is_about(words, error)]
     unsent = {field: frozenset((_FIELD + field,)) for field in fields}
-    if "tools" in unsent:  # the field makes no sense without them
+    if "tools" in unsent:  # without tools, `parallel_tool_calls` has no meaning
         unsent["tools"] |= {_FIELD + "parallel_tool_calls"}
-    # Reasoning and media that the wire format left out are not to blame. `sent` is `""` if nobody knows what was sent.
+    # Reasoning and media that the wire format left out cannot be the cause. `sent` is `""` if the body is unknown.
     sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
     blocks = [block for message in request.messages for block in message.content]
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
     all_media = [block.source.data for block in media_in(request.messages)]
     media = [data for data in all_media if data in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
-    # The provider accepted the results of earlier requests, so the new ones come first.
+    # The provider accepted the results in earlier requests, so it must be the new ones, if there are any.
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
     ladder = [
         (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
@@ -301,7 +305,7 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
         (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
         (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
     ]
-    # Only media and results are large; after a `ContextOverflow` a compaction shortens the results.
+    # Only media and results are large, and after a `ContextOverflow` a compaction shortens the results.
     if error.status == TOO_LARGE:
         ladder = [ladder[1]] if isinstance(error, ContextOverflow) else [ladder[1], ladder[3]]
     ladder.sort(key=lambda rung: not _is_about(rung[0], error))
@@ -313,11 +317,11 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
 
 
 def _named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:
-    """Return a list of one rewrite, without the tool that the rejection names; an empty list if it names none."""
+    """Return the rewrite without the tool that the rejection names, in a list; an empty list if it names none."""
     if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
         return []
     sent, names, named = error.sent.get("tools") or [], [tool.name for tool in request.tools], []
-    # "tools.3.custom.input_schema: …"; of "tools[0].function_declarations[3].parameters" the last number is the tool's.
+    # "tools.3.custom.input_schema", or "tools[0].function_declarations[3].parameters": the last number is the tool's.
     places = re.findall(_TOOL_INDEX, _error_text(error))
     if places and (place := int(places[-1])) < len(sent):
         named = [(sent[place].get("function") or sent[place]).get("name")]
@@ -327,14 +331,14 @@ def _named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:
 
 
 def _mentions(error: ProviderError, tool: str) -> bool:
-    """Return True if a rejection has the tool's name in quotes: many are ordinary words. Names of MCP tools are not."""
+    """Return True if a rejection names the tool. Names other than MCP's are common words, so they must be quoted."""
     name = re.escape(tool)
     pattern = rf"\b{name}(?!\w)" if tool.startswith("mcp__") else rf"(['\"`]){name}\1"
     return re.search(pattern, _error_text(error)) is not None
 
 
 def _error_text(error: ProviderError) -> str:
-    """Return the code and the message without addresses, whose words say nothing about the rejection."""
+    """Return the code and the message of an error without URLs, whose words are unrelated to its cause."""
     return re.sub(r"https?://\S+", "", f"{error.code} {error}")
 
 
@@ -352,7 +356,7 @@ def _is_thought(block: Block) -> bool:
 
 
 def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
-    """Return the request without what these keys name; a text replaces an image, a document, a result or a call."""
+    """Return the request without the parts that these keys name; text replaces media, results and calls."""
     if not keys:
         return request
 
@@ -365,7 +369,7 @@ def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
         return replace(message, content=tuple(_rewritten(block, keys) for block in blocks))
 
     messages = request.messages
-    # The same messages are already checked and encoded, so they stay where the keys name only fields and tools.
+    # Unchanged messages are already validated and encoded, so they are kept if the keys name only fields and tools.
     if not all(key.startswith((_FIELD, _TOOL)) for key in keys):
         messages = tuple(map(rewrite_message, with_media(messages, rewrite_medium, range(len(messages)))))
     tools = tuple(tool for tool in request.tools if _TOOL + tool.name not in keys)

@@ -20,9 +20,9 @@ from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, most_tokens, request_size
 from agentcli.tools.workspace import Workspace
 
-# What a prompt may have of tokens, for each token that the provider counted for it earlier.
+# The maximum tokens of a prompt, for each token that the provider counted in it earlier.
 SAME_MODEL_MARGIN = 1.01
-OTHER_MODEL_MARGIN = 1.5  # the newest tokenizers make a third more of a text
+OTHER_MODEL_MARGIN = 1.5  # the newest tokenizers produce a third more tokens
 DEFAULT_MAX_TOKENS = 32_000  # of a reply
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
 MAX_RETRIES_BEFORE_FALLBACK = 2  # of a service that is overloaded
@@ -30,7 +30,7 @@ MAX_WINDOWS = 4  # a prompt estimated at more windows than these is too long, ho
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """Request, stream and store a reply; once more after a compaction, or from the fallback model if that one fails."""
+    """Request, stream and store a reply; retry once after a compaction, or with the fallback model."""
     try:
         return await _request(turn)
     except ContextOverflow:
@@ -48,7 +48,7 @@ async def request_reply(turn: Turn) -> llm.Done:
 
 
 async def _request(turn: Turn) -> llm.Done:
-    """Choose the model, add the reminders and the compaction that are due, send the request and store the reply."""
+    """Choose the model, add due reminders and a due compaction, send the request and store the reply."""
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
@@ -61,9 +61,9 @@ async def _request(turn: Turn) -> llm.Done:
         add_notes(turn)
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
-        # The model that answered before has had the earlier messages; another one may have a smaller window.
+        # The same model has accepted the earlier messages before; a new one may have a smaller window.
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
-        await wait_until_stored(turn)  # no answer is requested for a prompt that could not be stored
+        await wait_until_stored(turn)  # a prompt that could not be stored is not sent
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
         request,
@@ -73,13 +73,13 @@ async def _request(turn: Turn) -> llm.Done:
         info=info,
         rejected=turn.state.model.rejected,
     )
-    report_omitted_media(turn, target, request)  # a server may reveal only now what its model accepts
+    report_omitted_media(turn, target, request)  # some servers reveal only with a reply which media a model accepts
     await store_reply(turn, target, reply, attempt)
     return reply
 
 
 def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
-    """Tell the person once which images and PDFs this model does not get; a text replaces each."""
+    """Emit one notice for the images and PDFs that this model does not get, and for which it reads a text instead."""
     rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
     if rules is None:
         return
@@ -92,7 +92,7 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request
 
 
 async def shrink(turn: Turn) -> bool:
-    """Compact the conversation after it did not fit. Return False if that is impossible, or this turn did it before."""
+    """Compact a conversation that did not fit. Return False if that is impossible, or was already done in this turn."""
     watch, state = turn.runtime.context.watch, turn.state
     if watch is None or turn.log.has_shrunk:
         return False
@@ -101,7 +101,7 @@ async def shrink(turn: Turn) -> bool:
     compaction = await watch.compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
-    elif turn.round > 1 or len(state.conversation.messages) > 1:  # else the error about the one prompt says all
+    elif turn.round > 1 or len(state.conversation.messages) > 1:  # for a single prompt, the overflow error is enough
         turn.emit(events.Notice(f"The conversation is too long, and could not be compacted: {compaction}."))
     return not isinstance(compaction, str)
 
@@ -111,7 +111,7 @@ async def _compact(turn: Turn, compaction: entries.Compaction) -> None:
 
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.Request:
-    """Return the request with the prefix and the conversation's messages, as a transform and the steps change it."""
+    """Return the request with the prefix and the conversation's messages, changed by the transform and the steps."""
     runtime, conversation = turn.runtime, turn.state.conversation
     messages, transform = conversation.messages, runtime.context.transform
     if transform is not unchanged:
@@ -127,7 +127,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.R
 def build_request(
     runtime: Runtime, state: AgentState, prefix: llm.Prefix, messages: tuple[Message, ...], *, max_tokens: int
 ) -> llm.Request:
-    """Return a request with the prefix, at the temperature and the effort of the session."""
+    """Return a request with the session's temperature and effort."""
     return llm.Request(
         prefix.system,
         messages,
@@ -139,7 +139,7 @@ def build_request(
 
 
 def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> None:
-    """Raise `ContextOverflow` if the new messages are many times the window. The first `known` ones fitted before."""
+    """Raise `ContextOverflow` if the messages after the first `known` ones, which fit before, are far too long."""
     added = llm.Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     max_windows = MAX_WINDOWS if info.is_known else 2 * MAX_WINDOWS  # the window of an unknown model is a guess
@@ -148,7 +148,7 @@ def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> No
 
 
 async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
-    """Publish the stream as events; return the reply with its last try. The text of a reply that breaks off is kept."""
+    """Publish the stream as events; return the reply and its last try. If the reply breaks off, its text is stored."""
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
     models = turn.runtime.models
@@ -163,7 +163,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
                 text_so_far.append(text)
             case llm.ToolCallStarted() if turn.round == 1:
                 loading = asyncio.get_running_loop().run_in_executor(None, _prepare_calls, turn.runtime.calls.workspace)
-                # The error of a failed import is marked as seen: the call fails the same way, and reports it.
+                # Reading the exception keeps asyncio from logging it: the call will fail with the same error.
                 loading.add_done_callback(lambda done: done.exception())
 
     def on_broken(used: Usage) -> None:
@@ -188,7 +188,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         return await paid.reply(request, on_event), paid.attempt
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
-            turn.answer.is_half = True  # it can be continued, because no call of it has run
+            turn.answer.is_half = True  # it can be continued, because none of its calls has run
         raise
     finally:
         blocks.end()
@@ -197,18 +197,18 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
 
 
 def _prepare_calls(workspace: Workspace) -> None:
-    """Import what runs calls, and open the sandbox, in a thread: that takes 30 ms, while the model writes its first."""
+    """Import the code for calls and open the sandbox, in 30 ms, while the model still writes the first call. Blocks."""
     from agentcli.agent.calls import run  # noqa: F401
 
     workspace.preload()
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
+    """Return the maximum tokens of a prompt: the counted tokens of an earlier one, and a bound for the rest."""
     messages, path = request.messages, turn.state.conversation.path
     if turn.runtime.context.transform is not unchanged:
-        path = []  # the provider counted other messages than those of the entries
-    # The newest reply of the path is the newest one of `messages`, and so on.
+        path = []  # the provider counted the transformed messages, not those of the entries
+    # The positions of replies in `messages`, newest first, which match the replies on the path, newest first.
     positions = (n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant")
     for body in (entry.body for entry in reversed(path)):
         if isinstance(body, entries.Compaction):
@@ -223,28 +223,28 @@ def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelI
 
 
 def _tokens_since(reply: entries.Assistant, position: int, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return the bound of a prompt by the count for `reply`, which is the message at `position`."""
+    """Return the maximum tokens of a prompt, based on the count for `reply`, which is the message at `position`."""
     messages, is_same_model = request.messages, f"{reply.provider}/{reply.model}" == model
     known = int(reply.usage.prompt_tokens * (SAME_MODEL_MARGIN if is_same_model else OTHER_MODEL_MARGIN))
-    if not is_same_model:  # the other model may not have been sent the images
+    if not is_same_model:  # the count may be that of a model that did not get the images
         known += int(request_size(llm.Request("", messages[: position + 1]), info).media * MEDIA_MARGIN)
     reply_tokens = most_tokens(llm.Request("", messages[position : position + 1]), info)
     new = llm.Request("", messages[position + 1 :])
-    if reply.prefix != prefix_hash(request):  # the system text or the tools are new, too
+    if reply.prefix != prefix_hash(request):  # the system text or the tools have changed, so they are new as well
         new = llm.Request(request.system, new.messages, request.tools)
     return known + max(reply_tokens, reply.usage.output_tokens) + most_tokens(new, info)
 
 
 def prefix_hash(request: llm.Request) -> str:
-    """Return hashes of the tools and the system text: "0a1b2c3d.89abcdef"."""
+    """Return the hashes of the tools and of the system text, such as "0a1b2c3d.89abcdef"."""
     tools = zlib.crc32(msgspec.json.encode(request.tools))
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
 async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
-    """Store the reply together with the starts of its calls, then announce it.
+    """Store the reply and the start of its calls in one transaction, then publish its events.
 
-    A refusal is not stored, and takes the prompt back. Raises `UserError` for it, and `StorageError`.
+    A model's refusal is not stored, and its prompt is taken back. Raises `UserError` for a refusal, and `StorageError`.
     """
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
@@ -289,9 +289,9 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
 
 
 def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
-    """Store the text of a broken reply and its cost, but no calls and no thinking, of which nothing may run."""
+    """Store the text and the cost of a broken reply, without its calls, which must not run, and its thinking."""
     cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
-    if len(text) > MAX_PARTIAL_CHARS:  # because it is sent with each later request
+    if len(text) > MAX_PARTIAL_CHARS:  # all later requests contain it
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply omitted]\n\n{text[-half:]}"
     if text.strip():
@@ -314,7 +314,7 @@ def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | N
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
-    """Tell the person and the model that the window is nearly full; once, until there is room again."""
+    """Warn the person and the model when the window becomes nearly full, and again only after it had room."""
     share_before, warn_at = turn.state.model.window_share, turn.runtime.context.warn_at
     prefix = turn.runtime.prefix(info)
     share = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info) / info.window
@@ -326,7 +326,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
 
 
 def describe_error(error: ProviderError | UserError) -> str:
-    """Return the error in the provider's words, with the HTTP status, and the wait it asks for if that is too long."""
+    """Return the error in the provider's words, with the HTTP status, the tries, and the wait that it asks for."""
     if not isinstance(error, ProviderError):
         return str(error)
     text = str(error)
@@ -338,17 +338,17 @@ def describe_error(error: ProviderError | UserError) -> str:
 
 
 class ReplyBlocks:
-    """The blocks of one reply, numbered in the order they start; neighbouring deltas of one kind are one block."""
+    """Publishes the blocks of one reply. They are numbered as they start; neighbouring text deltas form one block."""
 
     def __init__(self, provider: llm.Provider, emit: events.Emit) -> None:
         self._emit = emit
         self._first_event = events.ReplyStarted(provider.model, provider.name)
-        self._count = 0
+        self._count = 0  # blocks so far
         self._open: events.BlockKind | None = None  # the kind of the newest block, until its end is published
-        self._calls: dict[str, int] = {}  # the numbers of calls' blocks that are open, several at a time
+        self._calls: dict[str, int] = {}  # the numbers of the calls' open blocks, by the ids of the calls
 
     def feed(self, event: llm.StreamEvent) -> None:
-        """Publish what an event of the provider's stream adds to the reply."""
+        """Publish an event of the provider's stream as events of blocks."""
         if isinstance(event, llm.TextDelta):  # first, because nearly all events are of this kind
             if self._open != "text":
                 self._start("text")
@@ -362,7 +362,7 @@ class ReplyBlocks:
             case llm.ToolCallStarted(id, name):
                 self._calls[id] = self._start("tool_use", id, name)
             case llm.ToolCallDelta(id, partial_json):
-                # A delta under an id that no call started with counts for the newest block.
+                # A delta with an unknown id is assigned to the newest block.
                 self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
             case llm.ToolCallEnded(id) if id in self._calls:
                 self._emit(events.BlockEnded(self._calls.pop(id)))

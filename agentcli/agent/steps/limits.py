@@ -1,4 +1,4 @@
-"""Limits of a turn: rounds, budgets, the provider's usage, and calls that repeat themselves."""
+"""Steps for the limits of a turn: its rounds, its budgets, the provider's usage limit, and repeated calls."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ COUNTDOWN_S = 60.0  # between two events of the countdown
 
 
 class RoundLimit(TurnStep):
-    """Asks the person at the limit of rounds for as many more; within it, an answer that broke off is continued."""
+    """Asks the person at the limit of rounds for as many again. Within the limit, it continues broken-off answers."""
 
     _allowed = 0  # rounds beyond the limit of the settings
     _breaks = 0  # answers that broke off and were continued
@@ -37,7 +37,7 @@ class RoundLimit(TurnStep):
         return EarlyEnd("max_turns", f"Not run: the limit of {turn.round} rounds was reached.")
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
-        """Continue an answer that broke off with a reminder that asks for the rest."""
+        """Continue a broken-off answer with a reminder that asks for the rest."""
         can_continue = self._has_rounds(turn) and self._breaks < turn.runtime.limits.max_breaks
         if not (broke_off(turn, error) and can_continue):
             return False
@@ -58,7 +58,7 @@ class RoundLimit(TurnStep):
 
 
 class BudgetLimit(TurnStep):
-    """Keeps requests and calls within the budgets; where one is used up, the person may allow as much again."""
+    """Keeps requests and calls within the budgets. When one is used up, the person may allow as much again."""
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
         if not isinstance(error, OverBudget):
@@ -74,7 +74,7 @@ class BudgetLimit(TurnStep):
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         calls, budgets = len(reply.message.tool_uses), turn.spending.budgets
-        while calls:  # until the person has raised each budget that does not suffice
+        while calls:  # several budgets may be too small, and the person raises them one by one
             try:
                 budgets.check()
                 budgets.begin_calls(calls)
@@ -86,7 +86,7 @@ class BudgetLimit(TurnStep):
         return None
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
-        # Subagents charge their time themselves.
+        # Subagents charge their own time.
         duration_ms = sum(result.duration_ms for result in results if result.name != "create_subagent")
         turn.spending.budgets.charge({"seconds": duration_ms / 1000})
 
@@ -113,10 +113,10 @@ async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
 
 
 class RepeatLimit(TurnStep):
-    """Ends a turn that the person stopped at a call, or whose model makes the same call again and again."""
+    """Ends a turn in which the person stopped at a call, or the model makes the same call again and again."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
-        """Ask whether to let the model repeat its call. Raises `LoopError` if nobody can be asked."""
+        """Ask if the model may repeat its call. Raises `LoopError` if nobody can be asked."""
         if turn.calls.is_stopped:
             return "declined"
         history = turn.runtime.calls.history
@@ -131,12 +131,12 @@ class RepeatLimit(TurnStep):
 
 
 class ResetWait(TurnStep):
-    """Waits once a turn for the end of a usage limit that the provider names, also after a restart."""
+    """Waits, at most once a turn, until the provider's usage limit resets. The wait continues after a restart."""
 
     _has_waited = False
 
     async def begin(self, turn: Turn) -> None:
-        """Go on with the wait of an earlier run of the program."""
+        """Continue the wait of an earlier run of the program."""
         if resets_at := awaited_reset(turn.state.conversation):
             await self._wait_until(turn, resets_at)
 
@@ -144,15 +144,15 @@ class ResetWait(TurnStep):
         if not turn.runtime.limits.waits_for_reset or self._has_waited or not has_distant_reset(error):
             return False
         await self._wait_until(turn, time.time() + (getattr(error, "retry_after", None) or 0.0))
-        turn.round -= 1  # the request that failed does not count
+        turn.round -= 1  # the failed request does not count as a round
         return True
 
     async def _wait_until(self, turn: Turn, resets_at: float) -> None:
-        """Wait until a time, with a countdown. A later start of the program finds the wait in the log."""
+        """Wait until a Unix time, with a countdown. A later start of the program finds the wait in the log."""
         self._has_waited = True
         add(turn, ResetAwaited(resets_at))
         await wait_until_stored(turn)
-        while (remaining_s := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
+        while (remaining_s := resets_at - time.time()) > 0:  # the wall clock also advances while the machine sleeps
             turn.emit(Retry(1, remaining_s, f"The usage limit resets at {llm.clock_time(resets_at)}."))
             await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
         add(turn, ResetAwaited(0.0))

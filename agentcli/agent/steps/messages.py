@@ -1,4 +1,4 @@
-"""Steps that add messages to a prompt, or ask for another request after a reply."""
+"""Steps that add messages for the model, or ask for another request after a reply."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ from agentcli.patterns import lazy_pattern
 from agentcli.tools.workspace import parse_name
 
 log = logging.getLogger(__name__)
-MAX_STOPS = 5  # times that hooks let one turn go on
+MAX_STOPS = 5  # times that hooks may keep one turn from ending
 _STOPPED = "Not run: a hook stopped this turn."
 _FILES = ("file_read", "file_write", "file_edit")
 _FOLDERS = ("file_list", "grep_search")
 
 
 class QueuedMessages(TurnStep):
-    """Adds the messages that the person has sent meanwhile, and the reports of subagents in the background."""
+    """Adds the steering messages that the person has sent, and the reports of background subagents."""
 
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
         if messages := turn.state.conversation.queue.take_steering():
@@ -46,7 +46,7 @@ class QueuedMessages(TurnStep):
         if (agents := turn.runtime.calls.delegates.agents) is None:
             return bool(messages)
         if not (messages or reply.message.tool_uses or turn.runtime.limits.asks):
-            # The turn would end here. Without a person no later turn would deliver the reports.
+            # The turn would end here, and without a person there is no later turn that could deliver the reports.
             await agents.finished_one()
         reports = agents.take_reports()
         if reports:
@@ -55,14 +55,14 @@ class QueuedMessages(TurnStep):
 
 
 class PromptHooks(TurnStep):
-    """Shows the prompt to hooks before the model. A prompt that they refuse is taken back."""
+    """Lets guardrails and hooks check the prompt before the model reads it. A rejected prompt is taken back."""
 
     async def begin(self, turn: Turn) -> None:
         if not turn.log.prompt_ids:
             return
         from_person, guards = turn.runtime.calls.made_by is None, turn.runtime.hooks
         path, ids = turn.state.conversation.path, turn.log.prompt_ids
-        # The prompt is at the end of a path that may be long.
+        # Searched backwards, because the prompt is near the end of a path that may be long.
         start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
         prompt = "\n".join(one.body.text for one in path[start:] if one.id in ids and isinstance(one.body, User))
         if from_person and isinstance(guards, Guardrails) and (why := await guards.check_prompt(prompt)):
@@ -77,14 +77,14 @@ class PromptHooks(TurnStep):
 
 
 class ReplyHook(TurnStep):
-    """Ends the turn where the hook `on_turn_end` returns False."""
+    """Ends the turn if the hook `on_turn_end` returns False."""
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
-        """Call the hook. Raises `UserError` if it fails, because a guard that fails must not let anything through."""
+        """Call the hook. Raises `UserError` if it fails, because a failing guard must not let anything pass."""
         provider, _, model = turn.state.model.last_used.partition("/")
         try:
             continues = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
-        except Exception as error:  # a hook is foreign code: any error of it ends only the turn
+        except Exception as error:  # a hook is foreign code: whatever it raises ends only the turn
             log.exception("on_turn_end failed")
             answer_open_calls(turn, _STOPPED)
             raise UserError(f"The on_turn_end hook failed: {error!r}") from error
@@ -92,10 +92,10 @@ class ReplyHook(TurnStep):
 
 
 class StopHooks(TurnStep):
-    """Continues the turn where a guardrail or a hook asks for that; its reason is a note for the model."""
+    """Continues the turn if a guardrail or a hook does not let it end; a note tells the model the reason."""
 
     _count = 0  # times that a hook continued the turn
-    _rejections = 0  # by a guardrail
+    _rejections = 0  # times that a guardrail rejected an answer
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         """Ask for another answer. Raises `UserError` if a guardrail rejects the last one it may ask for."""
@@ -123,15 +123,15 @@ class StopHooks(TurnStep):
 class NestedInstructions(Struct):
     """Finds the instruction files of folders below the working directory, and the rules for the files of calls.
 
-    The conversation shows which of them the model has been given, also after a resume.
+    The files that the model already has are those in the conversation, which stays true after a resume.
     """
 
     cwd: Path
     finder: RuleFinder
-    _visited: set[Path] = field(default_factory=set)
+    _visited: set[Path] = field(default_factory=set)  # folders and files that earlier calls used
 
     async def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
-        """Return the instruction files of the folders and files that these calls are the first to touch."""
+        """Return the instruction files for the folders and files that no call has used before these."""
         touched = {place for call in calls for place in self._touched(call)}
         paths = {(path, is_file) for path, is_file in touched if path not in self._visited}
         files = sorted(path for path, is_file in paths if is_file)
@@ -143,7 +143,7 @@ class NestedInstructions(Struct):
         return await asyncio.to_thread(nested_instructions, folders, files, self.cwd, finder=self.finder, known=known)
 
     def read_again(self, conversation: Conversation, current_text: str) -> Instructions:
-        """Read the files that the model was given again, except those that `current_text` has."""
+        """Read again the instruction files in the conversation, except those that `current_text` contains."""
         reader = InstructionReader(finder=self.finder)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in current_text:
@@ -151,7 +151,7 @@ class NestedInstructions(Struct):
         return reader.collect()
 
     def _touched(self, call: ToolUse) -> Iterator[tuple[Path, bool]]:
-        """Yield the path that a call goes to, if it is in the project, and True if it is that of a file."""
+        """Yield the path that a call uses, if it is in the project, and True if it is a file's."""
         name = call.input.get("cwd" if call.name == "bash" else "path")
         if not isinstance(name, str) or "\0" in (name := parse_name(name)):  # the call will fail
             return
@@ -161,7 +161,7 @@ class NestedInstructions(Struct):
 
 
 class FolderInstructions(TurnStep):
-    """Adds the instruction files of the folders that the model's calls went to."""
+    """Adds the instruction files for the folders and files that the model's calls used."""
 
     def __init__(self, nested: NestedInstructions) -> None:
         self._nested = nested
@@ -175,7 +175,7 @@ class FolderInstructions(TurnStep):
             turn.emit(Notice(notice))
 
 
-MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
+MAX_CONTINUATIONS = 3  # of incomplete replies in one turn
 NUDGE = "You have not changed any files yet. Write each function you change, in full, in a ```python block."
 _HEADING = lazy_pattern(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
 _ACCEPTED = "The user approved your plan. Carry it out now. Track its steps with todo."
@@ -183,9 +183,9 @@ _CHANGED = "The user changed your plan to the following and approved it. Carry i
 
 
 class CallsPending(TurnStep):
-    """Asks for another request after calls, unless a small model ended its turn with them and all succeeded.
+    """Asks for another request after calls, unless a small model ended its turn with them and all of them succeeded.
 
-    Its answer came with the calls then, and another request would only take time.
+    In that case, its answer came with the calls, and another request would only take time.
     """
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -193,7 +193,7 @@ class CallsPending(TurnStep):
         if is_answered and results:
             from agentcli.tools.builtin.files import IS_INVALID
 
-            # A file that was written but is not valid code is no success either.
+            # Writing a file that is not valid code is not a success either.
             is_answered = not any(call.result.is_error or IS_INVALID in call.result.text for call in results)
         if is_answered:
             return False
@@ -201,17 +201,17 @@ class CallsPending(TurnStep):
 
 
 class ContinuedReply(TurnStep):
-    """Continues a reply that is no answer yet, with a note that says how."""
+    """Continues a reply that is not a complete answer, with a note about what is missing."""
 
-    _count = 0
-    _length = 1  # a factor of the reply's length, doubled when a reply was cut inside a call
+    _count = 0  # continuations in this turn
+    _length = 1  # factor for the reply's maximum length, doubled when a reply was cut inside a call
 
     def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, max_tokens=request.max_tokens * self._length)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_empty = not reply.message.text.strip()
-        if reply.stop_reason == "pause_turn":  # the provider paused a long turn, which the same request continues
+        if reply.stop_reason == "pause_turn":  # the provider paused a long reply; resending the request continues it
             return True
         if self._count >= MAX_CONTINUATIONS:
             return False
@@ -232,10 +232,10 @@ class ContinuedReply(TurnStep):
 
 
 class PlanReview(TurnStep):
-    """Asks about the plan in an answer of plan mode; the turn continues with the person's answer."""
+    """Asks about the plan in an answer of plan mode, and continues the turn with the person's answer."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Ask whether to carry out a plan; return True if the turn continues. A no without a comment ends it."""
+        """Ask if the plan is to be carried out; return True if the turn continues. A no without a comment ends it."""
         state, calls = turn.state, turn.runtime.calls
         plan, is_subagent = turn.answer.text.strip(), calls.made_by is not None
         if state.mode != "plan" or calls.ask is None or is_subagent or not _HEADING.search(plan):
@@ -256,11 +256,11 @@ class PlanReview(TurnStep):
 
 
 class FittingAnswer(TurnStep):
-    """Asks for an answer that fits a schema, and again for one that does not."""
+    """Asks for an answer that fits a schema, and for another one if it does not."""
 
     def __init__(self, schema: AnswerSchema) -> None:
         self._schema = schema
-        self._count = 0
+        self._count = 0  # answers that did not fit
 
     async def begin(self, turn: Turn) -> None:
         turn.state.notes.append(reminder(self._schema.request))
@@ -279,9 +279,9 @@ class FittingAnswer(TurnStep):
 
 
 class SmallModelNudge(TurnStep):
-    """Nudges a small model, once a prompt, that was asked for a change and only described it.
+    """Nudges a small model, once per prompt, if it was asked for a change but only described it.
 
-    Large models stop because they are done; small ones often stop after an explanation.
+    Large models stop when they are done; small ones often stop after an explanation.
     """
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -309,7 +309,7 @@ def _changes_files(entry: Entry) -> bool:
 
 
 class RequiredAnswer(TurnStep):
-    """Fails a turn that would end without a word, which is no success."""
+    """Fails a turn that would end without any text, because that is not a success."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         if reply.message.tool_uses or any(part.strip() for part in (*turn.answer.earlier, *turn.answer.parts)):
@@ -323,13 +323,13 @@ class RequiredAnswer(TurnStep):
 
 
 def set_answer_schema(steps: list[Callable[[], TurnStep]], schema: AnswerSchema | None) -> None:
-    """Let the answers of the turns that begin from now on fit a schema, or be free."""
+    """Require answers in the turns that begin from now on to fit a schema; None lifts the requirement."""
     place = next(n for n, make in enumerate(steps) if make is TurnStep or getattr(make, "func", None) is FittingAnswer)
     steps[place] = TurnStep if schema is None else partial(FittingAnswer, schema)
 
 
 def usual_steps(*, nested: NestedInstructions | None = None) -> list[Callable[[], TurnStep]]:
-    """Return the factories of a turn's steps, in order; features append theirs. `nested` finds folders' files."""
+    """Return the factories of a turn's steps, in order; features append theirs. `nested` adds `FolderInstructions`."""
     return [
         PromptHooks,
         ResetWait,
