@@ -1,7 +1,7 @@
-"""Budgets, which hold turns, sessions and days to what they may spend; and the usage of conversations, added up.
+"""Budgets, which limit the spending of turns, sessions and days; and the total usage of conversations.
 
-An account counts for one scope; a charge goes to all accounts of a `Budgets`, so that it rolls up from a turn to its
-session and its day, and from a child agent to its parent.
+An account belongs to one scope. A charge goes to all accounts of a `Budgets`: to those of the turn, its session and the
+day, and for a subagent to those of its parent, too.
 """
 
 import math
@@ -21,44 +21,44 @@ from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo, estimate_text
 
 Kind = Literal["usd", "tokens", "seconds", "calls"]
-Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls` those of tools
-MIN_REPLY_TOKENS = 1_024  # a reply that may not even be that long is not asked for
+Amounts = dict[Kind, float]  # `seconds` are spent by requests and calls; `calls` are calls of tools
+MIN_REPLY_TOKENS = 1_024  # no request is sent if the budgets allow only a shorter reply
 
 
 class Account:
-    """The limits of one scope and what it spent, in this process; `DayAccount` has those of all processes."""
+    """The limits and the spending of one scope in this process; a `DayAccount` includes all processes."""
 
     def __init__(self, scope: str, limits: Amounts | None = None) -> None:
         self.scope = scope
-        self.steps: Amounts = dict(limits or {})  # how much a yes of the person adds to a limit: the first limits
+        self.steps: Amounts = dict(limits or {})  # the amounts by which the person raises a limit: the first limits
         self.limits = dict(self.steps)
-        self.warned: set[Kind] = set()  # kinds that a warning said are nearly used up
+        self.warned: set[Kind] = set()  # kinds for which there was a warning that they are nearly used up
         self._spent: Amounts = {}
-        self._held: dict[int, Amounts] = {}
+        self._held: dict[int, Amounts] = {}  # reserved for running requests, by the numbers that `hold` returned
         self._numbers = count()
 
     def locked(self) -> AbstractContextManager[object]:
-        """Keep everybody else, in other processes too, from reserving while the body runs. Raises `StorageError`."""
+        """Lock the account, also against other processes, while the body reserves. Raises `StorageError`."""
         return nullcontext()
 
     def spent(self, *, with_held: bool = True) -> Amounts:
-        """Return the sum of what was charged and, with `with_held`, of what is held for requests that run."""
+        """Return the charged amounts; `with_held` includes the amounts held for running requests."""
         return added(self._spent, *(self._held.values() if with_held else ()))
 
     def hold(self, amounts: Amounts) -> int:
-        """Hold amounts back, and return the number to settle them by."""
+        """Hold amounts for a request, and return the number for `settle`."""
         number = next(self._numbers)
         self._held[number] = amounts
         return number
 
     def settle(self, number: int, amounts: Amounts) -> None:
-        """Charge amounts in place of those that were held under the number."""
+        """Charge amounts in place of the held amounts with this number."""
         self._held.pop(number, None)
         self._spent = added(self._spent, amounts)
 
 
 class OverBudget(UserError):
-    """An account does not allow what `needs` names. `id` is the question's that asks for the higher limit `more`."""
+    """An account does not cover the need that `needs` describes. The question `id` offers the higher limit `more`."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         limit, paid = account.limits[kind], account.spent(with_held=False).get(kind, 0.0)
@@ -66,7 +66,7 @@ class OverBudget(UserError):
         self._account, self._kind = account, kind
         self._next_limit = max(limit, paid + held) + account.steps[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
-        self.id = f"{self.setting}={limit:g}"  # the limit is part of it, so that each raise is a question of its own
+        self.id = f"{self.setting}={limit:g}"  # with the limit, so that the next raise is another question
         self.more = in_words(kind, self._next_limit)
         details = f"spent: {in_words(kind, paid)}"
         if held > 1e-9:  # a smaller difference is a rounding error
@@ -75,21 +75,21 @@ class OverBudget(UserError):
         super().__init__(f"The {account.scope}'s budget of {limit_text} is used up ({details}; {needs}).")
 
     def allow_more(self) -> None:
-        """Allow as much again as at first, beyond what is spent, until the scope or the program ends."""
+        """Raise the limit by its first amount, counted from the spending if that is higher; until the scope ends."""
         self._account.limits[self._kind] = self._next_limit
         self._account.warned.discard(self._kind)
 
 
 class Reservation(Struct):
-    """The amounts held back for a request. Only the first call of `settle` counts."""
+    """The amounts held for a request. Only the first call of `settle` has an effect."""
 
-    _holds: list[tuple[Account, int]]
-    max_tokens: int
-    seconds: float  # infinite where no budget is in time
+    _holds: list[tuple[Account, int]]  # accounts, each with the number of the held amounts
+    max_tokens: int  # of the reply
+    seconds: float  # infinite if no budget limits the time
     is_open: bool = True
 
     def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
-        """Charge what the request took in the end; an unknown price charges no money."""
+        """Charge the actual amounts of the request; an unknown price charges no money."""
         if self.is_open:
             amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
             for account, number in self._holds:
@@ -98,7 +98,7 @@ class Reservation(Struct):
 
 
 class Budgets:
-    """The accounts of one agent, the nearest first. From the share `warn_at` of a limit on there is one warning."""
+    """The accounts of one agent, the narrowest scope first. At the share `warn_at` of a limit, there is one warning."""
 
     def __init__(self, accounts: Sequence[Account] = (), *, warn_at: float = 0.8) -> None:
         self.accounts = tuple(accounts)
@@ -106,9 +106,9 @@ class Budgets:
         self._unpriced: set[str] = set()  # ids of models whose unknown price was reported
 
     def within(self, account: Account) -> "Budgets":
-        """Return the budgets of a turn or a child: its own account, and these, to which its charges roll up."""
+        """Return the budgets of a turn or a subagent: its own account and these, which get its charges, too."""
         budgets = Budgets((account, *self.accounts), warn_at=self.warn_at)
-        budgets._unpriced = self._unpriced  # one set, so that there is one warning
+        budgets._unpriced = self._unpriced  # shared, so that there is only one warning
         return budgets
 
     @property
@@ -116,7 +116,7 @@ class Budgets:
         return any(account.limits for account in self.accounts)
 
     def limits(self, *, with_held: bool = True) -> Iterator[tuple[Account, Kind, float, float]]:
-        """Yield each limit: its account, its kind, its amount, and what of it is spent or held."""
+        """Yield each limit: its account, its kind, its amount, and the spent and held part of it."""
         for account in self.accounts:
             spent = account.spent(with_held=with_held) if account.limits else {}
             for kind, limit in account.limits.items():
@@ -130,7 +130,7 @@ class Budgets:
             yield
 
     def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
-        """Hold a request's worst case, its reply as long as the budgets allow. Raises `OverBudget`, `StorageError`."""
+        """Hold a request's maximum, for a reply as long as the budgets allow. Raises `OverBudget`, `StorageError`."""
         if not self.is_limited:
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
         prompt = prompt_tokens()
@@ -150,7 +150,7 @@ class Budgets:
                     case "tokens":
                         max_tokens = min(max_tokens, int(for_reply))
                     case "usd" if per_reply:
-                        per_token = per_reply * (1 + 1e-9)  # a little more, so that rounding never exceeds the limit
+                        per_token = per_reply * (1 + 1e-9)  # slightly more, so that rounding never exceeds the limit
                         max_tokens = min(max_tokens, int(for_reply / per_token))
                 is_used_up = kind in ("usd", "seconds") and for_reply <= 0
                 if is_used_up or max_tokens < min_tokens:
@@ -160,7 +160,7 @@ class Budgets:
         return Reservation(holds, max_tokens, seconds)
 
     def begin_calls(self, calls: int) -> None:
-        """Charge calls that are about to run. Raises `OverBudget`, and charges none, where not all of them may."""
+        """Charge calls that are about to run. Raises `OverBudget` and charges none if the budgets do not cover all."""
         with self._locked():
             for account, kind, limit, spent in self.limits():
                 if kind == "calls" and spent + calls > limit:
@@ -178,7 +178,7 @@ class Budgets:
                 raise OverBudget(account, kind, "the next request would exceed it")
 
     def warnings(self, info: ModelInfo) -> list[str]:
-        """Return the new warnings after a request: budgets nearly used up, or in money for a model without a price."""
+        """Return new warnings after a request: a budget is nearly used up, or cannot limit a model without a price."""
         warnings, has_money = [], False
         for account, kind, limit, spent in self.limits(with_held=False):
             has_money |= kind == "usd"
@@ -215,7 +215,7 @@ _TOKENS = "input_tokens output_tokens cache_creation_input_tokens cache_read_inp
 
 
 class Tally(Struct, kw_only=True):
-    """Requests and what they took. `cost_usd` leaves out `unpriced` requests, whose price is unknown."""
+    """The number of requests, and their usage. `cost_usd` leaves out the `unpriced` ones, whose price is unknown."""
 
     requests: int = 0
     usage: Usage = Usage()
@@ -234,20 +234,20 @@ class Tally(Struct, kw_only=True):
 
     @property
     def whole_usd(self) -> float | None:
-        """The cost, or None as soon as one price is unknown: the sum would be a guess."""
+        """The cost, or None if any price is unknown, because the sum would be too low."""
         return None if self.unpriced else self.cost_usd
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {name: getattr(self.usage, name) for name in _TOKENS}
         row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
         row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
-        others = self.__struct_fields__[self.__struct_fields__.index("duration_ms") :]  # also those of `SessionTally`
+        others = self.__struct_fields__[self.__struct_fields__.index("duration_ms") :]  # and those of `SessionTally`
         values = {name: getattr(self, name) for name in others}
         return row | {name: value.as_dict() if name == "calls" else value for name, value in values.items()}
 
 
 class ToolTally(Struct, kw_only=True):
-    """Calls, of one tool or of all. `tokens` estimates what their results added to the conversation."""
+    """The calls of one tool or of all. `tokens` estimates the length of their results."""
 
     calls: int = 0
     failed: int = 0
@@ -293,7 +293,7 @@ class SessionTally(Tally, kw_only=True):
     started: float = 0.0
     ended: float = 0.0
     calls: ToolTally = field(default_factory=ToolTally)
-    skills: Counter[str] = field(default_factory=Counter)  # their activations
+    skills: Counter[str] = field(default_factory=Counter)  # activations, by the skills' names
 
 
 class UsageCollector:
@@ -347,7 +347,7 @@ class UsageCollector:
     def add_request(
         self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
-        """Count a request that is no entry yet, in the total and for its model (`provider/model`)."""
+        """Count a request that is not an entry yet, in the total and for its model (`provider/model`)."""
         for tally in (self.total, self.models[model]):
             tally.add(usage, cost_usd, duration_ms, retries)
 
@@ -370,12 +370,12 @@ class UsageCollector:
 
 
 def spent(body: Body) -> tuple[str, Usage, float | None] | None:
-    """Return the model that an entry was paid to, its tokens and its price; None for an entry that cost nothing."""
+    """Return the model of an entry's request, its usage and its price in USD; None if nothing was used."""
     match body:
         case Assistant(stop_reason="interrupted") if body.usage == Usage():
-            return None  # the reply broke off before the server had counted anything
+            return None  # the reply broke off before the server counted any token
         case Assistant(prefix="", cost_usd=0.0) if body.usage == Usage():
-            return None  # another tool made the request
+            return None  # an imported conversation: another program made the request
         case Assistant():
             return f"{body.provider}/{body.model}", body.usage, body.cost_usd
         case Paid() if body.usage != Usage():
@@ -385,7 +385,7 @@ def spent(body: Body) -> tuple[str, Usage, float | None] | None:
 
 
 def by_cost(tallies: Mapping[str, Tally]) -> list[tuple[str, Tally]]:
-    """Return the tallies by cost, the highest first, and by tokens where the cost is the same."""
+    """Return the tallies sorted by cost, the highest first, and then by tokens."""
     return sorted(tallies.items(), key=lambda item: (-item[1].cost_usd, -item[1].usage.context_tokens, item[0]))
 
 

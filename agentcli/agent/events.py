@@ -1,6 +1,6 @@
 """Defines events: everything that a session sends to its front ends.
 
-`turn` counts the requests of one prompt, from 1: the field's name for what is a round elsewhere in this program.
+`turn` is the number of a request for the same prompt, from 1. Other protocols call it so; our code calls it a round.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ DoneReason = Literal[
 
 
 class CallError(Struct, frozen=True):
-    """The failure of a call, in one form for all tools. The message says what to do instead."""
+    """The failure of a call, in one form for all tools. The message includes what to do instead."""
 
     kind: str
     code: str
@@ -58,7 +58,7 @@ class TurnEnded(AgentEvent, frozen=True, tag="turn_ended"):
 
 
 class PromptProgress(AgentEvent, frozen=True, tag="prompt_progress"):
-    """A model on this machine has read so many tokens of the prompt."""
+    """A local model has read `tokens_read` of the prompt's `tokens`."""
 
     tokens_read: int
     tokens: int
@@ -72,7 +72,7 @@ class ReplyStarted(AgentEvent, frozen=True, tag="reply_started"):
 
 
 class BlockStarted(AgentEvent, frozen=True, tag="block_started"):
-    """A block of the reply begins; `index` counts the reply's blocks from 0, `id` and `name` are a call's."""
+    """A block of the reply begins. `index` counts the reply's blocks from 0; `id` and `name` are those of a call."""
 
     index: int
     kind: BlockKind
@@ -85,7 +85,7 @@ class BlockEnded(AgentEvent, frozen=True, tag="block_ended"):
 
 
 class InputDelta(AgentEvent, frozen=True, tag="input_delta"):
-    """A part of a call's arguments, as JSON text, while the model writes them; `index` is the block's."""
+    """A part of a call's arguments, as JSON text, while the model writes them; `index` is that of the block."""
 
     id: str
     partial_json: str
@@ -101,7 +101,7 @@ class ThinkingDelta(AgentEvent, frozen=True, tag="thinking_delta"):
 
 
 class ToolStarted(AgentEvent, frozen=True, tag="tool_started"):
-    """`title` is one line for the person."""
+    """A call starts. `title` describes it to the person in one line."""
 
     id: str
     name: str
@@ -117,9 +117,9 @@ class OutputDelta(AgentEvent, frozen=True, tag="output_delta"):
 
 
 class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
-    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content and its data file have it.
+    """A call has ended. `structured` of a list or search over 1 MB is `{"omitted": …}`; a data file has all of it.
 
-    `answer` is the person's answer if the call asked: `allowed for the session`, `1 of 2 hunks`, `declined`.
+    `answer` is the person's answer in words, such as `allowed for this session`, `1 of 2 hunks` or `declined`.
     """
 
     id: str
@@ -136,19 +136,19 @@ class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
 
 
 class ClientToolRequested(AgentEvent, frozen=True, tag="client_tool_requested"):
-    """Calls the client has to run; the turn waits for a `ClientResult` for each of them."""
+    """Calls for the client to run. The turn waits for a `ClientResult` for each of them."""
 
     calls: tuple[ToolUse, ...]
 
 
 class Steered(AgentEvent, frozen=True, tag="steered"):
-    """A message reached the model early; for it, these calls were skipped."""
+    """A message of the person goes to the model during the turn, so these calls were skipped."""
 
     skipped: tuple[ToolUse, ...]
 
 
 class QueueChanged(AgentEvent, frozen=True, tag="queue_changed"):
-    """The messages that wait: `steering` goes to the model with its next request, `follow_ups` after the turn."""
+    """The waiting messages: `steering` goes to the model with its next request, `follow_ups` after the turn."""
 
     steering: tuple[tuple[Block, ...], ...]
     follow_ups: tuple[tuple[Block, ...], ...]
@@ -159,7 +159,7 @@ class ModeChanged(AgentEvent, frozen=True, tag="mode_changed"):
 
 
 class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
-    """Another model answers now, `provider/model`. The `reason` is `chosen` if a person or program chose it."""
+    """Another model answers from now on (`provider/model`). The `reason` is `chosen` if a person or program did so."""
 
     before: str
     after: str
@@ -177,9 +177,9 @@ class Retry(AgentEvent, frozen=True, tag="retry"):
 
 
 class QuestionEvent(AgentEvent, frozen=True):
-    """A question that waits for an `Approve` with its `id`. `title` says in one line what it is about.
+    """A question that waits for an `Approve` with its `id`. `title` describes it in one line.
 
-    Fields that only other kinds of question have read as empty.
+    Reading a field that only other kinds of question have returns an empty value.
     """
 
     id: str
@@ -197,16 +197,17 @@ class QuestionEvent(AgentEvent, frozen=True):
         raise AttributeError(f"{type(self).__name__} has no field {name!r}.")
 
 
+# The values of the fields that a kind of question does not have.
 _EMPTY: dict[str, Any] = dict.fromkeys(("reason", "preview", "mode", "output"), "")
 _EMPTY |= dict.fromkeys(("rules", "hunks", "effects", "grave", "changes", "options"), ())
 _EMPTY |= dict.fromkeys(("can_try", "has_failed"), False)
 
 
 class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"):
-    """Asks whether a call may run. `preview` is all of it, and `effects` say what it would do.
+    """Asks if a call may run. `preview` shows the whole call, and `effects` describe what it would do.
 
-    `rules` are grants that would let it through, narrowest first. `grave` are those of the effects that delete, reach
-    the network from a command, or leave the sandbox.
+    `rules` would allow the call, narrowest first. `grave` are the effects that the person must not overlook: deleting,
+    reaching the network from a command, or leaving the sandbox.
     """
 
     call: ToolUse
@@ -218,15 +219,15 @@ class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"
 
 
 class CommandApproval(CallApproval, frozen=True, kw_only=True, tag="command_approval"):
-    """Asks whether a command may run: `preview`, exactly. With `can_try` the answer may be a dry run first."""
+    """Asks if a command may run; `preview` is its exact text. With `can_try`, the answer may be a dry run first."""
 
     can_try: bool = False
 
 
 class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval"):
-    """Asks whether an edit is made. `preview` is the diff; `mode` is a permission mode that would allow it, or empty.
+    """Asks if an edit may be made. `preview` is the diff; `mode` is a permission mode that would allow it, or empty.
 
-    `hunks` are the parts of the diff that can be made one by one, each as unified diff text.
+    `hunks` are the parts of the diff that can be applied separately, each as unified diff text.
     """
 
     hunks: tuple[str, ...] = ()
@@ -234,9 +235,10 @@ class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval")
 
 
 class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_approval"):
-    """Asks which `changes` of a dry run are applied. `hunks` are their diffs, of each change as many as it says.
+    """Asks which `changes` of a dry run to apply. `hunks` has the hunks of all changes in a row.
 
-    `output` is the end of what the command printed. It `has_failed` if it ended with an error, was killed or timed out.
+    `output` is the end of the command's output. The command `has_failed` if it ended with an error, was killed, timed
+    out, or needed hosts that it could not reach.
     """
 
     kind = "keep"
@@ -251,7 +253,7 @@ class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_app
 
 
 class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
-    """Asks what the model wants to know (`title`), with `options` to choose from; the comment of a yes answers it."""
+    """A question of the model, in `title`, with `options` to choose from. The comment of a yes is the answer."""
 
     kind = "ask"
     call: ToolUse
@@ -259,9 +261,9 @@ class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
 
 
 class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"):
-    """Asks whether the plan in `preview` is carried out. A yes may name the `mode` to go on in, else `next_mode`.
+    """Asks if the plan in `preview` may be carried out. A yes may name the `mode` for that, else it is `next_mode`.
 
-    The comment of a yes is the plan as the person changed it.
+    If a yes has a comment, it replaces the plan.
     """
 
     kind = "plan"
@@ -270,7 +272,7 @@ class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"
 
 
 class LimitQuestion(QuestionEvent, frozen=True, kw_only=True, tag="limit_question"):
-    """Asks if the turn may continue beyond a limit, or in a loop."""
+    """Asks if the turn may continue beyond a limit, or repeat a call again."""
 
     reason: str
 
@@ -279,13 +281,13 @@ AnyQuestion = CallApproval | CommandApproval | EditApproval | ChangesApproval | 
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):
-    """A question is open no more: it was answered, the mode was switched, or another call was declined."""
+    """A question is closed: it was answered, the mode was switched, or another call was declined."""
 
     id: str
 
 
 class Compaction(AgentEvent, frozen=True, tag="compaction"):
-    """From now on requests hold less of the conversation. Tokens are those of a whole request."""
+    """The conversation was compacted. Both numbers of tokens are those of a whole request."""
 
     tokens_before: int
     tokens_after: int
@@ -295,7 +297,7 @@ class Compaction(AgentEvent, frozen=True, tag="compaction"):
 
 
 class UsageReported(AgentEvent, frozen=True, tag="usage"):
-    """Of one reply, and the session's total cost so far (None where a price is unknown)."""
+    """The usage and cost of one reply, and the session's total cost so far (None if a price is unknown)."""
 
     usage: Usage
     cost_usd: float | None
@@ -305,7 +307,7 @@ class UsageReported(AgentEvent, frozen=True, tag="usage"):
 
 
 class EntryStored(AgentEvent, frozen=True, tag="entry_stored"):
-    """An entry is on disk. `seq` counts the entries of the session."""
+    """An entry is on disk. `seq` is its number in the session, from 1."""
 
     entry: Entry
     seq: int
@@ -318,11 +320,11 @@ class Notice(AgentEvent, frozen=True, tag="notice"):
 
 
 class TakenOver(AgentEvent, frozen=True, tag="taken_over"):
-    """Another program takes the session over, so this one must close it; a notice has said so."""
+    """Another program takes over the session, so this one must close it. A notice came before."""
 
 
 class HookRan(AgentEvent, frozen=True, tag="hook_ran"):
-    """A hook's command has run for an event; `subject` may be a tool, an empty `decision` decides nothing."""
+    """A hook's command has run for an event. `subject` may be a tool; `decision` is empty if it made none."""
 
     event: str
     command: str
@@ -334,7 +336,7 @@ class HookRan(AgentEvent, frozen=True, tag="hook_ran"):
 
 
 class SubagentStarted(AgentEvent, frozen=True, tag="subagent_started"):
-    """A subagent begins; `id` is the `agent_id` of its events, `call_id` the call that made it."""
+    """A subagent begins. `id` is the `agent_id` of its events, `call_id` the call that created it."""
 
     id: str
     call_id: str
@@ -345,7 +347,7 @@ class SubagentStarted(AgentEvent, frozen=True, tag="subagent_started"):
 
 
 class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):
-    """A subagent has ended. Usage and cost are those of all its requests; None where a price is unknown."""
+    """A subagent has ended. Usage and cost include all its requests; the cost is None if a price is unknown."""
 
     id: str
     call_id: str
@@ -357,14 +359,17 @@ class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):
 
 
 class Denial(Struct, frozen=True):
-    """A call that was denied without the person's no, or whose changes were discarded after a dry run."""
+    """A call that was denied, also by the person, or a dry run whose changes were discarded unasked ("dropped")."""
 
     call: ToolUse
     kind: Literal["denied", "dropped"] = "denied"
 
 
 class Done(AgentEvent, Generic[Output], frozen=True, tag="done"):
-    """The answer is complete, or waits for results of the `pending` calls. `claims` are checked, `output` is typed."""
+    """The turn has ended, but continues if the client's results of the `pending` calls arrive.
+
+    `claims` are those of the answer, checked; `output` is the answer as a value of the agent's output type.
+    """
 
     text: str
     turns: int
@@ -374,11 +379,11 @@ class Done(AgentEvent, Generic[Output], frozen=True, tag="done"):
     denials: tuple[Denial, ...] = ()
     claims: tuple[Claim, ...] = ()
     pending: tuple[ToolUse, ...] = ()
-    output: Output = None  # type: ignore[assignment]  # that of an agent without an output type
+    output: Output = None  # type: ignore[assignment]  # None for an agent without an output type
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
-    """The prompt could not be answered; the text so far is kept. If the answer `broke_off`, `GoOn` continues it."""
+    """The turn has failed; the text so far is kept. If the answer `broke_off`, `GoOn` continues it."""
 
     error: str
     is_retryable: bool

@@ -1,4 +1,4 @@
-"""Defines what the agent needs from the machine, which `infra` implements, and the hooks that others implement."""
+"""Defines the interfaces to the machine, which `infra` implements, and the hooks, which other code implements."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -11,16 +11,16 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import Body, Entry, FileChange, FilesChanged
 from agentcli.llm.messages import ToolResult, Usage
 
-NEWEST = ""  # as a parent's id: the newest entry
+NEWEST = ""  # as the id of a parent, it means the newest entry
 
 
 def subagents_owner(session_id: str) -> str:
-    """Return the `user_id` of a session's subagents, which are listed only for this id."""
+    """Return the `user_id` of the subagents of a session. They are listed only for this id."""
     return f"subagents of {session_id}"
 
 
 class SessionInfo(Struct, frozen=True):
-    """A session without its entries. Times are Unix times; `title` and `last_prompt` are prompts in one line."""
+    """A session without its entries. Times are Unix times; `title` and `last_prompt` are prompts on one line."""
 
     id: str
     cwd: str
@@ -34,7 +34,7 @@ class SessionInfo(Struct, frozen=True):
 
 
 class SearchHit(Struct, frozen=True):
-    """An entry that a search found, with its `kind`, the line around the words, and the session's `title`."""
+    """An entry that a search found. `excerpt` is the line with the words, `title` that of the session."""
 
     session_id: str
     entry_id: str
@@ -45,30 +45,30 @@ class SearchHit(Struct, frozen=True):
 
 
 class StoredEntries(Struct, frozen=True):
-    """Entries that are on disk, with their place in the session (`seq` of the first one)."""
+    """Entries that are on disk. `first_seq` is the number of the first one in its session, from 1."""
 
     entries: tuple[Entry, ...]
     first_seq: int
 
 
 class AppendedEntries(Struct, frozen=True):
-    """Entries that have their ids already; `committed` resolves once they are on disk, or raises `StorageError`."""
+    """Entries with their ids. `committed` ends once they are on disk, or raises `StorageError`."""
 
     entries: tuple[Entry, ...]
     committed: Awaitable[StoredEntries]
 
 
 class SessionLog(Protocol):
-    """The log of one open session; entries are stored in the order they are appended, each call in one transaction."""
+    """The log of one open session. Entries are stored in the order of the calls, those of a call in one transaction."""
 
     @property
     def session_id(self) -> str: ...
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
-        """Queue entries under new ids, without waiting. The first follows `parent_id`, each other the one before."""
+        """Queue entries with new ids, without waiting. The first one's parent is `parent_id`; they form a chain."""
 
     def is_wanted(self) -> bool:
-        """Return True once another program asks for the session, which must then be closed soon."""
+        """Return True once another program has asked for the session. It must then be closed soon."""
 
     async def close(self) -> None:
         """Wait until all entries are stored, and release the session."""
@@ -76,12 +76,9 @@ class SessionLog(Protocol):
 
 @runtime_checkable
 class SessionStore(Protocol):
-    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written.
+    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written."""
 
-    A lasting store outlives the program; the sessions of another one leave nothing on disk.
-    """
-
-    is_lasting: bool
+    is_lasting: bool  # the sessions outlive the program; if False, they leave nothing on disk
 
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
@@ -97,19 +94,19 @@ class SessionStore(Protocol):
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
-        """Create a session that begins with the entries of another one, which stays as it is.
+        """Create a session that begins with the entries of another session, which stays unchanged.
 
-        With `at`, the entries end with the one of that id, on any branch. A shortened id must be unique, and of equal
-        ids the newest counts.
+        With `at`, the last entry is the one with that id, on any branch. A shortened id must be unique; of several
+        entries with the same id, the newest is used.
         """
 
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
     ) -> tuple[SessionInfo, list[Entry]]:
-        """Load a session to read, without its first `after` entries; with `user_id`, only a session of that user."""
+        """Load a session for reading, without its first `after` entries; with `user_id`, only one of that user."""
 
     async def holder(self, session_id: str) -> str | None:
-        """Return the address of the program that has the session open ("" if it gave none); None if it is not open."""
+        """Return the address of the program that has the session open ("" without an address); None if it is closed."""
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
@@ -121,41 +118,41 @@ class SessionStore(Protocol):
     ) -> Sequence[SearchHit]:
         """Return the entries that contain a word beginning with each word of `text`, newest first.
 
-        It searches prompts, answers, calls, results, summaries and notes; of a fork only its own entries. Raises
-        `StorageError` for a text without a letter or digit.
+        It searches prompts, answers, calls, results, summaries and notes; in a fork, only entries since the fork.
+        Raises `StorageError` for a text without a letter or digit.
         """
 
     async def remove(self, session_id: str) -> None:
-        """Move a session and its subagents to the trash; its forks keep what they share. Refused while it is open."""
+        """Move a session and its subagents to the trash; forks keep the shared entries. Fails while it is open."""
 
     async def restore(self, session_id: str) -> str:
-        """Restore what `remove` took last and return its id. Refused if there is a session of that id again."""
+        """Restore the session that was removed last, and return its id. Fails if the id is in use again."""
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        """Replace these texts by `[redacted]` in every entry, its subagents' too, and note in how many places.
+        """Replace these texts by `[redacted]` in all entries, also of subagents; note and return the number of places.
 
-        Entries that the session shares with those it was forked from, or with its own forks, change for all of them;
-        everything in the trash changes, too. Refused while the session is open.
+        Entries that the session shares with other sessions, because one is a fork of the other, change in all of them.
+        Everything in the trash changes, too. Fails while the session is open.
         """
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
         """Return the entries of all sessions that record changes of files, oldest first, each with its session's id."""
 
     async def rename(self, session_id: str, name: str) -> None:
-        """Rename a session, also one that is open. Raises `StorageError` if there is none of that id."""
+        """Rename a session, even while it is open. Raises `StorageError` if there is no session with that id."""
 
     async def close(self) -> None: ...
 
 
 @runtime_checkable
 class ConversationStore(Protocol):
-    """Keeps whole conversations for a caller, by ids of theirs. Each method raises `StorageError`.
+    """Stores whole conversations for a program, by the program's ids. Each method raises `StorageError`.
 
-    The bytes are JSON in a form of agentcli's own; `readable_from` has the versions that can be read.
+    The bytes are JSON in agentcli's own format; `readable_from` has the versions that can be read.
     """
 
     async def load(self, conversation_id: str) -> bytes | None:
-        """Return the conversation as it was last saved; None if there is none."""
+        """Return the conversation as last saved; None if there is none."""
 
     async def save(self, conversation_id: str, data: bytes) -> None:
         """Replace the conversation as a whole."""
@@ -165,18 +162,18 @@ class ConversationStore(Protocol):
 
 
 LOCK_TIMEOUT_S = 30.0
-MAX_LOCKED = 500  # files; each lock is a file
+MAX_LOCKED = 500  # files, because each lock is a file
 
 
 class Locks(Protocol):
-    """Locks that keep calls which change one file apart, in this process and in others."""
+    """Locks that keep two calls from changing the same file at the same time, in this process and in others."""
 
     def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold all of the sorted keys while the body runs. Raises `ToolError` if one is not free in time."""
+        """Hold the locks of all keys, which are sorted, while the body runs. Raises `ToolError` after the timeout."""
 
 
 class Restriction(Struct, frozen=True):
-    """A rule that denies calls or asks about them; `quote` is the line of a project's file that it stands for."""
+    """A rule that denies calls or asks about them, made from the line `quote` of a project's instruction file."""
 
     verb: Literal["ask", "deny"]
     rule: str
@@ -187,15 +184,15 @@ RestoredHow = Literal["restored", "removed", "merged", "conflict", "kept"]
 
 
 class RestoredFile(Struct, frozen=True):
-    """A file (absolute path) whose changes are taken back; `kept` where nothing had to be done."""
+    """A file whose changes are taken back."""
 
-    path: str
-    how: RestoredHow
+    path: str  # absolute
+    how: RestoredHow  # "kept": nothing had to be done
     why: str = ""
 
 
 class Restoration(Protocol):
-    """A plan that takes changes of files back; `changes` are its own changes, in the form of the log."""
+    """A plan to take back changes of files. Its own changes are `changes`, in the form for the log."""
 
     @property
     def files(self) -> Sequence[RestoredFile]: ...
@@ -204,47 +201,47 @@ class Restoration(Protocol):
     def changes(self) -> tuple[FileChange, ...]: ...
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """Take the changes back, and return the outcome for each file. It cannot be interrupted. Raises `ToolError`."""
+        """Take back the changes, and return the outcome for each file. It cannot be interrupted. Raises `ToolError`."""
 
 
 class Checkpoints(Protocol):
-    """Records what the calls of one session do to files, and takes it back. Each method raises `ToolError`."""
+    """Records the changes that one session's calls make to files, and restores. Each method raises `ToolError`."""
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Any:
-        """Record the files that a call may change, with None all of the workspace; return the mark for `end`."""
+        """Record the files that a call may change (None: the whole workspace); return the mark for `end`."""
 
     def files_scanned(self) -> int:
         """Return the number of files that a running `begin` has looked at."""
 
     async def end(self, mark: Any) -> FilesChanged | None:
-        """Return what the call has changed; None if nothing."""
+        """Return the changes of the call; None if there are none."""
 
     async def forget(self, mark: Any | None) -> None:
-        """Forget a call whose changes are in the log; with None, those that `interrupted` returned."""
+        """Forget a call whose changes are in the log; None means the calls that `interrupted` returned."""
 
     async def under_way(self) -> Sequence[FilesChanged]:
-        """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
+        """Return the changes so far of calls that still run, such as background jobs; each change only once."""
 
     async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """Return the changes of killed calls. `reported` has the times when calls in the log were stored, by id."""
+        """Return the changes of killed calls. `reported` has the Unix times of the calls in the log, by id."""
 
     def content(self, id: str) -> bytes:
-        """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""
+        """Return a recorded file's content, by the id in its `FileState`. Blocks. Raises `OSError` if it is gone."""
 
     async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
-        """Return the way to take back changes, which are in the order they were made."""
+        """Return a plan to take back changes, which are given oldest first."""
 
     async def aclose(self) -> None: ...
 
 
 class GrantStore(Protocol):
-    """Permission rules a person wants for good in this project. Each method raises `StorageError`."""
+    """The permission rules that the person has granted for good in this project. Methods raise `StorageError`."""
 
     def list(self) -> Sequence[str]:
         """Return the grants, oldest first."""
 
     def restrictions(self) -> Sequence[Restriction]:
-        """Return rules that an earlier version made of lines of instruction files; they hold until they are removed."""
+        """Return the rules that an earlier version made from instruction files; they apply until they are removed."""
 
     def add(self, rule: str) -> None:
         """Add a grant; nothing changes if it is there already."""
@@ -264,7 +261,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class StreamState(Struct, frozen=True):
-    """The position of a stream. `last_id` is 0 while it has no event; `note` is its writer's."""
+    """The position of a stream. `last_id` is 0 while it has no event; `note` is a text that its writer stores."""
 
     status: StreamStatus
     last_id: int
@@ -274,8 +271,8 @@ class StreamState(Struct, frozen=True):
 class EventStore(Protocol):
     """Streams of events by id. Every method raises `StorageError` when the store cannot be read or written.
 
-    The ids of a stream's events are integers from 1 that only grow, also past events that were removed. An id is given
-    out, and an event read, only after it was stored.
+    The ids of a stream's events are integers from 1 that only grow, even after events were removed. Ids are returned,
+    and events can be read, only once the events are stored.
     """
 
     async def append(
@@ -288,20 +285,20 @@ class EventStore(Protocol):
         if_note: str | None = None,
         after: int = 0,
     ) -> int:
-        """Store events, all or none, and give the id of the last one, or the stream's last id for none.
+        """Store all events or none, and return the last id of the stream.
 
-        They are numbered in a row from the stream's last id on, or from `after` where that is greater. `status` and
-        `note`, unless None, are stored with them; a new stream is `running`. `if_note`, unless None, is what the
-        note must be before, "" for a new stream: if it is another one, nothing is stored and `StreamMoved` is raised.
+        Their ids follow the stream's last id, or `after` if it is greater. `status` and `note`, unless None, are stored
+        with them; a new stream is `running`. Unless `if_note` is None, it must equal the present note, which is "" for
+        a new stream: otherwise nothing is stored and `StreamMoved` is raised.
         """
 
     async def read(
         self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
     ) -> Sequence[StreamEvent]:
-        """Return the first `count` events after an id; where there is none, wait up to `wait_s` seconds for one."""
+        """Return the first `count` events after an id; if there are none, wait up to `wait_s` seconds for one."""
 
     async def has(self, stream_id: str, id: int) -> bool:
-        """Return True if the event is stored: a reader can then continue after it."""
+        """Return True if the event is stored, so that a reader can continue after it."""
 
     async def state(self, stream_id: str) -> StreamState | None:
         """Return the state of a stream; None if there is no such stream."""
@@ -310,7 +307,7 @@ class EventStore(Protocol):
         """Return the ids of streams that are `running`."""
 
     async def remove(self, stream_id: str) -> None:
-        """Remove the events for good, with status and note; ids of later events are greater than theirs were."""
+        """Remove the events with status and note for good. Later events have greater ids than the removed ones."""
 
     async def close(self) -> None: ...
 
@@ -324,7 +321,7 @@ Decision = Literal["", "allow", "ask", "deny"]
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """A call, for hooks. `id` is the model's, `caller` the agent that made the call, `mode` the permission mode."""
+    """A call, for hooks. `id` comes from the model, `caller` is the agent's id, `mode` the permission mode."""
 
     id: str
     tool: str
@@ -334,26 +331,27 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 
 class TurnHooks(Protocol):
-    """Called while a turn runs, in order, and waited for."""
+    """Called during a turn, one after the other. The turn waits for each call."""
 
     async def on_turn_end(self, turn: int, usage: Usage, model: str, provider: str) -> bool:
-        """Called after each reply, before its calls; False ends the turn. An error here ends it with an error event."""
+        """Called after each reply, before its calls; False ends the turn. An exception makes the turn fail."""
         return True
 
     async def on_message(self, entry: Entry) -> None:
-        """Called when a reply or a result is stored. An error here is logged."""
+        """Called when a reply or a result is stored. An exception is only logged."""
         return
 
     async def on_error(self, text: str, is_retryable: bool) -> None:
-        """Called when the provider or the resolver failed. An error here is ignored."""
+        """Called when a turn fails. An exception is ignored."""
         return
 
 
 class HookAnswer(Struct, frozen=True):
     """A hook's answer to a call that is about to run.
 
-    The decision "allow" permits a call that would ask, "ask" asks the person, "deny" denies it; no hook overrides deny
-    rules and catastrophic commands. `input` replaces the arguments, `context` follows the result, `stops` ends a turn.
+    "allow" permits a call that would ask, "ask" asks the person, "deny" denies it. No hook can allow calls that a deny
+    rule covers, or catastrophic commands. `input` replaces the arguments, the model reads `context` after the result,
+    and `stops` ends the turn.
     """
 
     decision: Decision = ""
@@ -364,7 +362,7 @@ class HookAnswer(Struct, frozen=True):
 
 
 class EventAnswer(HookAnswer, frozen=True):
-    """The answer of hooks to an event. `notices` are for the person, `problem` says what went wrong with a hook."""
+    """The answer of hooks to an event. `notices` are for the person; `problem` describes the failure of a hook."""
 
     notices: tuple[str, ...] = ()
     problem: str = ""
@@ -378,20 +376,17 @@ class EventHooks(Protocol):
     """Answers events of a session."""
 
     async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
-        """Return the answer to an event, such as `Stop`, which the fields describe. Never raises.
-
-        For an event about a call, `call` is one of the fields.
-        """
+        """Return the answer to an event, such as `Stop`. The fields describe it, such as `call`. Never raises."""
 
 
 class CallHooks(Protocol):
-    """Called around every call of a tool, in the order of their list, and waited for."""
+    """Called before and after every call of a tool, in the order of their list. The call waits for each."""
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
-        """Return an answer, or None. `input` has the changes of earlier hooks. Raises `ToolError` to deny the call."""
+        """Return an answer, or None. `input` includes changes by earlier hooks. Raise `ToolError` to deny the call."""
 
     async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
-        """Return text that the model reads after the result, or None. An error here ends the turn."""
+        """Return text that the model reads after the result, or None. An exception ends the turn."""
 
 
 class NoHooks(TurnHooks):

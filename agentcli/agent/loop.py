@@ -1,4 +1,4 @@
-"""The turn of a prompt: begins it, asks the model and runs its calls until it stops asking, and ends it."""
+"""Runs the turn of a prompt: requests replies and runs their calls until the model has answered or a step ends it."""
 
 import asyncio
 import hashlib
@@ -41,17 +41,17 @@ GO_ON = (
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
-    """Answer a prompt, however many requests and calls it takes, and return the turn's last event.
+    """Answer a prompt, in as many requests and calls as it takes; emit and return the turn's last event.
 
-    When cancelled, it keeps the text so far, answers every open call, and emits the last event itself: `Done`, or
-    `TurnFailed` if the interrupt has a reason.
+    When cancelled, it keeps the text so far, adds a result to every open call, and emits the last event before it
+    raises: `Done`, or `TurnFailed` if the interrupt has a reason.
     """
     try:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
         pending = turn.state.conversation.pending_calls
         turn_log.answer_open_calls(turn, INTERRUPTED, apart_from=pending.values())
-        # A message that waits to steer the turn starts the next one, which answers both.
+        # If a steering message waits, the next turn answers the prompt together with it.
         returns = turn.log.returns_prompt and not turn.state.conversation.queue.steering
         if (turn.log.is_retrying or returns) and turn.runtime.limits.asks:
             turn_log.return_messages(turn)
@@ -81,8 +81,8 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 
 
 async def _rounds(turn: Turn) -> DoneReason:
-    """Make requests and run their calls, until no step asks for another request or one ends the turn."""
-    if open_calls := turn.state.conversation.unstarted_calls:  # an earlier run of the program stored their reply
+    """Make requests and run their calls, until no step wants another request, or a step ends the turn."""
+    if open_calls := turn.state.conversation.unstarted_calls:  # an earlier run of the program did not start them
         await _run_calls(turn, open_calls)
         if turn.calls.is_stopped:
             return "declined"
@@ -118,13 +118,13 @@ async def _rounds(turn: Turn) -> DoneReason:
 
 
 async def _run_calls(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
-    from agentcli.agent.calls.run import run_calls  # it is loaded while the model writes its first call
+    from agentcli.agent.calls.run import run_calls  # a thread imports it while the model writes its first call
 
     return await run_calls(turn.calls, calls)
 
 
 async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> DoneReason | None:
-    """Return the reason to end the turn; None where another request is due. Raises the error if no step handles it."""
+    """Return the reason to end the turn, or None for another request. Raises the error if no step handles it."""
     for step in turn.steps:
         if outcome := await step.recover(turn, error):
             return None if outcome is True else outcome  # True asks for another request
@@ -132,9 +132,9 @@ async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> 
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    """Deliver what the steps have for the model; return True if they had something, or ask for another request."""
+    """Deliver the steps' messages for the model; return True if there were any, or a step wants another request."""
     if any([await step.deliver(turn, reply) for step in turn.steps]):  # a list, so that every step delivers
-        turn.answer.begin()  # without messages the model goes on with the answer that it has begun
+        turn.answer.begin()  # messages end the present answer; otherwise the next reply may continue it
         return True
     for step in turn.steps:
         if await step.after_reply(turn, reply, results):
@@ -145,7 +145,7 @@ async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]
 def begin_turn(
     state: AgentState, runtime: Runtime, prompts: Sequence[Sequence[Block]], emit: Emit, *, from_queue: bool = False
 ) -> Turn:
-    """Add prompts to the conversation, without waiting, and return their turn. `from_queue`: they leave the queue."""
+    """Add prompts to the conversation, without waiting, and return their turn. `from_queue`: they were in the queue."""
     turn = _new_turn(state, runtime, emit)
     turn_log.answer_open_calls(turn)
     for step in turn.steps:
@@ -160,11 +160,10 @@ def begin_turn(
 
 
 def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: bool = False) -> Turn | None:
-    """Return a turn that continues where the conversation was cut short; None where nothing was cut.
+    """Return a turn that continues where the conversation was cut short; None if it was not.
 
-    It continues at a question that waits for its answer, or in an answer that broke off; with `is_killed` also where
-    the model has not answered yet, unless it waits for results of the client. Calls that may have begun get a result
-    that says so.
+    It continues at an unanswered question, or in an answer that broke off; with `is_killed`, also if the model has not
+    answered yet, unless it waits for results of the client. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
     pending = conversation.pending_calls
@@ -186,7 +185,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    """Return a turn with its own budget, and with a new object of each step."""
+    """Return a turn with its own budget and new step objects."""
     state.remember_mode()
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
@@ -215,7 +214,10 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
 
 
 def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) -> bool:
-    """Return True if the model has not answered a prompt, a call or a result yet, or only a system reminder."""
+    """Return True if the newest message or result has no reply, or a call is open.
+
+    Without `counts_reminders`, a system reminder does not need a reply.
+    """
     bodies = (entry.body for entry in reversed(conversation.path))
     messages = (body for body in bodies if isinstance(body, User | Assistant | Result))
     newest = next((m for m in messages if counts_reminders or not getattr(m, "is_reminder", False)), None)
@@ -223,33 +225,33 @@ def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) 
 
 
 def half_answer(conversation: Conversation) -> str:
-    """Return the text of the answer that broke off at the end of the conversation; empty where none did."""
+    """Return the text of an answer that broke off at the end of the conversation; empty if there is none."""
     parts: list[str] = []
     for entry in reversed(conversation.path):
         match entry.body:
             case Assistant(content=content, stop_reason="interrupted"):
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
-                break  # only interrupted replies and notes are at the end
+                break  # a broken-off answer has only interrupted replies and notes
     return "".join(reversed(parts))
 
 
 def broke_off(turn: Turn, error: Exception) -> bool:
-    """Return True if an answer broke off in its text and can be continued."""
+    """Return True if the error broke off an answer within its text, so that it can be continued."""
     return turn.answer.is_half and isinstance(error, llm_errors.ProviderError) and error.is_retryable
 
 
 def has_distant_reset(error: Exception) -> bool:
-    """Return True for a usage limit that names its end, which is too far away for a usual retry."""
+    """Return True for a usage limit whose reset is known, but too far away for an ordinary retry."""
     return isinstance(error, llm_errors.RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
 
 
 async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
-    """Return the event of a failure. A prompt that the provider would reject again and again is taken back."""
+    """Return the event of a failure. Entries that the provider would reject again are taken back."""
     is_half = broke_off(turn, error)
     taken_back = ""
     is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)
-    # Not for subclasses, which have other causes, and not if text was shown: then the request was accepted.
+    # `type(...) is`: the subclasses have other causes. If text was shown, the request was accepted.
     if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
         taken_back = turn_log.take_back_refused(turn)
     elif turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
@@ -265,7 +267,7 @@ async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> Tu
         log.debug("on_error failed", exc_info=True)
     try:
         await turn_log.wait_until_stored(turn)
-    except StorageError as unstored:  # the person must know this first
+    except StorageError as unstored:  # more important to the person than the first error
         error = unstored
     sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), taken_back]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
@@ -287,7 +289,7 @@ def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: b
 
 
 def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
-    """Describe an error; a person at a terminal, and the one word of an overloaded server, get the provider's name."""
+    """Describe an error, with the provider's name for a person at a terminal, or if the server is overloaded."""
     provider = provider_display_name(turn.state.model.name.partition("/")[0])
     says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
     if isinstance(error, llm_errors.Overloaded) and says_only_that:
@@ -300,7 +302,7 @@ def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
 
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
-    """Return sentences that say what to do, where the provider's own words do not."""
+    """Return sentences on what the person can do next."""
     limits, steps = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
         steps.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
@@ -316,7 +318,7 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
     return steps
 
 
-# What to do next, where the provider's own words do not say it.
+# Sentences on what to do next, for errors whose text does not say it.
 _ADVICE: dict[type[Exception], str] = {
     llm_errors.AuthError: "Check the key with agentcli models check, or set one with agentcli login.",
     llm_errors.BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
@@ -327,7 +329,7 @@ _ADVICE: dict[type[Exception], str] = {
 
 
 def done(turn: Turn, reason: DoneReason) -> Done:
-    """Return the last event of a turn, with the answer; if there is none, with the texts that came before calls."""
+    """Return the last event of a turn, with the answer; without an answer, with the texts that came before calls."""
     text = turn.answer.text.strip() or "\n\n".join(part for part in turn.answer.earlier if part.strip())
     return Done(
         text,
@@ -340,7 +342,7 @@ def done(turn: Turn, reason: DoneReason) -> Done:
     )
 
 
-# Every claim contains one of these: the outcome of a check, a change of a file, or a name.
+# Words of which every claim contains at least one: about a check's outcome, a change of a file, or a name.
 _MAY_CLAIM = lazy_pattern(
     r"pass|fail|creat|wrote|written|generat|produc|sav|add|introduc|delet|remov|chang|modif|touch|edit|updat|fix|\bran\b|"
     r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`|\w\.\w|file",
@@ -355,25 +357,25 @@ async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
         return ()
     try:
         return await asyncio.to_thread(_check_claims, answer, list(turn.state.conversation.path), turn)
-    except Exception:  # the answer stays valid when its check fails; nothing of it is verified then
+    except Exception:  # the answer is still valid if its check fails, but none of its claims is verified
         log.exception("the claims of an answer could not be checked")
         return (Claim("Could not check the claims of this answer.", "unchecked", "unverified"),)
 
 
 def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
-    # These take 40 ms to import, and only an answer that may claim something needs them.
+    # Imported late, because it takes 40 ms and most answers need no check.
     from agentcli.conversation.evidence.claims import find_claims
     from agentcli.conversation.evidence.verdicts import Record, check_claims
 
     workspace = turn.runtime.calls.workspace
     cwd, content_id = str(workspace.real_cwd), partial(_content_id, workspace)
-    # Without checkpoints the log does not have the changes that commands make.
+    # Without checkpoints, the log lacks the changes made by commands.
     record = Record(path, cwd, content_id, is_complete=turn.runtime.calls.recording.checkpoints is not None)
     return tuple(check_claims(find_claims(answer), record))
 
 
 def _content_id(workspace: Workspace, stored: str) -> str | None:
-    """Return the id that snapshots give to a file's content; empty if the file is gone, None if that is unknown."""
+    """Return the id of a file's content in snapshots; empty if the file is gone, None if it cannot be read."""
     try:
         status = workspace.look(Path(real_path(stored)))
         if status.is_usable and not status.is_there:
@@ -384,5 +386,5 @@ def _content_id(workspace: Workspace, stored: str) -> str | None:
             content = file.read()
     except (ToolError, OSError):
         return None
-    # Snapshots name contents as git does.
+    # Snapshots use git's ids for blobs.
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

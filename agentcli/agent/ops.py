@@ -104,8 +104,7 @@ class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
 class SetMode(Struct, frozen=True, tag="set_permission_mode"):
     """Use another permission mode from the next call on.
 
-    `is_step` says that the person only passes through the mode on the way to another one: plan mode goes back to it
-    only if a turn has run in it.
+    With `is_step`, the person is cycling through the modes: plan mode returns to this one only if a turn runs in it.
     """
 
     mode: str

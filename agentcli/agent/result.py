@@ -1,4 +1,4 @@
-"""The `result` object: how a prompt ended, in the field's own shape."""
+"""Builds the `result` object, which reports the end of a prompt in the form that coding agents commonly print."""
 
 import os
 import re
@@ -34,37 +34,37 @@ _SUBTYPES = {
     "declined": "interrupted",
     "paused": "paused",
 }
-# The `subtype` and `terminal_reason` of the result where a demand is not met, by the demand's exit code.
+# By exit code: the `subtype` and the `terminal_reason` of a result that does not meet the demand.
 _UNMET = {
     MISFIT_EXIT: ("error_schema", "schema_not_met"),
     DENIED_EXIT: ("error_permission", "permission_denied"),
     UNPROVEN_EXIT: ("error_evidence", "evidence_missing"),
 }
-_REASONS = {"LoopError": "loop"}  # the reasons of failures that are not named by the error's class
+_REASONS = {"LoopError": "loop"}  # `terminal_reason` by error class; for others it is the name of the class
 _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 class Demands(msgspec.Struct, frozen=True):
-    """Demands on a run, each with the exit code if unmet: a schema (55), no denied call (56), verified claims (57)."""
+    """Requirements for the answer of a run; a run that does not meet one ends with its exit code."""
 
-    no_denials: bool = False
-    evidence: bool = False
-    schema: "AnswerSchema | None" = None
+    no_denials: bool = False  # 56: no call was denied
+    evidence: bool = False  # 57: all claims of the answer are verified
+    schema: "AnswerSchema | None" = None  # 55: the answer fits this schema
 
     def value(self, end: Done | TurnFailed) -> Any:
-        """Return the value of an answer; None without a schema, or where it does not fit."""
+        """Return the value of an answer; None without a schema, or if the answer does not fit it."""
         if self.schema is None or isinstance(end, TurnFailed) or self.schema.problem(end.text):
             return None
         return self.schema.value(end.text)
 
     def misfit(self, end: Done | TurnFailed) -> str:
-        """Return the reason why an answer does not fit the schema; empty where it does, or where there is no answer."""
+        """Return why an answer does not fit the schema; empty if it fits, or if there is no answer or schema."""
         if self.schema is None or isinstance(end, TurnFailed) or end.reason not in ("end_turn", "max_tokens"):
             return ""
         return self.schema.problem(end.text)
 
     def unmet(self, end: Done | TurnFailed) -> set[int]:
-        """Return the exit codes of the demands that an end does not meet; the lowest counts."""
+        """Return the exit codes of the demands that are not met. The program exits with the lowest of them."""
         is_unmet = {
             MISFIT_EXIT: bool(self.misfit(end)),
             DENIED_EXIT: self.no_denials and bool(end.denials),
@@ -77,28 +77,28 @@ NO_DEMANDS = Demands()
 
 
 class ResultBuilder:
-    """Watches a session's events and makes the result object of each prompt."""
+    """Watches a session's events and builds the result object of each prompt."""
 
     def __init__(self, session: "Session", started: float | None = None) -> None:
         self._session = session
-        self._started = time.monotonic() if started is None else started
-        self._requested: float | None = None  # when the running request was sent
-        self._api_s = 0.0  # seconds of requests
+        self._started = time.monotonic() if started is None else started  # of the prompt
+        self._requested: float | None = None  # the monotonic time at which the running request was sent
+        self._api_s = 0.0  # seconds of requests so far
         self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
 
     def note(self, event: Event) -> None:
-        """Measure from an event how long requests and their calls take; events of subagents do not count."""
+        """Measure the time of the main agent's requests from its events."""
         match event:
             case TurnStarted(turn, agent_id="main"):
                 self._requested = time.monotonic()
-                if turn == 1:  # until then, a stream may have waited for the prompt
+                if turn == 1:  # before the first request, an input stream may have waited for the prompt
                     self._started = self._requested
             case TurnEnded() | TurnFailed() | Done() if event.agent_id == "main" and self._requested is not None:
                 self._api_s += time.monotonic() - self._requested
                 self._requested = None
 
     def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
-        """Return the object of a prompt, as the JSON outputs print it."""
+        """Return the result object of a prompt, for the JSON output formats."""
         denials = [
             {"tool_name": one.call.name, "tool_use_id": one.call.id, "tool_input": one.call.input, "kind": one.kind}
             for one in end.denials
@@ -109,7 +109,7 @@ class ResultBuilder:
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
             if subtype == "success" and (unmet := demands.unmet(end)):
-                subtype, reason = _UNMET[min(unmet)]  # as the program's exit code, of which the lowest counts
+                subtype, reason = _UNMET[min(unmet)]  # like the program's exit code
         by_model = self._session.state.meter.by_model.items()
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,
@@ -124,7 +124,7 @@ class ResultBuilder:
         }
 
     def unfinished(self) -> dict[str, Any]:
-        """Return the object of a prompt that is abandoned: what was used since this builder began to watch."""
+        """Return the result object of an abandoned prompt, with the usage since this builder was created."""
         total, (usage_before, usd_before) = self._session.state.meter.total, self._before
         spent = None if total.whole_usd is None or usd_before is None else total.whole_usd - usd_before
         before, now = usage_object(usage_before), usage_object(total.usage)
@@ -141,7 +141,7 @@ def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
 
 
 def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:
-    """Return the object of a run that asked no model. Durations are milliseconds, costs USD (null where unknown)."""
+    """Return the object of a run without requests. Durations are in milliseconds, costs in USD (None if unknown)."""
     return {
         "type": "result",
         "subtype": subtype,
@@ -167,12 +167,12 @@ def usage_object(usage: Usage) -> dict[str, int]:
 
 
 def to_json_line(value: Any) -> bytes:
-    """Return a value as one line of UTF-8. Line separators inside strings do not split it: only \\n ends a line."""
+    """Return a value as one line of JSON in UTF-8. Strings may contain U+2028 as it is: only \\n ends a line."""
     return msgspec.json.encode(value) + b"\n"
 
 
 def _uuid4() -> str:
-    """Return a random UUID (RFC 9562 §5.4). A signal handler may need it, which must not import `uuid`."""
+    """Return a random UUID (RFC 9562 §5.4). A signal handler may call this, and must not import `uuid`."""
     digits = os.urandom(16).hex()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"  # version 4, variant 10
 
@@ -183,9 +183,12 @@ _MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 
 class AnswerSchema:
-    """A JSON Schema that an answer must fit, by default of 2020-12; else `convert` checks it. Raises `UsageError`."""
+    """A JSON Schema for answers, by default of 2020-12. With `convert`, that function checks them instead.
 
-    max_tries = 2  # how often the model is asked again
+    Raises `UsageError` for an invalid schema.
+    """
+
+    max_tries = 2  # times that the model is asked again
 
     def __init__(self, schema: dict[str, Any], convert: Convert | None = None, name: str = "--json-schema") -> None:
         import jsonschema  # 60 ms
@@ -198,7 +201,7 @@ class AnswerSchema:
             kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
             kind.check_schema(schema)
             self._validator = kind(schema)
-            list(self._validator.iter_errors(None))  # raises an error if a reference leads nowhere
+            list(self._validator.iter_errors(None))  # raises an error for a reference without a target
         except jsonschema.SchemaError as error:
             raise UsageError(f"{name} is not valid: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
         except self._unanswerable as error:
@@ -210,7 +213,7 @@ class AnswerSchema:
         return f"Your final answer must be one JSON value and nothing else. It must match this JSON Schema: {shown}"
 
     def value(self, text: str) -> Any:
-        """Return the value of a text, or of its only block of code. Raises `ValueError` if it does not fit."""
+        """Return the JSON value of a text, or of its only code block. Raises `ValueError` if it does not fit."""
         blocks = _FENCED.findall(text)
         try:
             value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())

@@ -1,4 +1,4 @@
-"""The records of the agent loop: a session's services, its use of the window, a turn, and the steps around requests."""
+"""The records of the agent loop: a session's services, its use of the window, a turn, and a turn's steps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
 Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
-ModelResolver = Callable[[AgentState], Awaitable[str | tuple[llm.Provider, ModelInfo]]]  # a caller's; may name a model
+# A library user's function that chooses the model, by name or with its provider.
+ModelResolver = Callable[[AgentState], Awaitable[str | tuple[llm.Provider, ModelInfo]]]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
-
-CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
+CountTexts = Callable[[Sequence[str], ModelInfo], int]  # returns the tokens of all texts together; may block
 
 SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
 _INSTRUCTIONS = lazy_pattern(r'<instructions path=".*?</instructions>', re.DOTALL)
@@ -45,11 +45,11 @@ _MEMORY = lazy_pattern(r"<system-reminder>Memory files of this project.*?</syste
 
 
 class ContextUse(msgspec.Struct, frozen=True):
-    """Tokens of the next `request`, by its provider's counts, and by source, as the model's encoder shares them out."""
+    """The tokens of the next request, based on the provider's counts."""
 
     model: str
     window: int
-    parts: dict[str, int]
+    parts: dict[str, int]  # by source, in the proportions that the model's encoder counts; they add up to `request`
     request: int
 
 
@@ -74,7 +74,7 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
 
 
 def _parts_of_note(text: str, other_source: str) -> Iterator[tuple[str, str]]:
-    """Yield the instructions, memory files and skills in a note by source, and what remains for `other_source`."""
+    """Yield the instructions, memory files and skills in a note by source, and the rest for `other_source`."""
     for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY), ("skills", _SKILL)):
         yield from ((source, found) for found in pattern.findall(text))
         text = pattern.sub("", text)
@@ -82,7 +82,7 @@ def _parts_of_note(text: str, other_source: str) -> Iterator[tuple[str, str]]:
 
 
 class ContextWatch(msgspec.Struct, dict=True):
-    """The context policy of sessions; `make` imports and makes the compactor when it is needed."""
+    """The context policy of sessions; `make` imports and creates the compactor when it is first needed."""
 
     settings: CompactionSettings
     make: Callable[[], Compactor]
@@ -101,15 +101,16 @@ class ContextWatch(msgspec.Struct, dict=True):
         return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
 
     async def aclose(self) -> None:
-        if "compactor" in self.__dict__:  # it was made
+        if "compactor" in self.__dict__:  # it was needed, so it exists
             await self.compactor.summaries.aclose()
 
 
 class Guardrails(NoHooks):
-    """Hooks, to inherit from, that check prompts and answers. A check returns why it rejects a text, or an empty text.
+    """Hooks, to inherit from, that check prompts and answers. A check returns why it rejects a text, else "".
 
-    A rejected prompt is removed, and its turn fails. A rejected answer is asked for again with the reason, up to
-    `max_retries` times; then the turn fails. Steering messages, subagents and answers that were cut are not checked.
+    A rejected prompt is removed, and its turn fails. After a rejected answer, the model gets the reason and writes
+    another one, up to `max_retries` times; then the turn fails. Steering messages, subagents and cut answers are not
+    checked.
     """
 
     max_retries = 1
@@ -122,18 +123,18 @@ class Guardrails(NoHooks):
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a turn. With `asks` the person may let it go on beyond the requests and the budgets."""
+    """The limits of a turn. With `asks`, the person may let it exceed its requests and budgets."""
 
     max_turns: int = 25  # requests
     max_tokens: int | None = None  # of a reply; None: the model's limit, up to 32,000
     asks: bool = False
     budgets: Amounts = {}
-    waits_for_reset: bool = False  # for the end of a usage limit
-    max_breaks: int = 0  # how many answers that broke off are continued without a question
+    waits_for_reset: bool = False  # at a usage limit, the turn waits until it resets
+    max_breaks: int = 0  # the number of broken-off answers that are continued without a question
 
 
 class ContextPolicy(Protocol):
-    """Decides before each request if the conversation must shrink."""
+    """Decides before each request if the conversation must be compacted."""
 
     async def __call__(
         self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
@@ -151,7 +152,7 @@ async def call_resolver(
     provider_of: Callable[[str], tuple[llm.Provider, ModelInfo]],
     fallback: str,
 ) -> tuple[llm.Provider, ModelInfo]:
-    """Return a caller's choice of a model. Raises `ProviderError` if it fails and the fallback has not taken over."""
+    """Return the resolver's choice. If it fails, return the fallback if that is in use, else raise `ProviderError`."""
     try:
         chosen = await resolve(state)
     except AgentcliError:
@@ -169,19 +170,19 @@ class ModelAccess(msgspec.Struct, kw_only=True):
     resolve: Resolve  # chooses the provider before each request
     prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]  # the fixed beginning of requests to a model
     info: Callable[[str], ModelInfo] = lambda name: bundled_models().find(*name.split("/", 1))
-    fallback: str = ""  # answers where the model that was chosen fails
+    fallback: str = ""  # the model that answers if the chosen one fails
     retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
     effort: llm.Effort | None = None
-    # Returns the model of a name, or the small one, for short questions beside the conversation.
+    # Returns the model of a name, or by default a small one, for short questions outside the conversation.
     small: Callable[[AgentState, str], Awaitable[tuple[llm.Provider, ModelInfo]]] | None = None
 
 
 class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
-    """Keeps the conversation within the model's window. A notice warns the person from the share `warn_at` on."""
+    """Keeps the conversation within the model's window. When it is filled to the share `warn_at`, there is a notice."""
 
     policy: ContextPolicy | None = None  # may compact before a request
-    watch: ContextWatch | None = None  # compacts when a request was too long, or the person asks
+    watch: ContextWatch | None = None  # compacts after a request that was too long, or at the person's request
     transform: ContextTransform = unchanged  # may change the messages of one request
     warn_at: float = 0.8
     count_texts: CountTexts = lambda texts, info: sum(estimate_text(text, info) for text in texts)
@@ -189,7 +190,7 @@ class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runtime(msgspec.Struct, kw_only=True):
-    """The services of a session. `steps` makes the steps of each turn, in order; `collect` gets each new entry."""
+    """The services of a session. `steps` are factories of a turn's steps; `collect` is called for each new entry."""
 
     models: ModelAccess
     calls: SessionCalls
@@ -201,7 +202,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     async def context_use(self, state: AgentState) -> ContextUse:
-        """Count the tokens that the next request would hold, and share them out by source."""
+        """Count the tokens of the next request, and distribute them over their sources."""
         target = RequestTarget(*await self.models.resolve(state))
         info, prefix, count = target.info, self.prefix(target.info), self.context.count_texts
         texts: dict[str, list[str]] = {source: [] for source in SOURCES}
@@ -215,8 +216,8 @@ class Runtime(msgspec.Struct, kw_only=True):
         counted = await asyncio.to_thread(lambda: {source: count(texts[source], info) for source in SOURCES})
         if media:
             counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
-        # The provider's count of the request is shared out in proportion. A part is the difference of two rounded sums,
-        # so that the parts add up to that count.
+        # The provider's count is distributed in proportion. Each part is the difference of two rounded sums, so that
+        # the parts add up to exactly that count.
         request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
         sums = list(accumulate(counted.values()))
         ends = [round(request * tokens / max(1, sums[-1])) for tokens in sums]
@@ -224,43 +225,43 @@ class Runtime(msgspec.Struct, kw_only=True):
         return ContextUse(target.name, info.window, parts, request)
 
     def prefix(self, info: ModelInfo) -> llm.Prefix:
-        """Return the prefix of requests to a model: the same bytes while the tools are the same."""
+        """Return the prefix of requests to a model. As long as the tools are the same, so are its bytes."""
         return self.models.prefix_for(info, self.calls.tools)
 
 
 class TurnLog(msgspec.Struct, kw_only=True):
-    """The entries of a turn: the prompt's ids, all ids, and the tasks that store entries, oldest first."""
+    """The entries of a turn, and the state of its requests."""
 
-    pending: list[asyncio.Task[None]] = msgspec.field(default_factory=list)
-    prompt_ids: list[str] = msgspec.field(default_factory=list)
-    entry_ids: list[str] = msgspec.field(default_factory=list)
-    accepted: int = 0  # how many of `entry_ids`, from the first, were in a request that the provider answered
-    has_shrunk: bool = False  # the conversation was compacted because a request was too long
-    is_retrying: bool = False  # the newest request failed before, and has no reply yet
-    returns_prompt: bool = False  # the person stops the turn, and gets messages back that nothing was shown for
+    pending: list[asyncio.Task[None]] = msgspec.field(default_factory=list)  # they store entries; oldest first
+    prompt_ids: list[str] = msgspec.field(default_factory=list)  # of the entries that are the turn's prompt
+    entry_ids: list[str] = msgspec.field(default_factory=list)  # of all entries, oldest first
+    accepted: int = 0  # the number of `entry_ids`, from the first on, that a request had which the provider answered
+    has_shrunk: bool = False  # a compaction followed a request that was too long; there is only one per turn
+    is_retrying: bool = False  # the newest request has failed at least once and has no reply yet
+    returns_prompt: bool = False  # the person stopped the turn and wants unanswered messages back in the input
 
 
 class Spending(msgspec.Struct, kw_only=True):
-    """The usage and cost of a turn, in USD; None where a price is unknown."""
+    """The budgets of a turn, and its usage and cost so far."""
 
     budgets: Budgets
     usage: Usage = Usage()
-    cost_usd: float | None = 0.0
+    cost_usd: float | None = 0.0  # None once a price is unknown
 
 
 class AnswerText(msgspec.Struct, kw_only=True):
     """The texts that the model has written in a turn."""
 
     parts: list[str] = msgspec.field(default_factory=list)  # of the answer so far
-    earlier: list[str] = msgspec.field(default_factory=list)  # before calls
-    is_half: bool = False  # a reply broke off in its text
+    earlier: list[str] = msgspec.field(default_factory=list)  # texts that came before calls
+    is_half: bool = False  # the newest reply broke off within its text
 
     @property
     def text(self) -> str:
         return "".join(self.parts)
 
     def begin(self) -> None:
-        """Begin a new answer: the texts so far came before it."""
+        """Begin a new answer; the texts so far become earlier ones."""
         self.earlier += self.parts
         self.parts.clear()
 
@@ -283,20 +284,20 @@ class Turn(msgspec.Struct, kw_only=True):
 
 
 class EarlyEnd(msgspec.Struct, frozen=True):
-    """The end of a turn whose newest reply has calls; the result of each of them is `why`."""
+    """The end of a turn before the calls of its newest reply; each of them gets `why` as its result."""
 
     reason: DoneReason
     why: str
 
 
 class TurnStep:
-    """Something that a session does around the requests of a turn. Each turn has a new object of each step."""
+    """A part of a session's behaviour around the requests of a turn. Each turn has a new object of each step."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:
         """Called when the turn begins, before its prompt is in the conversation."""
 
     async def begin(self, turn: Turn) -> None:
-        """Called before the first request. Raises `UserError`, which ends the turn."""
+        """Called before the first request. May raise `UserError` to end the turn."""
 
     async def before_request(self, turn: Turn) -> DoneReason | None:
         """Called before each request; a reason ends the turn."""
@@ -306,21 +307,21 @@ class TurnStep:
         return request
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
-        """Called after a request that failed: True asks for another one, a reason ends the turn."""
+        """Called after a failed request: True asks for another request, a reason ends the turn."""
         return False
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
-        """Called after a reply, before its calls. With an `EarlyEnd` the turn ends and no call is run."""
+        """Called after a reply, before its calls. An `EarlyEnd` ends the turn without running them."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
         """Called after the calls of a reply; a reason ends the turn."""
 
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
-        """Add messages that the model reads next, and return True if there were some. Every step is called."""
+        """Add messages for the model, and return True if there were any. Every step is called."""
         return False
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Return True if another request is due; then no later step is called."""
+        """Return True if another request is due. In that case, no later step is called."""
         return False
 
     def end(self, turn: Turn) -> None:

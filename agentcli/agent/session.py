@@ -1,4 +1,4 @@
-"""Runs one conversation for its front ends: operations go in, events come out."""
+"""Runs one conversation for its front ends, which send operations and receive events."""
 
 import asyncio
 import logging
@@ -28,13 +28,13 @@ from agentcli.tools.tool import ToolOutput, ToolRegistry
 log = logging.getLogger(__name__)
 
 TAKEOVER_POLL_S = 0.5
-SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
+SETTLE_S = 0.4  # after a mode switch, before questions are settled: the person may be cycling through the modes
 
 
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    Each turn ends in `Done` or `TurnFailed`. Unless it `can_ask`, calls that would ask are denied.
+    Each turn ends in `Done` or `TurnFailed`. Unless the session `can_ask`, calls that need approval are denied.
     """
 
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
@@ -45,10 +45,10 @@ class Session:
         self.turns_begun, self.last_event_at = 0, self.loop.time()
         self._turn: asyncio.Task[None] | None = None
         self._newest_turn: Turn | None = None
-        self._model_afterwards = ""  # after a turn that another model answers; else ""
-        self.next_tools: ToolRegistry | None = None  # from the next turn on
-        self._commands: set[asyncio.Task[None]] = set()
-        self._storing: set[asyncio.Task[None]] = set()
+        self._model_afterwards = ""  # the model to return to after a turn with another one; "" if there is none
+        self.next_tools: ToolRegistry | None = None  # with tools of the client, used from the next turn on
+        self._commands: set[asyncio.Task[None]] = set()  # they run the person's own commands
+        self._storing: set[asyncio.Task[None]] = set()  # they store entries outside of turns
         self._is_closing = False
         self._questions = Questions(self.publish)
         self._watching = asyncio.create_task(self._watch_for_takeover())
@@ -78,12 +78,12 @@ class Session:
 
     @property
     def waiting_for_client(self) -> Collection[str]:
-        """The ids of calls that wait for a `ClientResult`, also of a turn that was paused, and have got none yet."""
+        """The ids of calls that still wait for a `ClientResult`, including those of a paused turn."""
         client = self.runtime.calls.delegates.client
         return {*client.waiting, *(self.state.conversation.pending_calls.keys() - client.answered)}
 
     def check_rule(self, text: str) -> None:
-        """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
+        """Raise `UsageError` if the rule of an `Approve` matches no call of any tool."""
         for rule in parse_rules(text):
             if warning := check_rule(rule, self.runtime.calls.tools):
                 raise UsageError(warning)
@@ -93,7 +93,7 @@ class Session:
         return {id: question.request for id, question in self._questions.open.items()}
 
     def submit(self, op: ops.Op) -> None:
-        """Ask for something, from any thread; what comes of it arrives as events."""
+        """Submit an operation, from any thread. Its effects arrive as events."""
         if not isinstance(op, ops.Op):
             raise TypeError(f'Expected an operation, such as Prompt("…"), not {type(op).__name__}.')
         try:
@@ -124,10 +124,10 @@ class Session:
             case ops.Interrupt(reason, returns_prompt):
                 if returns_prompt and self._newest_turn is not None:
                     self._newest_turn.log.returns_prompt = True
-                if state.awaits_reset:  # the next start would continue what the person has ended
+                if state.awaits_reset:  # otherwise the next start would continue the turn that the person ended
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
-                    # Not at once: a task that is cancelled before it begins never reports its end.
+                    # Not immediately: a task that is cancelled before it begins never publishes the turn's end.
                     self.loop.call_soon(task.cancel, reason or None)
             case ops.Pause():
                 delegates.client.pause(state.conversation.pending_calls)
@@ -165,7 +165,7 @@ class Session:
                     self._await_stored(asyncio.create_task(continue_with(self, op)))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
-        """Begin a turn with a message, or let it wait in the queue while one runs."""
+        """Begin a turn with a message, or queue it if a turn is running."""
         if (web := self.runtime.calls.workspace.resources.web) is not None:
             web.note_typed(typed_text(op.blocks))
         queue = self.state.conversation.queue
@@ -191,7 +191,7 @@ class Session:
             self.next_tools = with_client_tools(self.next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
-        """Switch the permission mode. A note tells the model of plan mode, because the system text never changes."""
+        """Switch the permission mode, with a note for the model when plan mode begins or ends."""
         state, agents = self.state, self.runtime.calls.delegates.agents
         before, state.mode = state.mode, parse_mode(mode)
         if not is_step:
@@ -226,7 +226,7 @@ class Session:
         task.add_done_callback(end)
 
     async def _run_own_command(self, op: ops.RunCommand | ops.CommandRan) -> None:
-        """Run a command of the person's, unless the front end has, and store it with its output."""
+        """Run the person's own command, unless the front end has run it, and store it with its output."""
         calls = self.runtime.calls
         if isinstance(op, ops.RunCommand):
             from agentcli.agent.calls.run import run_own_command
@@ -237,12 +237,12 @@ class Session:
         text = f"<bash-input>{op.command}</bash-input>\n<bash-output>{output}</bash-output>"
         note = User((Text(text),), is_reminder=True)
         if op.to_model and self.is_busy:
-            self.state.notes.append(note)  # no entry may come between a call and its result
+            self.state.notes.append(note)  # an entry now could separate a call from its result
         else:
             self.append(note if op.to_model else ContextNote(text))
 
     def rewind(self, entry_id: str) -> str:
-        """Take back a prompt and all after it, and return its text. What it cost stays. Raises `UserError`."""
+        """Take back a prompt and all later entries, and return its text. Costs stay recorded. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running. Interrupt it first, then rewind.")
         text, event = rewind_to(self.state.conversation, entry_id)
@@ -274,25 +274,25 @@ class Session:
         return one_by_one(self._subscribers.batches(has_deltas=has_deltas))
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
-        """Return a generator like that of `subscribe`, which yields all events that have arrived together."""
+        """Return a generator like that of `subscribe`, which yields lists of all events that have arrived."""
         return self._subscribers.batches()
 
     async def stored(self) -> int:
         """Return the number of entries once everything submitted so far is on disk. Raises `StorageError`."""
-        # Commits come in order, so one without entries comes after all that was appended before.
+        # Commits keep their order, so an empty one ends after all earlier appends.
         return (await self.runtime.log.append().committed).first_seq - 1
 
     def publish(self, event: Event) -> None:
         """Send an event to the subscribers, with the name of this session's agent."""
         agent_id = self.runtime.calls.agent_id
-        if event.agent_id == "main" != agent_id:  # events of further subagents have their names already
+        if event.agent_id == "main" != agent_id:  # events of a subagent's own subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
         self.last_event_at = self.loop.time()
         self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
-        """Start a turn; its prompt is queued to be stored when this returns."""
+        """Start a turn. When this returns, its prompt is in the queue of entries to store."""
         if model:
             self._model_afterwards, self.state.model.name = self.state.model.name, model
         self._start(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
@@ -306,36 +306,36 @@ class Session:
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
-        """Run a turn, and start the next one if messages wait. No other place catches every error."""
+        """Run a turn, and start the next one if messages wait. Only this function catches all exceptions."""
         is_answered = False
         try:
             end = await run_turn(turn)
             is_answered = isinstance(end, Done) and end.reason not in ("declined", "paused")
         except asyncio.CancelledError:
-            pass  # the last event of `run_turn` was Done(interrupted)
-        except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
+            pass  # `run_turn` has emitted the last event
+        except Exception as bug:  # front ends wait for the last event of a turn, even after a bug
             text = f"Internal error: {bug!r}. The log has details."
             if is_out_of_memory(bug):
                 text = OUT_OF_MEMORY
             else:  # writing the log would take more memory
                 log.exception("the turn failed", extra={"session_id": self.id})
             self.publish(TurnFailed(f"{text} The conversation is saved.", False))
-        self.state.remember_mode()  # it may have been switched meanwhile
-        if self.state.notes:  # notes that came too late for the last request must not be lost
+        self.state.remember_mode()  # the mode may have been switched meanwhile
+        if self.state.notes:  # notes that came after the last request must not be lost
             self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:
             self.state.model.name, self._model_afterwards = self._model_afterwards, ""
-        queue, self._turn = self.state.conversation.queue, None  # the next one may begin
+        queue, self._turn = self.state.conversation.queue, None  # without `_turn`, the next one may begin
         if self._is_closing:
             return
         if late := queue.take_steering():  # messages that were meant for this turn
             self._begin(late, from_queue=True)
-        elif is_answered and not self.deliver_reports() and queue.follow_ups:  # without an answer they wait
+        elif is_answered and not self.deliver_reports() and queue.follow_ups:  # after a failed turn, they stay queued
             self._begin([queue.follow_ups.popleft()], from_queue=True)
 
     def deliver_reports(self) -> bool:
-        """Start a turn with reports of subagents in the background, if there are some; a turn that runs takes them."""
+        """Start a turn with reports of background subagents, if there are any. A running turn takes them itself."""
         agents = self.runtime.calls.delegates.agents
         if agents is None or self.is_busy or self.state.conversation.pending_calls:
             return False
@@ -355,7 +355,7 @@ class Session:
             self._set_mode(mode)
 
     async def _watch_for_takeover(self) -> None:
-        """Stop, and have the front end leave, once another program asks for the session."""
+        """Interrupt the turn, and let the front end close, once another program asks for the session."""
         while not self.runtime.log.is_wanted():
             await asyncio.sleep(TAKEOVER_POLL_S)
         self.submit(ops.Interrupt())
@@ -372,11 +372,11 @@ class Session:
             await asyncio.wait(running)
 
     async def close(self) -> None:
-        """End what runs, wait until all is stored, and release everything. Queued messages stay in the log."""
+        """End the turn and commands, wait until all is stored, and release everything. Queued messages stay queued."""
         calls = self.runtime.calls
         self._is_closing = True
         self._watching.cancel()
-        if calls.made_by is None:  # a subagent's session is a part of its parent's
+        if calls.made_by is None:  # a subagent's session is part of its parent's session
             await fire(calls, "SessionEnd", reason="other")
         self._handle(ops.Pause())
         for task in filter(None, (self._turn, *self._commands)):

@@ -173,7 +173,7 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
 
 
 async def _refuse_background(wish: asyncio.Event | None, emit: Emit) -> None:
-    """When the person wants a subagent's dry run in the background, show why it stays in the foreground."""
+    """Show why a subagent's dry run stays in the foreground, once the person wants it in the background."""
     if wish is not None:
         await wish.wait()
         emit(Notice("A subagent's dry run cannot go to the background: it ends with the subagent. Esc interrupts it."))

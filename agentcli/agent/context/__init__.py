@@ -1,4 +1,4 @@
-"""Keeps a conversation inside the model's window: when to compact it, and with what.
+"""Keeps a conversation inside the model's window: decides when to compact it, and has summaries written.
 
-What is cut and carried over is planned in `conversation/compaction`; the only requests made here are for summaries.
+`conversation/compaction` plans which parts are cut and which are carried over.
 """

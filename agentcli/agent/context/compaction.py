@@ -1,6 +1,6 @@
-"""Compacts a session's conversation: before a request that would fill the window, after one that did, when asked.
+"""Compacts a session's conversation: before a request that would fill the window, after an overflow, or on demand.
 
-A model may write summaries of older turns, ahead of time where it can. They are kept by the hash of their turn.
+A model may write summaries of older turns, ahead of time if possible. They are cached by the hash of the turn.
 """
 
 import asyncio
@@ -34,46 +34,46 @@ from agentcli.tools.observation import call_title, cut_middle
 
 log = logging.getLogger(__name__)
 
-FORCED_AT = 0.95  # share of the window from which on a compaction does not wait
-MAX_AT_ONCE = 4  # requests for summaries
+FORCED_AT = 0.95  # share of the window at which a compaction is made even soon after the last one
+MAX_AT_ONCE = 4  # concurrent requests for summaries
 FIRST_PAUSE_S = 30.0  # after a failure; doubled with each further one, up to an hour
-MAX_RESULT_CHARS = 2_000  # of a result that the writer reads
-THINKING_TOKENS = 2_000  # of a reply that are no summary
-MAX_SHARE_READ = 0.5  # of the writer's window that a turn may fill
+MAX_RESULT_CHARS = 2_000  # of each result in the text for the writer
+THINKING_TOKENS = 2_000  # allowed for thinking, in addition to the summary
+MAX_SHARE_READ = 0.5  # of the writer's window that the text of a turn may fill
 _AN_HOUR = 3_600.0
-_RUNNING: set[asyncio.Task[None]] = set()  # a task that nobody refers to may be collected
-_BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
+_RUNNING: set[asyncio.Task[None]] = set()  # references, because asyncio itself does not keep tasks alive
+_BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that none is written twice
 
-Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
-Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
-# Returns the model that writes summaries; with True that may be a small one of the provider.
+Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes at a session's start again
+Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, usage, cost in USD
+# Returns the model that writes summaries; with True, it may be a small one of the same provider.
 Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """The basis of a compaction: the conversation, and the model that continues it."""
+    """The input of a compaction: the conversation, and the model that continues it."""
 
     conversation: Conversation
     model: ModelInfo
     prefix: Prefix
     used: int  # the tokens of the next request without a compaction
     trigger: CompactionTrigger = "auto"
-    focus: str = ""  # what the person wants summaries to stress
+    focus: str = ""  # the person's words on what summaries must stress
 
 
 class Compactor(Struct, kw_only=True):
-    """Plans compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
+    """Makes compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
 
     settings: CompactionSettings
     opening: Opening
     seen_hash: SeenHash
     summaries: "Summaries"
-    _reported: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)  # problems that notices were shown for, without their numbers
 
     async def when_due(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, emit: Emit
     ) -> Compaction | None:
-        """Return the compaction that a request needs; None where there is room, or the last one was too recent."""
+        """Return the compaction that a request needs; None if there is room, or the last compaction is too recent."""
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used)
         if used < self.settings.at * model.window:
             self.write_ahead(basis, emit)
@@ -87,7 +87,7 @@ class Compactor(Struct, kw_only=True):
             self._notify_once(f"Could not summarize ({problem}). Older turns are shortened by rules.", emit)
         if isinstance(compaction, Compaction):
             if not problem:
-                self._reported.clear()  # a later problem is a new one
+                self._reported.clear()  # a problem after a success is shown again
             if any(entry.is_prompt and entry.id in compaction.stubs for entry in conversation.path):
                 emit(Notice("Your message is too long. The model gets only its beginning, without images."))
             return compaction
@@ -95,14 +95,14 @@ class Compactor(Struct, kw_only=True):
         return None
 
     def _notify_once(self, text: str, emit: Emit) -> None:
-        """Emit a notice, unless one that differs only in its numbers was emitted before."""
+        """Emit a notice, unless the same text was emitted before, perhaps with other numbers."""
         key = re.sub(r"[\d,.]+", "", text)
         if key not in self._reported:
             self._reported.add(key)
             emit(Notice(text))
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
-        """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
+        """Compact after the provider rejected a request as too long: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = structs.replace(model, window=min(model.window, max(used, 1)))
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
@@ -111,7 +111,7 @@ class Compactor(Struct, kw_only=True):
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
-        """Compact because the person asks for it. A dry run asks no model; its cost is what one would take at most."""
+        """Compact at the person's request. A dry run asks no model, and its cost is the maximum that one would cost."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="manual", focus=focus)
         compaction = await self.compact(basis, may_ask=not is_dry)
@@ -121,7 +121,7 @@ class Compactor(Struct, kw_only=True):
         return compaction
 
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
-        """Return a compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
+        """Return a compaction, or why there is none. Unless it `may_ask` a model, only existing summaries are used."""
         turns = turn_steps(basis.conversation)
         compaction = self._plan(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
         if isinstance(compaction, str) or not may_ask:
@@ -129,9 +129,9 @@ class Compactor(Struct, kw_only=True):
         return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
     def _plan(self, basis: Basis, turns: Sequence[TurnSteps], summaries: dict[int, str]) -> Compaction | str:
-        """Plan a compaction with these summaries, which are by the turns' numbers."""
+        """Plan a compaction with these summaries, whose keys are the turns' numbers."""
         prefix = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
-        # `used` is based on the provider's counts, so it says by how much our estimates err.
+        # `used` is based on the provider's counts, so its ratio to our estimate corrects further estimates.
         scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))
         budget = Budget(
             window=basis.model.window,
@@ -153,7 +153,7 @@ class Compactor(Struct, kw_only=True):
         ).plan()
 
     async def _summaries(self, basis: Basis, turns: Sequence[TurnSteps], *, may_ask: bool) -> dict[int, str]:
-        """Return the summaries of turns that do not stay whole, by the turns' numbers; first write some if due."""
+        """Return the summaries of older turns, by the turns' numbers. The strategy `summarize` writes them first."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
             return {}
@@ -166,14 +166,14 @@ class Compactor(Struct, kw_only=True):
         return self.summaries.ready(older, basis.focus)
 
     def write_ahead(self, basis: Basis, emit: Emit) -> None:
-        """Begin to write summaries before they are due, where cutting results will not be enough."""
+        """Begin to write summaries before they are due, if shortening results will not be enough."""
         turns = turn_steps(basis.conversation)
         older = turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
             return
-        if self.settings.strategy != "summarize":  # then summaries are only one of the means
+        if self.settings.strategy != "summarize":  # the strategy uses summaries only if nothing cheaper is enough
             if len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)):
-                return  # most are written
+                return  # most are written; the rest is left for a larger batch
             by_rules = self._plan(basis, turns, {})
             if isinstance(by_rules, Compaction) and by_rules.strategy == "truncate":
                 return
@@ -187,14 +187,14 @@ class Compactor(Struct, kw_only=True):
 
 
 def _has_cooled_down(conversation: Conversation, replies: int) -> bool:
-    """Return True if the model has sent `replies` replies since the newest compaction, or if there was none."""
+    """Return True if there were at least `replies` replies since the newest compaction, or no compaction yet."""
     bodies = [entry.body for entry in conversation.path]
     newest = max((n for n, body in enumerate(bodies) if isinstance(body, Compaction)), default=None)
     return newest is None or sum(isinstance(body, Assistant) for body in bodies[newest:]) >= replies
 
 
 class TextCache(Protocol):
-    """Texts by key, some of which may be gone."""
+    """Texts by key. A cache may drop them at any time."""
 
     def get(self, key: str, /) -> str | None: ...
 
@@ -202,7 +202,7 @@ class TextCache(Protocol):
 
 
 class Summaries(Struct, kw_only=True, dict=True):
-    """Has a model summarize turns, in one request for each, and caches the texts by the hash of the turn."""
+    """Has a model summarize turns, in one request for each, and caches the summaries by the hash of the turn."""
 
     settings: CompactionSettings
     writer: Writer
@@ -210,14 +210,14 @@ class Summaries(Struct, kw_only=True, dict=True):
     cache: TextCache
     budgets: Budgets = field(default_factory=Budgets)
     model: str = ""
-    problem: str = ""  # why the newest summary could not be written; a pause follows, longer each time
+    problem: str = ""  # why the newest summary could not be written; empty after a success
 
     def __post_init__(self) -> None:
-        self._running: asyncio.Task[None] | None = None
-        self._spent: list[tuple[float, float]] = []  # the time and the USD of each request
+        self._running: asyncio.Task[None] | None = None  # writes summaries in the background
+        self._spent: list[tuple[float, float]] = []  # the time (monotonic) and cost (USD) of each request
         self._unreported = 0.0  # USD since the last compaction
-        self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
-        self._may_be_small = True  # until the provider refuses its small model
+        self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0  # the next pause, and the end of the present one
+        self._may_be_small = True  # False once the provider has rejected its small model
 
     def ready(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
@@ -234,11 +234,11 @@ class Summaries(Struct, kw_only=True, dict=True):
     async def _write_quietly(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         try:
             await self.write(turns, emit=emit)
-        except Exception:  # nobody waits for it, and a digest by rules takes its place
+        except Exception:  # nobody waits for this task, and a digest by rules replaces the summary
             log.exception("a summary could not be written")
 
     async def write(self, turns: Sequence[TurnSteps], focus: str = "", *, emit: Emit | None = None) -> None:
-        """Write the missing summaries of these turns; with `emit`, in the background, within the hourly budget."""
+        """Write the missing summaries of these turns; with `emit`, ahead of time and within the hourly budget."""
         missing = self.missing(turns, focus)
         if emit is not None:
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
@@ -248,7 +248,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         _BEING_WRITTEN.update(keys)
         try:
             provider, writer = await self.writer(self._may_be_small)
-            if writer.small:  # such a model, as most that run on this machine, writes no summaries
+            if writer.small:  # small models, such as most local ones, are not used for summaries
                 return
             self.model = f"{provider.name}/{provider.model}"
             if emit is not None and not self._may_spend(missing, writer, emit):
@@ -256,15 +256,15 @@ class Summaries(Struct, kw_only=True, dict=True):
             gate = asyncio.Semaphore(MAX_AT_ONCE)
 
             async def write_one(turn: TurnSteps) -> None:
-                await gate.acquire()  # and not released after an error: then no other summary is begun
+                await gate.acquire()  # not released after an error, so that no further summary is begun
                 self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
                 gate.release()
 
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
                     group.create_task(write_one(turn))
-        except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for a model that it does not have
-            if self._may_be_small:  # then the session's model can write instead, unless this was it
+        except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
+            if self._may_be_small:  # the session's model can write instead, unless it was the one that failed
                 _, other_writer = await self.writer(False)
                 is_refused = other_writer != writer
             self._may_be_small = False
@@ -286,7 +286,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)
 
     def _may_spend(self, turns: Sequence[TurnSteps], writer: ModelInfo, emit: Emit) -> bool:
-        """Return True if summaries of these turns cost no more than the hourly budget still allows, with a notice."""
+        """Return True if the hourly budget covers summaries of these turns; emit a notice of their maximum cost."""
         cost, budget_usd, now = self._max_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
         self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
         if budget_usd < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > budget_usd):
@@ -296,7 +296,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         return True
 
     async def cost_of(self, turns: Sequence[TurnSteps], focus: str) -> float | None:
-        """Return the USD that summaries of these turns cost at most; None where no price is known."""
+        """Return the maximum cost of summaries of these turns in USD; None if the price is unknown."""
         _, writer = await self.writer(self._may_be_small)
         return self._max_cost(self.missing(turns, focus), writer)
 
@@ -306,7 +306,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         return writer.cost(Usage(input_tokens=prompts, output_tokens=replies))
 
     def cost_since_compaction(self) -> float:
-        """Return the USD of the requests since the last call of this method."""
+        """Return the cost in USD of the requests since the last call of this method."""
         cost, self._unreported = self._unreported, 0.0
         return cost
 
@@ -320,7 +320,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         return hashlib.sha256(source.encode(errors="replace")).hexdigest()
 
     async def _summarize(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """Return the summary of a text, whose middle is left out where the window is small. Raises `ProviderError`."""
+        """Return the summary of a text, without its middle if the writer's window is small. Raises `ProviderError`."""
         settings, max_tokens_read = self.settings, int(MAX_SHARE_READ * writer.window)
         if (tokens := estimate_text(text, writer)) > max_tokens_read:
             text = cut_middle(text, len(text) * max_tokens_read // tokens)
@@ -365,7 +365,7 @@ def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
 
 
 def turn_text(turn: TurnSteps) -> str:
-    """Return a turn as the writer reads it."""
+    """Return the text of a turn for the writer of its summary."""
     inputs = {use.id: use.input for use in turn.calls}
     lines = []
     for step in turn.steps:

@@ -1,4 +1,4 @@
-"""Keeps the messages of a program's own loop within a window: the same compaction as a session's, for message lists."""
+"""Keeps the messages of a program's own agent loop within a window, with the same compaction as sessions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -16,9 +16,9 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider
 from agentcli.settings.structs import CompactionSettings
 
-_WRITES_FROM = 0.8  # of the threshold: from there on a summary is written, so that it is ready in time
+_WRITES_FROM = 0.8  # share of the threshold at which summaries are begun, so that they are ready in time
 
-# Of all transforms: a program may make one for each request.
+# Shared by all transforms, because a program may create a new one for each request.
 _SUMMARIES: TextCache = TTLCache(1_000, 86_400)
 
 
@@ -29,8 +29,8 @@ def create_context_transform(
 ) -> ContextTransform:
     """Return a function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
 
-    `resolve_provider` returns the model that writes summaries; without it none are written. Use one function for each
-    conversation: it changes no byte of what it returned earlier until the window is full again.
+    `resolve_provider` returns the model that writes summaries; without it none are written. Create one function for
+    each conversation: until the window is full again, it keeps what it returned earlier, byte for byte.
     """
     settings = CompactionSettings(
         at=threshold_ratio,
@@ -68,30 +68,30 @@ def create_context_transform(
 
 
 class _FollowedConversation:
-    """The conversation that the messages of one request after another belong to, with its compactions."""
+    """The conversation behind the messages of successive requests, with its compactions."""
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
         self.conversation = Conversation()
-        self._received: tuple[Message, ...] = ()
-        self.sent: tuple[Message, ...] = ()
-        self._names: dict[str, str] = {}  # of the tools, by the ids of their calls
+        self._received: tuple[Message, ...] = ()  # the newest messages that the program passed in
+        self.sent: tuple[Message, ...] = ()  # the newest messages that it got back
+        self._names: dict[str, str] = {}  # tools' names, by the ids of their calls
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
-        """Continue with messages that begin with the last ones, or with those that were `sent`; others begin anew."""
+        """Continue with messages that extend the last received or `sent` ones; others start a new conversation."""
         known = next((one for one in (self._received, self.sent) if messages[: len(one)] == one), None)
         if known is None:
-            self._begin()  # it is another conversation, or was changed
+            self._begin()  # the messages are those of another conversation, or were edited
         for message in messages[len(known or ()) :]:
             self._add_message(message)
         self._received = messages
         return self.conversation
 
     def _add_message(self, message: Message) -> None:
-        """Add the entries that a session would have for the message: a reply, or results and a prompt or reminder."""
+        """Add the entries that a session would store for the message: a reply, or results and a prompt or reminder."""
         if message.role == "assistant":
             self._names |= {use.id: use.name for use in message.tool_uses}
             self.add(Assistant(content=message.content, provider="", model=""))

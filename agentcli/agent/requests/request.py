@@ -326,7 +326,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
 
 
 def describe_error(error: ProviderError | UserError) -> str:
-    """Return the error in the provider's words, with the HTTP status, the tries, and the wait that it asks for."""
+    """Return the error in the provider's words, with the HTTP status, the tries, and a wait too long for a retry."""
     if not isinstance(error, ProviderError):
         return str(error)
     text = str(error)
