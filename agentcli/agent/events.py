@@ -197,8 +197,7 @@ class QuestionEvent(AgentEvent, frozen=True):
         raise AttributeError(f"{type(self).__name__} has no field {name!r}.")
 
 
-# The values of the fields that a kind of question does not have.
-_EMPTY: dict[str, Any] = dict.fromkeys(("reason", "preview", "mode", "output"), "")
+_EMPTY: dict[str, Any] = dict.fromkeys(("reason", "preview", "mode", "output"), "")  # values of missing fields
 _EMPTY |= dict.fromkeys(("rules", "hunks", "effects", "grave", "changes", "options"), ())
 _EMPTY |= dict.fromkeys(("can_try", "has_failed"), False)
 
@@ -237,8 +236,7 @@ class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval")
 class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_approval"):
     """Asks which `changes` of a dry run to apply. `hunks` has the hunks of all changes in a row.
 
-    `output` is the end of the command's output. The command `has_failed` if it ended with an error, was killed, timed
-    out, or needed hosts that it could not reach.
+    `output` is the end of the command's output. It `has_failed` after an error, a kill, a timeout or without its hosts.
     """
 
     kind = "keep"
@@ -261,10 +259,7 @@ class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
 
 
 class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"):
-    """Asks if the plan in `preview` may be carried out. A yes may name the `mode` for that, else it is `next_mode`.
-
-    If a yes has a comment, it replaces the plan.
-    """
+    """Asks about the plan in `preview`. A yes may name another mode than `next_mode`; its comment replaces the plan."""
 
     kind = "plan"
     preview: str
@@ -366,10 +361,7 @@ class Denial(Struct, frozen=True):
 
 
 class Done(AgentEvent, Generic[Output], frozen=True, tag="done"):
-    """The turn has ended, but continues if the client's results of the `pending` calls arrive.
-
-    `claims` are those of the answer, checked; `output` is the answer as a value of the agent's output type.
-    """
+    """The turn has ended, or waits for results of the `pending` calls. `claims` are checked, `output` is typed."""
 
     text: str
     turns: int

@@ -214,10 +214,7 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
 
 
 def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) -> bool:
-    """Return True if the newest message or result has no reply, or a call is open.
-
-    Without `counts_reminders`, a system reminder does not need a reply.
-    """
+    """Return True if the newest message or result has no reply yet (reminders count or not), or a call is open."""
     bodies = (entry.body for entry in reversed(conversation.path))
     messages = (body for body in bodies if isinstance(body, User | Assistant | Result))
     newest = next((m for m in messages if counts_reminders or not getattr(m, "is_reminder", False)), None)

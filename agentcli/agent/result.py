@@ -183,10 +183,7 @@ _MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 
 class AnswerSchema:
-    """A JSON Schema for answers, by default of 2020-12. With `convert`, that function checks them instead.
-
-    Raises `UsageError` for an invalid schema.
-    """
+    """A JSON Schema for answers, by default of 2020-12, or `convert` as the check. Raises `UsageError` if invalid."""
 
     max_tries = 2  # times that the model is asked again
 

@@ -108,9 +108,8 @@ class ContextWatch(msgspec.Struct, dict=True):
 class Guardrails(NoHooks):
     """Hooks, to inherit from, that check prompts and answers. A check returns why it rejects a text, else "".
 
-    A rejected prompt is removed, and its turn fails. After a rejected answer, the model gets the reason and writes
-    another one, up to `max_retries` times; then the turn fails. Steering messages, subagents and cut answers are not
-    checked.
+    A rejected prompt is removed, and its turn fails. A rejected answer is requested again with the reason, up to
+    `max_retries` times; then the turn fails. Steering messages, subagents and answers that were cut are not checked.
     """
 
     max_retries = 1

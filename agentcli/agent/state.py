@@ -33,8 +33,7 @@ class ModelChoice(msgspec.Struct, kw_only=True):
     switch_reason: log.SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
     is_small: bool = False
     window_share: float = 0.0  # the part of the window that the newest request filled, 0 to 1
-    # The parts of requests that each model rejected, as keys of a `Rewrite`.
-    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)  # by model: keys for `without`
     reported: set[str] = msgspec.field(default_factory=set)  # notices that were shown, so that each is shown once
 
 

@@ -10,8 +10,7 @@ from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_text
 from agentcli.llm.messages import Thinking, ToolUse
 
-# Stop reasons of replies that are incomplete: the text of the next reply belongs to the same answer.
-_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")
+_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")  # the next reply goes on
 
 
 class TurnMetrics(Tally, kw_only=True):
@@ -40,8 +39,7 @@ class TurnRecord(Struct, kw_only=True):
 
 def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
     """Return the records of the turns on a path, oldest first. Messages that were taken back are left out."""
-    # The first record collects the entries before the first prompt; they are not a turn, so it is not in `records`.
-    record, records = TurnRecord(), list[TurnRecord]()
+    record, records = TurnRecord(), list[TurnRecord]()  # the first `record`, before any prompt, is not in `records`
     skills: dict[str, str] = {}  # names of the active skills, by the ids of their activations
     began = 0.0  # Unix time of the prompt
     is_half = False  # the newest reply is incomplete, so the next one continues `record.answer`

@@ -26,8 +26,7 @@ PLAN = "plan mode discards all changes"
 _MAX_COMMAND_CHARS = 60
 _MAX_NAMES = 20
 _MAX_OUTPUT_LINES = 10
-# The groups of changes in the order of their decisions: covered by a deny rule, covered by an ask rule, ordinary ones,
-# those that would lose work, and those of files that other programs execute automatically.
+# Groups of changes, in the order of their decisions. The first two are those that a deny or an ask rule covers.
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)
 
 

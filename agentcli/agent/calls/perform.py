@@ -152,10 +152,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
 
 
 async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None) -> ToolOutput:
-    """Make a dry run, with the host or path of `opened` if given.
-
-    A subagent's dry run cannot become a background job, because the subagent's log ends before the job does.
-    """
+    """Make a dry run with access to the host or path of `opened`, if given."""
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
@@ -165,6 +162,7 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
     run, maker = permitted.policy.facts.tool.output, call.turn.session.made_by
     if maker is None:
         return await run(permitted.arguments, replace(context, terms=terms))
+    # A subagent's dry run cannot become a background job, because the subagent's log would end before the job.
     watching = asyncio.create_task(_refuse_background(context.detach, maker.turn.emit))
     try:
         return await run(permitted.arguments, replace(context, terms=terms, detach=None))

@@ -203,7 +203,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     hook = await fire(call.turn.session, "PermissionRequest", call=call.use)
     if hook.decision in ("allow", "deny"):
         reason = hook.reason or "a hook decided"
-        # `opens=False`: only a person can open files and hosts outside the sandbox, not a hook.
+        # Hooks cannot open files and hosts outside the sandbox: only a person can.
         answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")

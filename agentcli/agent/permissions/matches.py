@@ -222,8 +222,7 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a command rule's pattern names the secret or auto-executed file at a path."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        # An example of a file that the word means: `[*]` is a literal `*`, and `.x` replaces a wildcard, as in
-        # `.env.x` for `.env*` and `.x.pem` for `*.pem`.
+        # A file that the word may mean: `[*]` is a literal `*`, `.x` stands in for a wildcard: `.x.pem` for `*.pem`.
         file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
         if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
             return True

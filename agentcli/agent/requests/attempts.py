@@ -163,8 +163,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
 MAX_REWRITES = 8  # a conversation with every kind of content has six, and a rejection may name several fields
 TOO_LARGE = 413
 _OF_CONTENT = (400, TOO_LARGE, 415, 422)  # HTTP statuses that reject a request's content
-# Prefixes of a `Rewrite`'s keys. Without one, a key is a call's id, the data of an image or document, or the `repr` of
-# a block of reasoning.
+# Prefixes of a `Rewrite`'s keys. Other keys are a call's id, the data of an image or document, or a thought's `repr`.
 _FIELD, _RESULT, _TOOL = "field ", "result ", "tool "
 
 # Words of rejections. The patterns are compiled at the first rejection, because that takes 3 ms.
@@ -181,7 +180,6 @@ _ABOUT_OTHERS = (
 )
 _ABOUT_SCHEMA = r"schema|parameters|propert|declaration|definition"
 _TOOL_INDEX = r"\b(?:tools|function_declarations)\W{1,2}(\d+)\b"  # such as "tools.3"; the last match is the innermost
-# Reasoning in the JSON of the messages that were sent. `""` means that those are unknown.
 _A_THOUGHT = r'^""$|"thinking"|"redacted_thinking"|"reasoning_|"encrypted_content"'
 _REASONING = frozenset(("reasoning_details", "encrypted_content"))  # keys of `Opaque` blocks that hold reasoning
 _NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
@@ -229,10 +227,9 @@ async def with_repairs(
     `rejected` stores the keys that were left out, by model, for later requests. Raises `ProviderError` if no rewrite
     helps, or the rejection has other reasons.
     """
-    # If the text of the rejection changes, leaving out `omitted` has cured the previous one, so those keys are `proven`
-    # and stay left out. As long as the text stays the same, there are two ways to go on. A rewrite that stands alone is
-    # added to `proven` only, and dropped if it does not help. The other rewrites add up in `cumulative`, because
-    # several may be needed together.
+    # If the text of the rejection changes, leaving out `omitted` has cured the previous one: those keys are `proven`
+    # and stay left out. While the text stays the same, a rewrite that stands alone is added to `proven` and dropped if
+    # it does not help; the other rewrites add up in `cumulative`, because several may be needed together.
     omitted = cumulative = proven = rejected.get(model, frozenset())
     last_text, tried = "", set[str]()
     while True:
