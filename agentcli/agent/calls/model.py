@@ -37,7 +37,7 @@ SAME_CALL_LIMIT = 3  # after this many equal calls in a row with equal results, 
 
 
 class CallServices(msgspec.Struct, kw_only=True):
-    """The services that a session's calls use. With `dry_runs`, a command that needs approval makes a dry run first."""
+    """The services that a session's calls use. With `dry_runs`, a command that would ask makes a dry run instead."""
 
     workspace: Workspace
     locks: Locks
@@ -77,6 +77,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
             self.detachable.discard(sign)
 
     def is_stuck(self, call: ToolUse) -> bool:
+        """Return True if the newest calls equal this one; if they do so in spite of the error, set `looping`."""
         is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1
         is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _key(call)
         if is_stuck and self._is_nudged:

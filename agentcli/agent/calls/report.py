@@ -161,8 +161,8 @@ class Mask:
 
     def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
         self._make = make  # called at the first output, because importing the masker takes 20 ms
-        self._values: frozenset[str] = frozenset()
-        self._masker: Masker | None = None
+        self._values: frozenset[str] = frozenset()  # known secrets, such as those in .env files
+        self._masker: Masker | None = None  # for `_values`; None until it is needed
         self._lock = threading.Lock()  # exports are masked in a thread
         self.keeps_structured = keeps_structured
 

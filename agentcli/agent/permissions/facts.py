@@ -108,7 +108,7 @@ class PathLookup:
     def _kind(self, given: str, status: PathStatus, access: Access) -> judge.PathKind:
         """Return the kind of a path: that of its target, or that of its name as `given` if it is worse."""
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
-        if status.place != "granted":
+        if status.place != "granted":  # the person has already opened a granted path
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place == "outside" and status.place == "secret":
                 return "secret"

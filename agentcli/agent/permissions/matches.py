@@ -186,11 +186,11 @@ def _grants_of_command(
 def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why allow rules that cover a command do not apply: it opens a file that none of them names; else ""."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
-    search = GlobSearch("dotglob" in facts.text)
+    search = GlobSearch("dotglob" in facts.text)  # the command may set that option of bash
     # The effects of each part, with the patterns of the allow rules that cover it.
     parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
-        if segment.verdict != "allow" or search.finds_hidden:
+        if segment.verdict != "allow" or search.finds_hidden:  # even a part that only reads may open hidden files
             parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
     for effects, patterns in parts:
         for path in opened_files(facts, effects, search):

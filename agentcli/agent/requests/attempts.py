@@ -70,7 +70,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
-            if self._held.seconds > self.policy.reply_limits.max_reply_s:
+            if self._held.seconds > self.policy.reply_limits.max_reply_s:  # the budgets would have allowed more time
                 too_long = self.policy.reply_limits.late_error()
                 self._end_without_reply(too_long)
                 raise too_long from error
@@ -147,7 +147,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
     def _estimated_usage(self) -> tuple[Usage, Usage]:
         """Return the usage of a reply without a final count: an estimate, and the maximum."""
         info, sent = self.target.info, self.attempt.sent
-        used = self._with_output(self._received // 4)  # a token is about four bytes
+        used = self._with_output(self._received // 4)  # a token is about four bytes, and rarely less than two
         may_reason_unseen = info.thinking != "none" or not info.is_known
         most = self._with_output(self._held.max_tokens if may_reason_unseen else self._received // 2)
         if not used.prompt_tokens and used.cost_usd is None:  # the stream reported no prompt tokens either
