@@ -1,4 +1,4 @@
-"""Takes back what turns did to files, does it again, and finds which call wrote a line."""
+"""Undoes and redoes the changes that turns made to files, and finds the call that wrote a line."""
 
 import asyncio
 import re
@@ -25,24 +25,24 @@ Direction = Literal["undo", "redo"]
 
 NOTHING = {"undo": "There are no changes to undo.", "redo": "There are no changes to redo."}
 
-_MAX_REPORTED = 20  # names of files for the model
-_MAX_LEFT_OUT = 10
+_MAX_REPORTED = 20  # names of files in the note for the model
+_MAX_LEFT_OUT = 10  # shown files that were not recorded
 _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
-# A line of HEAD's reflog: the commits before and after, the time, and what moved it.
+# A line of HEAD's reflog: the commit before (not all zeros, as for a first commit), that after, Unix time and cause.
 _MOVE = lazy_pattern(r"^([0-9a-f]*[1-9a-f][0-9a-f]*) ([0-9a-f]+) .*> (\d+) [+-]\d+\t(.*)$", re.MULTILINE)
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):
-    """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns too."""
+    """Changes that are undone together: those of turn `number`, from 1, and if `is_open` those of all later turns."""
 
     number: int
     prompt: str
-    calls: tuple[tuple[str, log.FilesChanged], ...]  # what remains of each, with the id of its entry, oldest first
+    calls: tuple[tuple[str, log.FilesChanged], ...]  # ids of entries, each with its remaining changes, oldest first
     is_open: bool = False
-    is_untried: bool = True  # unless all that remains are conflicts of an earlier undo
-    times: tuple[tuple[float, float], ...] = ()  # of each turn's prompt and last result
+    is_untried: bool = True  # False if only the conflicts of an earlier undo remain
+    times: tuple[tuple[float, float], ...] = ()  # the Unix times of each turn's prompt and last result
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
 
 
 class RecordedCall(NamedTuple):
-    """A call that changed files, with the number and prompt of its turn, and the reply that asked for it, if known."""
+    """A call that changed files, with its turn (number and prompt), and the reply that contains the call, if known."""
 
     turn: tuple[int, str]
     entry: log.Entry
@@ -69,16 +69,16 @@ class RecordedCall(NamedTuple):
 
 
 class History:
-    """The changes of files that a session's entries record, also those of prompts that were taken back."""
+    """The changes of files in a session's entries, including the changes of prompts that were taken back."""
 
     def __init__(self, entries: Iterable[log.Entry]) -> None:
-        self.calls: dict[str, RecordedCall] = {}  # by the ids of entries, in their order
-        self._restored: dict[str, log.FilesRestored] = {}
-        self._undone: dict[str, str] = {}  # the id of an entry that was taken back: the id of the entry that did it
+        self.calls: dict[str, RecordedCall] = {}  # by the ids of their entries, oldest first
+        self._restored: dict[str, log.FilesRestored] = {}  # undos and redos, by the ids of their entries
+        self._undone: dict[str, str] = {}  # ids of undone entries, each with the id of the entry that undid it
         self._positions: dict[str, int] = {}  # of entries, by their ids
-        self._times = {0: (0.0, 0.0)}  # of the prompt and the last result, by the number of the turn
-        turn = (0, "")
-        # The id of a call: its turn and reply. A model may use an id again; then the newest call counts.
+        self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
+        turn = (0, "")  # the number and the prompt
+        # By the id of a call: its turn and its reply. If a model uses an id twice, the newer call applies.
         uses: dict[str, tuple[tuple[int, str], tuple[log.Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
@@ -96,12 +96,12 @@ class History:
                 case log.FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
                     for taken_back in takes_back:
-                        if taken_back in self._restored:  # an undo is undone: what it had taken back holds again
+                        if taken_back in self._restored:  # a redo: the changes that this undo reverted are in effect
                             self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
                         self._undone[taken_back] = entry.id
 
     def find(self, direction: Direction) -> TurnChanges | None:
-        """Return the changes to take back next, or to do again; a turn that met conflicts comes after all others."""
+        """Return the changes to undo or redo next. Turns whose undo met conflicts come after all others."""
         if direction == "redo":
             return self._to_redo()
         by_turn: dict[int, list[str]] = {}
@@ -111,12 +111,12 @@ class History:
         return next((turn for turn in turns if turn.is_untried), turns[0] if turns else None)
 
     def since(self, entry_id: str) -> TurnChanges | None:
-        """Return the changes that were recorded after an entry, together; None where there are none."""
+        """Return all changes that were recorded after an entry; None if there are none."""
         start = self._positions.get(entry_id, len(self._positions))
         return self._remaining([id for id in self.calls if self._positions[id] > start], is_open=True)
 
     def _to_redo(self) -> TurnChanges | None:
-        """Return the changes that were taken back last."""
+        """Return the changes that were undone last."""
         for id, restored in reversed(self._restored.items()):
             is_redo = any(taken_back in self._restored for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
@@ -126,13 +126,13 @@ class History:
         return None
 
     def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
-        """Return the part of the changes in these entries that was not taken back; None if all were."""
+        """Return the changes in these entries that were not undone; None if all were."""
         calls, is_untried = [], False
         for id in ids:
             changed = self.calls[id].changed
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
-            else:  # what conflicted with changes of others remains
+            else:  # changes that conflicted with later changes were not undone
                 conflicts = self._restored[self._undone[id]].left
                 changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())
@@ -152,18 +152,18 @@ Confirm = Callable[[str, str], Awaitable[bool | None]]
 
 
 class UndoHost(Struct, frozen=True, kw_only=True):
-    """The surroundings of an undo. `shown` names a file for the person; a command begins with `command`."""
+    """The services that an undo needs."""
 
     checkpoints: interfaces.Checkpoints
-    append: Callable[..., Awaitable[object]]
+    append: Callable[..., Awaitable[object]]  # stores entries
     locks: interfaces.Locks
-    shown: Callable[[Path], str]
+    shown: Callable[[Path], str]  # returns a path in the form for the person
     confirm: Confirm
-    command: str = "/"
+    command: str = "/"  # the beginning of the commands that hints name, such as "/undo"
 
 
 class UndoResult(Struct, frozen=True):
-    """The report on an undo; it `is_wanted` unless it was only listed or declined."""
+    """The report on an undo or redo. If it was only listed, or declined, it is not `is_wanted`."""
 
     text: str
     turn: TurnChanges | None = None
@@ -180,16 +180,16 @@ class UndoResult(Struct, frozen=True):
 async def undo(
     entries: Iterable[log.Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
-    """Take back what a turn changed, by default the next one, or do it again.
+    """Undo or redo the changes of a turn, by default of the next one.
 
-    `how` is "" to ask first, "yes" not to ask, "list" only to list the files. Raises `ToolError` if nothing was done,
-    and `UserError` if the log cannot be written.
+    `how` is "" to ask first, "yes" to proceed without asking, "list" only to list the files. Raises `ToolError` if
+    nothing was done, and `UserError` if the log cannot be written.
     """
     turn = turn or History(entries).find(direction)
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # False if all files conflict: then nobody is asked, and the report says so.
+    # False if all files conflict. In that case there is no question, and the report says so.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     text = "\n".join(
@@ -203,7 +203,7 @@ async def undo(
         return UndoResult(unasked if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
     files = await _carry_out(turn, direction, plan, host)
     headline = _headline(turn, direction, files, host.command)
-    # A person who was asked has seen the list: only files with another outcome are reported then.
+    # A person who was asked has seen the list, so only files with another outcome are reported.
     reported = [file for file in files if not is_asked or file not in plan.files]
     lines = [headline, *await asyncio.to_thread(_git_remark, turn, host.shown), *_rows(reported, host.shown, direction)]
     return UndoResult("\n".join(lines), turn, files)
@@ -212,14 +212,14 @@ async def undo(
 async def _carry_out(
     turn: TurnChanges, direction: Direction, plan: interfaces.Restoration, host: UndoHost
 ) -> Sequence[interfaces.RestoredFile]:
-    """Take the changes back and record that in the log, also for the model. Return the outcome for each file."""
+    """Carry out the plan, and store that in the log, with a note for the model. Return the outcome for each file."""
     keys = tuple(file.path for file in plan.files[: interfaces.MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=interfaces.LOCK_TIMEOUT_S):
         files = await plan.carry_out()
         conflicts = tuple(log.stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)
         if not files or (conflicts and not changes and direction == "redo"):
-            return files  # nothing to record: the undo stays the newest, and can be redone later
+            return files  # nothing was changed; without an entry, the undo can still be redone later
         bodies: list[log.Body] = [log.FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
             names = [host.shown(Path(log.real_path(change.path))) for change in changes]
@@ -241,7 +241,7 @@ _REDONE = {"restored": ("↪ would reapply", "↪ reapplied")}
 
 
 def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
-    """Return lines about the files that are not covered, and about changes of others that count as the turn's."""
+    """Return lines about files that were not recorded, and about changes by others that may be included."""
     left_out = [*dict.fromkeys(name for _, call in turn.calls for name in call.left_out)]
     lines = [f"Not recorded, stays unchanged: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
     if (more := len(left_out) - _MAX_LEFT_OUT) > 0:
@@ -252,28 +252,28 @@ def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
 
 
 def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
-    """Return a line on how to move back the branch that calls moved, unless it has moved again since. Blocks."""
+    """Return a line about a git branch that the turn's calls moved, unless it has moved again since. Blocks."""
     for folder in {parent for change in turn.changes for parent in Path(log.real_path(change.path)).parents}:
-        with suppress(OSError):  # most folders are no repository
+        with suppress(OSError):  # most folders are not a repository
             moves = _MOVE.findall(read_small_file(folder / ".git/logs/HEAD").decode(errors="replace"))
             own = [move for move in moves if any(int(start) <= int(move[2]) <= end for start, end in turn.times)]
             if own and own[-1] == moves[-1] and own[0][0] != own[-1][1]:
                 where = shlex.quote(shown(folder))
                 back = f" To move it back: {'git' if where == '.' else f'git -C {where}'} reset {own[0][0][:7]}"
-                # After a checkout that would move another branch.
+                # After a checkout, the reset would move another branch.
                 is_same_branch = not any(move[3].startswith("checkout:") for move in own)
                 return [f"Git's branch stays at {own[-1][1][:7]}.{back if is_same_branch else ''}"]
     return []
 
 
 def _headline(turn: TurnChanges, direction: Direction, files: Sequence[interfaces.RestoredFile], command: str) -> str:
-    """Return a sentence on what was done, and on how to go back."""
+    """Return a sentence about the outcome, and about how to reverse it."""
     did, outcomes = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
     if set(outcomes) == {"kept"}:
         return f"Nothing to {direction} in {turn.name}: its files are already in that state, or no longer exist."
     if set(outcomes) <= {"conflict", "kept"}:
         why = "all its files conflict" if outcomes else "its changes were not recorded"
-        has_earlier = direction == "undo" and turn.is_untried  # the next undo takes another turn, as this one was tried
+        has_earlier = direction == "undo" and turn.is_untried  # the next undo is for an earlier turn
         hint = f" To undo earlier changes: {command}undo" if has_earlier else ""
         return f"Could not {direction} {turn.name}: {why}.{hint}"
     if conflicts := outcomes.count("conflict"):
@@ -304,13 +304,13 @@ def _rows(
 
 
 def shown_name(name: str, shown: Callable[[Path], str]) -> str:
-    """Return a text such as "/repo/a.bin: too large" with the path as the person knows it; others stay."""
+    """Return a text such as "/repo/a.bin: too large" with the path in the form for the person; others unchanged."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
 
 
 class Author(Struct, frozen=True, kw_only=True):
-    """The call that wrote a line: `entry_id` is the reply that asked for it, `at` seconds since 1970."""
+    """The call that wrote a line. `entry_id` is that of the reply with the call, `at` a Unix time."""
 
     session_id: str
     entry_id: str
@@ -322,7 +322,7 @@ class Author(Struct, frozen=True, kw_only=True):
 
 
 class BlamedLine(Struct, frozen=True):
-    """A line of a file, counted from 1; `author` is None where no session wrote it."""
+    """A line of a file, counted from 1. `author` is None if no session wrote it."""
 
     line: int
     text: str
@@ -332,12 +332,12 @@ class BlamedLine(Struct, frozen=True):
 async def blame(
     name: str, find: Callable[[str], Path], store: interfaces.SessionStore, read: Callable[[str], bytes]
 ) -> list[BlamedLine]:
-    """Return the lines of a file, or the one of `PATH:LINE`, with their authors.
+    """Return the lines of a file, or the one line of `PATH:LINE`, with their authors.
 
-    `find` returns the real path of a name, `read` the content with an id. Raises `UserError`.
+    `find` returns the real path of a name, `read` the recorded content with an id. Raises `UserError`.
     """
     path, colon, number = name.rpartition(":")
-    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end with :12, too
+    if not colon or not number.isdecimal() or find(name).exists():  # the name of a file may also end with ":12"
         path, number = name, ""
     file = find(path)
     try:

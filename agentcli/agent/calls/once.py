@@ -48,7 +48,7 @@ class KeyedCalls:
     async def once(
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
-        """Make the call of a key, at most once, and return its end. Raises `UsageError` for another call's key."""
+        """Make the call of a key unless it was made before; return its end. Raises `UsageError` for another's key."""
         # Running calls are never forgotten, so that no call is made twice.
         ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
         excess = len(self._calls) + 1 - MAX_KEYS

@@ -1,4 +1,4 @@
-"""Runs the calls of a reply, each with a result for the model in any case, and the commands that the person types.
+"""Runs the calls of a reply, each of which gets a result in any case, and the commands that the person types.
 
 The stages of a call are: parse, hooks, permission, perform, observe, report.
 """
@@ -34,7 +34,7 @@ MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
 async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
-    """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation.
+    """Run one call through all stages, to its result. Failures and cancellations become results, too.
 
     A call that the client was asked to run in an earlier turn is not run again: the client's `answer` is its output.
     """
@@ -42,10 +42,10 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
     report.start()
     try:
         report.finish(await (_run_stages(call) if answer is None else _receive(call, answer)))
-    except CallPaused:  # the client's result comes later, perhaps in another process, so there is none now
+    except CallPaused:  # the client's result arrives later, perhaps in another process, so there is none now
         return
     except ToolError as error:
-        # The output so far may contain secrets that the call has written to files.
+        # The output so far may contain secrets that the call itself has written to files.
         await services.know_secrets(is_changed=bool(report.shown))
         report.fail(error)
     except asyncio.CancelledError:
@@ -61,11 +61,12 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
 
 
 async def _run_stages(call: Call) -> ToolOutput:
-    """Return the output of a call as the model sees it. Raises `ToolError`."""
+    """Return the output of a call in the form for the model. Raises `ToolError`."""
     report, services = call.report, call.turn.session.services
     permitted, context = await _permit(call)
     tool = permitted.policy.facts.tool
-    streams = tool.effect in ("command", "foreign")  # such a tool shows output while it runs, and may make any file
+    # Such tools show output while they run, so secrets must be known before; they may also write new secrets to files.
+    streams = tool.effect in ("command", "foreign")
     if streams:
         await services.know_secrets()
         output = await perform(call, permitted, context)
@@ -79,7 +80,7 @@ async def _run_stages(call: Call) -> ToolOutput:
 
 
 async def _permit(call: Call) -> tuple[PermittedCall, ToolContext]:
-    """Parse a call and decide about it, and again once the person has changed its input. Raises `ToolError`."""
+    """Parse a call and decide about it; repeat both if the person changes its input. Raises `ToolError`."""
     while True:
         tool, arguments, hooks = await _parse(call)
         context = _tool_context(call, tool, arguments)
@@ -88,7 +89,7 @@ async def _permit(call: Call) -> tuple[PermittedCall, ToolContext]:
 
 
 async def _receive(call: Call, answer: ToolOutput) -> ToolOutput:
-    """Return the client's answer as the model sees it. Its tool need not be known here any more."""
+    """Return the client's answer in the form for the model. The session may not have the tool any more."""
     tool, report = client_tool(ToolSpec(call.use.name, "", {})), call.report
     report.record, report.is_running = _record(call, tool), True
     await call.turn.session.services.know_secrets()
@@ -101,7 +102,7 @@ def _record(call: Call, tool: Tool) -> CallRecord:
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
-    """Return the tool, its arguments after the hooks, and the decision of the hooks. Raises `ToolError`."""
+    """Return the tool, its arguments as changed by the hooks, and the hooks' decision. Raises `ToolError`."""
     use, session = call.use, call.turn.session
     tool = session.tools.get(use.name)
     if use.unparsed:
@@ -121,12 +122,12 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
     hooks = await _ask_hooks(call, record)
     if hooks.input is not None:
         call.use, arguments = msgspec.structs.replace(use, input=hooks.input), tool.parse(hooks.input)
-    call.report.record = record  # only now: hooks do not learn the result of a call that one of them denied
+    call.report.record = record  # not earlier, because hooks do not get the result of a call that one of them denied
     return tool, arguments, hooks
 
 
 async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
-    """Return the answers of all hooks as one: the first grant, unless a hook asks. Raises `ToolError` for a denial."""
+    """Return the merged answer of all hooks: "ask" overrides "allow". Raises `ToolError` for a denial."""
     merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
         input = call.use.input if merged.input is None else merged.input
@@ -143,7 +144,7 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 
 def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
-    """Return the context in which the tool runs; only tools of MCP servers can ask the person something."""
+    """Return the context in which the tool runs. It lets only tools of MCP servers ask the person questions."""
     services, turn = call.turn.session.services, call.turn
     asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
@@ -153,11 +154,11 @@ def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
 
 
 async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
-    """Run the calls of a reply, and store and return a result for each, in their order; none for paused calls.
+    """Run the calls of a reply; store and return their results in order. Paused calls have none.
 
-    Neighbouring calls that only read run together, the others one after another; those of a client come last, all
-    together. Calls that have not started when the person sends a message, or stops or cancels the turn, are skipped,
-    and their results say so.
+    Neighbouring calls that only read run at the same time, others one after another; the client's calls run last, all
+    at the same time. If the person sends a message, or stops or cancels the turn, calls that have not started are
+    skipped, and their results say so.
     """
     calls = [Call(use, turn) for use in uses]
     results: list[Result] = []
@@ -166,7 +167,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
         return call.report.result is None and call.use.id not in turn.state.conversation.pending_calls
 
     def store(why: str = "") -> None:
-        """Store results in order, up to the first call without one. With `why`, open calls get this as their result."""
+        """Store results in order, up to the first call without one. With `why`, all open calls get it as result."""
         for call in calls[len(results) :]:
             if call.report.result is None and not why:
                 return
@@ -192,7 +193,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
 
 
 def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Yield the calls that run at the same time, one batch after another."""
+    """Yield batches of calls. The calls of a batch run at the same time, the batches one after another."""
     tools = turn.session.tools
     for_client = [call for call in calls if turn.session.is_for_client(call.use)]
     own = (call for call in calls if call not in for_client)
@@ -235,13 +236,13 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
-    """Return the output as the model sees it: text of the output level, or a first page if a data file has the rest."""
+    """Return the output in the form for the model: text at the output level, or the first page of a long text."""
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or observation.formatted, output.structured
         try:
             content, full = show(value, context.level), show(value, "full")
-        except Exception as error:  # `show` is foreign code: any error of it ends only this call
+        except Exception as error:  # `show` is foreign code: whatever it raises ends only this call
             from agentcli.tools.own_tools import failed
 
             raise failed(tool.name, error) from error
@@ -284,7 +285,7 @@ def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[
 
 
 async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
-    """Return the mask for the output of a call. The values in a secret file that the person let it read are shown."""
+    """Return the mask for the output of a call. The values in a secret file stay visible if the person opened it."""
     facts = permitted.policy.facts
     if facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
@@ -292,7 +293,7 @@ async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
-    """Run a command with the events of a call, and return its result; after a cancellation, with the output so far."""
+    """Run the person's command with the events of a call, and return its result, even after a cancellation."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     report = Report(call, emit, calls.services.mask)
     report.is_running = True
@@ -314,7 +315,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 
 
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
-    """Run a command in the terminal at a path, and return what to add to its output, such as an exit code."""
+    """Run a command in the terminal with a device path; return the text to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     text = str((await bash.run_own(command, context, terminal=terminal)).content)
     return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")  # Ctrl-C in that terminal

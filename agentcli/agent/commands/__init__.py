@@ -1,1 +1,1 @@
-"""Slash commands that work in every front end, each a function and a line in its file's table."""
+"""Slash commands that work in every front end. Each is a function, and an entry in the table of its file."""

@@ -1,4 +1,4 @@
-"""Slash commands: their records, their host, and finding one in a typed text."""
+"""Slash commands: their records, the interface of their host, and the parsing of a typed command."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -14,10 +14,10 @@ from agentcli.llm.messages import Text
 SKILLS = "Skills"  # the heading of skills in /help
 _ADDED_GROUPS = ("Your own", SKILLS, "Agents", "MCP")
 Topic = Literal["config", "doctor", "hooks"]
-# The terminal's own: elsewhere they say that they need it.
+# Commands that only the terminal has. In other front ends, an error says so.
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
-# Commands of other programs that have another place here.
+# Commands of other programs, each with what replaces it in agentcli.
 _ELSEWHERE = {
     "todos": "To see the to-do list, press Ctrl-T.",
     "vim": "To edit with vi's keys, run `agentcli config set terminal.editing_mode vi`.",
@@ -26,7 +26,7 @@ _ELSEWHERE = {
 
 
 class ChoiceIndex(int):
-    """The index of a choice in a list; with `keeps` the person made it for good."""
+    """The index of a choice in a list. With `keeps`, the choice is also for later sessions."""
 
     keeps = False
 
@@ -44,13 +44,13 @@ class CommandHost(Protocol):
         """Return the stored sessions of this directory, newest first."""
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
-        """Open a stored session, with `fork` a copy, or for None a new one. Raises `UserError`, and `SessionInUse`."""
+        """Open a stored session (with `fork`, a copy), or for None a new one. Raises `UserError`, `SessionInUse`."""
 
     async def check_model(self, name: str) -> str:
-        """Return a sentence on `provider/model`; ask for a missing key. Raises `UserError` if it cannot be used."""
+        """Return a sentence about `provider/model`, and ask for a missing key. Raises `UserError` if it is unusable."""
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        """Return the known models as `provider/model`, each with its window, its prices, and if its key is missing."""
+        """Return the known models as `provider/model`, each with its window, prices, and any missing key."""
 
     async def store_setting(self, key: str, value: Any) -> str:
         """Write `section.key` to the person's settings, or remove it with None; return where. Raises `UserError`."""
@@ -58,18 +58,18 @@ class CommandHost(Protocol):
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        """Let the person choose one of (label, detail), with `can_keep` also for good. None without a picker."""
+        """Let the person choose an option (label, detail), with `can_keep` also for good. None without a picker."""
         return None
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-        """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
+        """Show a text and ask a question about it. If nobody can be asked, show nothing and return None."""
         return None
 
     async def describe(self, topic: Topic) -> str:
-        """Return a text on the front end's surroundings: the settings in force, the state of the installation."""
+        """Return a text about a topic that only the front end knows, such as the settings in use."""
 
     async def document(self, file: str) -> str:
-        """Return this conversation without secrets, in the form of the file's ending. Raises `UsageError`."""
+        """Return this conversation, with secrets masked, in the format of the file's ending. Raises `UsageError`."""
 
     async def edit(self, text: str) -> str | None:
         """Open a text in the person's editor and return the result; None without a terminal. Raises `UserError`."""
@@ -79,7 +79,7 @@ class CommandHost(Protocol):
         """Show a running subagent as it works. Raises `UsageError` without a screen."""
 
     def put_into_input(self, text: str) -> None:
-        """Put a text into the input, for the person to change and send. Nothing happens where nobody types."""
+        """Put a text into the input, for the person to change and send, if the front end has one."""
         return
 
     def leave(self) -> None:
@@ -87,7 +87,7 @@ class CommandHost(Protocol):
 
 
 class AsPrompt(Struct, frozen=True):
-    """A prompt to submit, answered by `model` if given. In `more`, which others wrote, names of files mean nothing."""
+    """A prompt to submit, answered by `model` if given. In `more`, written by others, `@file` attaches nothing."""
 
     text: str
     model: str = ""
@@ -102,7 +102,7 @@ class FileDiff(Struct, frozen=True):
 
 
 class AsDiff(Struct, frozen=True):
-    """A command's outcome that is shown as changes of files, with a `note` below them."""
+    """The outcome of a command that is shown as changes of files, with a `note` below them."""
 
     files: tuple[FileDiff, ...]
     note: str = ""
@@ -116,24 +116,24 @@ Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt t
 
 
 class CommandTraits(Struct, frozen=True, kw_only=True):
-    """The traits of a slash command that have a usual value."""
+    """The traits of a slash command that have a default."""
 
     aliases: tuple[str, ...] = ()
-    is_aside: bool = False  # changes nothing, so that messages after it need not wait for its end
-    forms: tuple[str, ...] = ()  # the ways to write it
+    is_aside: bool = False  # the command changes nothing, so later messages need not wait for its end
+    forms: tuple[str, ...] = ()  # the arguments that it takes, for its help
     group: str = "Your own"  # its heading in /help
 
 
 class SlashCommand(CommandTraits, frozen=True):
-    """A slash command; `run` gets the rest of the line. One without an `argument`, a hint for help, takes none."""
+    """A slash command. `run` gets the rest of the line."""
 
     name: str
     help: str
     run: Callable[[CommandHost, str], Awaitable[Outcome]]
-    argument: str = ""
+    argument: str = ""  # a hint such as "[MODEL]"; empty if the command takes no argument
 
     async def execute(self, host: CommandHost, argument: str) -> Outcome:
-        """Run the command. Raises `UserError`, also where a part of a tool that it uses fails, or a hook refuses it."""
+        """Run the command. Raises `UserError`, also if a tool's code that it uses fails, or a hook rejects it."""
         try:
             outcome = await self.run(host, argument)
         except ToolError as error:
@@ -153,7 +153,7 @@ class SlashCommand(CommandTraits, frozen=True):
 
 
 def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str] = ()) -> str:
-    """Return the choices as lines, numbered or with these marks, and how to choose without a picker."""
+    """Return options as lines, numbered or with these marks, and a last line on `how` to choose without a picker."""
     width = max(len(label) for label, _ in options)
     marks = marks or [f"  {n:>2} " for n in range(1, len(options) + 1)]
     rows = [f"{mark} {label:<{width}}  {detail}".rstrip() for mark, (label, detail) in zip(marks, options, strict=True)]
@@ -161,25 +161,25 @@ def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str]
 
 
 def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) -> str:
-    """Return the values of a setting as lines, the present one marked, and how to choose another."""
+    """Return the values of a setting as lines, the present one marked, and a last line on `how` to change it."""
     return listed(options, how, marks=["●" if number == current else " " for number in range(len(options))])
 
 
 def without_keep(argument: str) -> tuple[str, bool]:
-    """Return a command's argument without a last word `keep`, and True if it was there."""
+    """Return a command's argument without its last word if that is `keep`, and True if it was."""
     words = argument.split()
     return (" ".join(words[:-1]), True) if words and words[-1] == "keep" else (argument.strip(), False)
 
 
 def number_in(argument: str, count: int, what: str) -> int:
-    """Return the index of a number that counts from 1. Raises `UsageError`."""
+    """Return the index, from 0, of a number that the person counts from 1. Raises `UsageError`."""
     if not argument.isdecimal() or not 1 <= int(argument) <= count:
         raise UsageError(f"There is no {what} {argument}. Use a number from 1 to {count}." if count else f"No {what}.")
     return int(argument) - 1
 
 
 class CommandSet:
-    """Commands by name and alias; `find_reason` says why there is no command of a name, "" where it knows none."""
+    """Commands by name and alias. `find_reason` returns why a command does not exist; "" if it knows no reason."""
 
     def __init__(self, commands: Iterable[SlashCommand]) -> None:
         self._commands = list(commands)
@@ -198,12 +198,12 @@ class CommandSet:
         self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
 
     def remove_added(self) -> None:
-        """Remove the commands of the settings, of skills, servers and subagents."""
+        """Remove the commands that come from settings, skills, MCP servers and subagents."""
         self._commands = [command for command in self._commands if command.group not in _ADDED_GROUPS]
         self._by_name = {name: one for name, one in self._by_name.items() if one in self._commands}
 
     def is_command(self, text: str) -> bool:
-        """Return True if a text is a slash command, also a mistyped one; False for other texts, such as /etc/hosts."""
+        """Return True for a slash command, even a mistyped one; False for other texts, such as /etc/hosts."""
         try:
             return self.parse(text) is not None
         except UsageError:
@@ -212,7 +212,7 @@ class CommandSet:
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)
-        rest = "".join(others)  # there is at most one other part
+        rest = "".join(others)  # `others` has at most one part
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:
             return None
         name = first[1:]

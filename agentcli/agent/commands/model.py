@@ -1,4 +1,4 @@
-"""Commands about the model: which one answers, its effort, its window, its use and its cache, side questions."""
+"""Commands about the model: the choice of it, its effort, window, usage and cache, and side questions."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,18 +28,18 @@ _EFFORT_HINTS: dict[str, str] = {
     "xhigh": "problems that need long reasoning",
     "max": "maximum effort, at any cost",
 }
-MAX_ANSWER_TOKENS = 4_096
+MAX_ANSWER_TOKENS = 4_096  # to a side question
 _PREAMBLE = (
     "<system-reminder>This is a side question. Answer it in a few sentences from what you know. "
     "Call no tools and change nothing.</system-reminder>\n"
 )
-MAX_TOOLS = 12
-MIN_SHARE = 0.0005  # of the window: a smaller part would be shown as 0.0 %
+MAX_TOOLS = 12  # in /usage
+MIN_SHARE = 0.0005  # of the window; a smaller share would be shown as 0.0 %
 NEARLY_FULL = 0.8  # of the window
-TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
-_STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
+TIME_TO_LIVE_S = 300  # of a cached prefix after its last use: Anthropic's promise, and about that of others
+_STEP_TOKENS = 128  # the size of the steps in which OpenAI's automatic cache grows
 _MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
-_MAX_LOSSES = 10
+_MAX_LOSSES = 10  # in /cache why
 _WHY_LOST = (
     "The provider drops its cache when you switch models, when the tools or the system prompt change, when the "
     f"conversation is compacted, or after {TIME_TO_LIVE_S // 60} minutes without a request."
@@ -141,11 +141,11 @@ MODEL_COMMANDS = (
 
 
 async def answer_side_question(session: Session, question: str) -> str:
-    """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
+    """Return the model's answer to a question, even during a turn. Its calls are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
     target = RequestTarget(*await runtime.models.resolve(state))
     info = target.info
-    prefix = runtime.prefix(info)  # as the turns send it, so that the provider finds it in its cache
+    prefix = runtime.prefix(info)  # the same as in turns, so that the provider has it in its cache
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     try:
@@ -156,7 +156,7 @@ async def answer_side_question(session: Session, question: str) -> str:
 
 
 async def reply_beside(session: Session, target: RequestTarget, request: Request) -> str:
-    """Return the text of a reply that is no part of the conversation. Raises `ProviderError`, `OverBudget`."""
+    """Return the text of a reply that is not part of the conversation. Raises `ProviderError`, `OverBudget`."""
 
     def charge(used: Usage, reason: PaidReason = "broken") -> None:
         cost = target.info.cost(used)
@@ -170,7 +170,7 @@ async def reply_beside(session: Session, target: RequestTarget, request: Request
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
-    """Show what each model has cost, then the newest turn, the conversation, its tools and budgets."""
+    """Show the cost of each model, and then of the newest turn, the conversation, its tools and budgets."""
     session, meter = host.session, host.session.state.meter
     if not meter.by_model:
         return "No requests in this session yet."
@@ -190,7 +190,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 
 def _further_usage(session: Session) -> list[tuple[str, str]]:
-    """Return names and texts of rows on the newest turn, the conversation, its tools and budgets."""
+    """Return rows (name, text) about the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
     whole, newest = UsageCollector(entries), UsageCollector(entries[prompts[-1] :] if prompts else ())
@@ -222,18 +222,19 @@ def _seconds(used: UsageCollector) -> str:
 
 
 class CacheLoss(Struct, frozen=True, kw_only=True):
-    """Tokens of a request that the cache held but that were not read from it. `usd` is None without a price."""
+    """Tokens of a request that the cache held, but that were not read from it."""
 
     time: float
     reply: Assistant
     held: int
     lost: int
-    usd: float | None
+    usd: float | None  # the extra cost; None if the price is unknown
 
 
 def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
-    """Yield each loss in a log: a reply that read less from the cache than the reply before it had left there."""
-    newest: dict[str | None, Assistant] = {}  # by the id of an entry, the newest reply with counted tokens up to it
+    """Yield each loss in a log: a reply that read less from the cache than the previous request had left there."""
+    # By the id of an entry: the newest reply with counted tokens on the path to that entry.
+    newest: dict[str | None, Assistant] = {}
     for entry in entries:
         before, reply = newest.get(entry.parent_id), entry.body
         if before is not None:
@@ -246,7 +247,8 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         prices = model_info(f"{reply.provider}/{reply.model}").prices
         held = min(_held(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
-        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):  # what is not counted is estimated
+        # Without counts of cache writes, `held` is an estimate, and a small difference means nothing.
+        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
             usd = None
             if prices:  # the extra cost compared with reading the lost tokens from the cache
                 written = min(lost, reply.usage.cache_creation_input_tokens)
@@ -258,12 +260,12 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
 
 
 def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
-    """Return True where writing to the cache has a price, and is counted."""
+    """Return True if the provider prices and counts writing to its cache."""
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 
 def _held(before: Usage, prices: Prices | None, now: Usage) -> int:
-    """Return the tokens that the cache held after a request that used `before`; 0 where no caching can be seen."""
+    """Return the tokens that the cache held after a request with the usage `before`; 0 without signs of a cache."""
     written = before.cache_read_input_tokens + before.cache_creation_input_tokens
     if _is_explicit(prices, before):
         return written

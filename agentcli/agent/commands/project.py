@@ -1,4 +1,4 @@
-"""Commands about the project: its changes, a review of them, its instruction and memory files, further folders."""
+"""Commands about the project: its changes, a review of them, its instruction and memory files, and added folders."""
 
 import asyncio
 import os
@@ -25,14 +25,14 @@ from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
 from agentcli.tools.workspace import Memory, Workspace
 
-# No program that a repository's own settings name may run.
+# The options keep git from running programs that a repository's own settings name.
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
 MAX_DIFF_BYTES = 10_000_000
-MAX_NAMES = 10  # in a note
-MAX_FILES = 200  # shown
-MAX_COMPARED_BYTES = 10_000_000  # of a file
+MAX_NAMES = 10  # of files in a note
+MAX_FILES = 200  # with a diff
+MAX_COMPARED_BYTES = 10_000_000  # of a file with a diff
 _ONE_FILE = lazy_pattern(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and untracked files)"
 
@@ -64,8 +64,8 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
 def _net_changes(
     entries: Iterable[log_entries.Entry], checkpoints: Checkpoints, workspace: Workspace
 ) -> tuple[list[FileDiff], list[str]]:
-    """Return the diff of each file since the session's first change of it, and the names of files without a diff."""
-    # By path, the states before the first change and after the last.
+    """Return the diff of each file since the session first changed it, and the names of files without a diff."""
+    # By path: the states before the first change and after the last one.
     states: dict[str, tuple[log_entries.FileState | None, log_entries.FileState | None]] = {}
     for entry in entries:
         if isinstance(entry.body, log_entries.FilesChanged | log_entries.FilesRestored):
@@ -88,7 +88,7 @@ def _net_changes(
 
 
 def _text(state: log_entries.FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
-    """Return a recorded file's text, empty where there is no file; None for other kinds, and for binary files."""
+    """Return a recorded file's text, empty if there was no file; None for other kinds and for binary files."""
     if state is None:
         return ""
     if state.kind != "file" or not state.content or state.size > MAX_COMPARED_BYTES:
@@ -103,7 +103,7 @@ def _text(state: log_entries.FileState | None, checkpoints: Checkpoints, workspa
 
 async def _uncommitted(workspace: Workspace) -> Outcome:
     has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
-    against = "HEAD" if has_commit else "--cached"  # without a commit: what is staged
+    against = "HEAD" if has_commit else "--cached"  # before the first commit, show the staged changes
     ok, changes = await _git(workspace, *_DIFF, against)
     if not ok:
         raise UserError(f"Could not create the diff: {changes.strip() or 'git failed'}")
@@ -114,14 +114,14 @@ async def _uncommitted(workspace: Workspace) -> Outcome:
 
 
 def _path_in(diff: str) -> str:
-    """Return the file of one part of git's diff: its new name, or the old one of a deleted file."""
+    """Return the name of the file in one part of git's diff: the new name, or the old one of a deleted file."""
     names = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", diff.partition("\n@@")[0], re.MULTILINE)
-    # A change of mode or of a binary file has only the line "diff --git a/x b/x".
+    # For a changed mode or binary file, only the line "diff --git a/x b/x" has the name.
     return names[-1] if names else diff.partition("\n")[0].rpartition(" b/")[2]
 
 
 async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
-    """Run git; return True if it succeeded, and its output."""
+    """Run git in the sandbox; return True if it succeeded, and its output."""
     result = await workspace.sandbox.run(
         Command(
             shlex.join([*_GIT, *arguments]),
@@ -168,7 +168,7 @@ PROJECT_COMMANDS = (
 
 
 NOTES = "notes.md"
-_COPY = "another file has the same text, or it was left out"
+_COPY = "another file has the same text, or it was left out"  # why a rule that always applies was not read
 _INSTRUCTIONS = lazy_pattern(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
 
 
@@ -209,7 +209,7 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
 
 
 def _rules(host: CommandHost) -> dict[str, RuleFile]:
-    """Return the rule files of the folders from the project's root to the working directory, by path."""
+    """Return the rule files in the folders from the project's root to the working directory, by path."""
     finder, cwd = host.session.runtime.context.rules, host.session.runtime.calls.workspace.cwd
     folders = [folder for folder in (*reversed(cwd.parents), cwd) if finder and folder.is_relative_to(finder.root)]
     return {str(rule.path): rule for folder in folders if finder for rule in finder.rules_in(folder)}
@@ -226,7 +226,7 @@ def _listed(memory: Memory) -> list[str]:
 
 
 def instruction_files(host: CommandHost) -> dict[str, str]:
-    """Return the instruction files in the next request, each with its newest text."""
+    """Return the instruction files in the next request by path, each with its newest text."""
     state = host.session.state
     bodies = [entry.body for entry in state.conversation.request_entries] + [*state.notes]
     texts = [body.text for body in bodies if isinstance(body, log_entries.User) and body.is_reminder]
@@ -240,7 +240,7 @@ async def _edit(host: CommandHost, name: str) -> Outcome:
     is_there = await asyncio.to_thread(os.path.lexists, place)
     before = await asyncio.to_thread(memory.view, name) if is_there else ""
     after = await host.edit(before)
-    if after is None:  # there is no editor here
+    if after is None:  # this front end has no editor
         return f"Edit {place}"
     if after.rstrip("\n") == before.rstrip("\n"):
         return f"No changes to {place}."

@@ -1,4 +1,4 @@
-"""Commands about the session: its status, permissions, jobs and compaction; and the table of all commands."""
+"""Commands about the session: its status, permissions, jobs and compaction; and the set of all commands."""
 
 import asyncio
 import os
@@ -21,11 +21,11 @@ from agentcli.tools.command import BackgroundJob, Grants
 from agentcli.tools.observation import as_shown
 from agentcli.version import __version__
 
-PROGRAM = "Program"
-MAX_NAME = 15  # characters of a name that count for the width of its column
-MAX_HINT = 12  # characters of a hint that is shown in the list
+PROGRAM = "Program"  # the heading of commands about agentcli itself
+MAX_NAME = 15  # characters; longer names do not widen their column
+MAX_HINT = 12  # characters; longer hints are not shown in the list
 MAX_NAMES = 14  # under one heading of the short help
-MAX_JOB_LINES, MAX_JOB_BYTES = 20, 20_000  # of the end of a job's output
+MAX_JOB_LINES, MAX_JOB_BYTES = 20, 20_000  # shown of the end of a job's output
 DRY = "--dry-run"
 
 
@@ -52,7 +52,7 @@ def conversation_commands() -> CommandSet:
 
 
 def _short_help(commands: CommandSet) -> str:
-    """Format the names under their headings, so many of each that all fit a screen."""
+    """Format the names by heading, at most `MAX_NAMES` under each, so that the list fits on a screen."""
     groups, lines = dict.fromkeys(command.group for command in commands), []
     for group in groups:
         names = [f"/{command.name}" for command in commands if command.group == group]
@@ -62,13 +62,13 @@ def _short_help(commands: CommandSet) -> str:
 
 
 def _all_help(commands: CommandSet) -> str:
-    """Format names, hints and help in columns, under headings. A long name widens no column, nor does a long hint."""
+    """Format names, hints and help in columns, under headings. Long names and hints do not widen the columns."""
     names = max(len(command.name) for command in commands if len(command.name) <= MAX_NAME) + 1
     lines = []
     for group in dict.fromkeys(command.group for command in commands):
         lines.append(group)
         for command in (command for command in commands if command.group == group):
-            is_short = len(command.argument) <= MAX_HINT  # the command's own help has a long one
+            is_short = len(command.argument) <= MAX_HINT  # the command's own help shows a long hint
             hint = command.argument if is_short else "[…]" if command.argument.startswith("[") else "…"
             lines.append(f"  {f'/{command.name}':<{names}}  {hint:<{MAX_HINT}}  {command.help}")
     return "\n".join(lines)
@@ -129,7 +129,7 @@ async def _tasks(host: CommandHost, which: str) -> Outcome:
 
 
 def _job_in(jobs: Mapping[str, BackgroundJob], which: str) -> BackgroundJob:
-    """Return a job by its id or its number. Raises `UserError`."""
+    """Return a job by its id, or by the number in its id. Raises `UserError`."""
     id = f"job_{which}" if which.isdecimal() else which
     if id not in jobs:
         raise UserError(f"There is no job {which}; there is {', '.join(jobs) or 'none'}.")
@@ -256,7 +256,7 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
 
 
 async def _choose_mode_or_rule(host: CommandHost) -> str:
-    """Let the person choose another mode, or a rule of theirs to remove."""
+    """Let the person choose another mode, or one of their own rules to remove."""
     state, granted = host.session.state, await _granted(host)
     rules = [*dict.fromkeys([*granted, *(str(rule) for _, rule in _rules_by_effect(state.rules) if _is_own(rule))])]
     forgetting = [(f"forget {rule}", "saved for this project" if rule in granted else "") for rule in rules]
@@ -270,7 +270,7 @@ async def _choose_mode_or_rule(host: CommandHost) -> str:
 
 
 def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
-    """Return all rules with what each does to calls, in the order in which they win."""
+    """Return all rules, each with its effect, in the order of precedence."""
     effects: tuple[Verb, ...] = ("deny", "ask", "allow")
     return [(effect, rule) for effect in effects for rule in rules.of(effect)]
 
@@ -292,7 +292,7 @@ async def _rules_text(host: CommandHost) -> str:
 
 
 def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
-    """Yield a line for each rule with its source, then the lasting grants by their numbers."""
+    """Yield a line for each rule with its source, and then numbered lines for the grants of this project."""
     for word, rule in _rules_by_effect(rules):
         is_lasting = (word, rule.source) == ("allow", "granted") and str(rule) in granted
         if not is_lasting and (_is_own(rule) or not only_own):
@@ -307,7 +307,7 @@ async def _granted(host: CommandHost) -> list[str]:
 
 
 async def _forget(host: CommandHost, what: str) -> str:
-    """Remove a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
+    """Remove a lasting grant, by its number or its text, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(host), host.session.state.rules
     if not what and (rows := [*_rule_rows(rules, granted, only_own=True)]):
         raise UsageError("\n".join(("Name a rule: /permissions forget RULE, or the NUMBER of a saved grant:", *rows)))
@@ -315,7 +315,7 @@ async def _forget(host: CommandHost, what: str) -> str:
         raise UsageError("There are no rules to remove: this session has none, and no grants are saved.")
     text = granted[number_in(what, len(granted), "saved grant")] if what.isdecimal() else str(parse_rule(what))
     matching = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
-    own = [rule for rule in matching if _is_own(rule)]  # of this session or granted for good, not of the settings
+    own = [rule for rule in matching if _is_own(rule)]  # of this session or granted for good, not from the settings
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)

@@ -1,4 +1,4 @@
-"""Commands about conversations: new, stored and copied ones, earlier points, and changes of files by turns."""
+"""Commands about conversations: new, stored and forked ones, earlier points, and the changes of files by turns."""
 
 import re
 import time
@@ -18,11 +18,11 @@ from agentcli.conversation.history import counted, shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.files import from_home
 
-MAX_LISTED = 20
-_MAX_OFFERED = 200
+MAX_LISTED = 20  # lines of a list without a picker
+_MAX_OFFERED = 200  # sessions in a picker
 MAX_LABEL = 80  # characters
 MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
-MAX_PROMPT = 60
+MAX_PROMPT = 60  # characters
 
 
 async def _clear(host: CommandHost, argument: str) -> Outcome:
@@ -35,7 +35,7 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
     if not which:
         return await _choose_session(host)
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
-    if which.isdigit() and len(which) < 4:  # a longer one may be the beginning of an id
+    if which.isdigit() and len(which) < 4:  # a longer number may be the beginning of an id
         return await _continue(host, sessions[number_in(which, len(sessions), "conversation")].id)
     try:
         return await _continue(host, which)
@@ -44,7 +44,7 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
-    """Offer the conversations of this directory, and then those of all directories."""
+    """Let the person choose a conversation of this directory, or of all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
     chosen = await host.choose("Resume session", [*options, ("All directories…", "")])
@@ -60,9 +60,9 @@ async def _choose_session(host: CommandHost) -> Outcome:
 
 
 async def _choose_found(host: CommandHost, words: str) -> Outcome:
-    """Offer the conversations that contain some words, newest first."""
-    newest: dict[str, SearchHit] = {}  # of each session
-    for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # the newest come first
+    """Let the person choose among the conversations that contain these words, newest first."""
+    newest: dict[str, SearchHit] = {}  # the newest hit in each session
+    for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # newest first
         newest.setdefault(hit.session_id, hit)
     newest.pop(host.session.id, None)
     if not newest:
@@ -77,7 +77,7 @@ async def _choose_found(host: CommandHost, words: str) -> Outcome:
 
 
 async def _continue(host: CommandHost, session_id: str) -> Outcome:
-    """Open a session; if another program has it open, the person decides what to do."""
+    """Open a session. If another program has it open, ask the person what to do."""
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:
@@ -95,20 +95,20 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
 
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
-    """Return the age and title of a session; then its first prompt, unless that is the title, and its last one."""
-    # Without control characters, which may be all that a prompt has.
+    """Return a session's age and title, and its first prompt (unless that is the title) and last prompt."""
+    # Control characters are removed. Nothing may remain of a prompt.
     first, last = ("".join(filter(str.isprintable, text)).strip() for text in (info.title, info.last_prompt))
     title = info.name or first or "(no prompt)"
     last = "" if last == first else last
     first = first if info.name else ""
     prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
-    # Where the title is the first prompt, an arrow leads from it to the last one.
+    # If the title is the first prompt, an arrow leads from it to the last one.
     return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last and not first else prompts
 
 
 def age(seconds: float) -> str:
-    """Return in words how long ago something was; "some time" for a time in the future, from a wrong clock."""
+    """Return in words how long ago something was; "some time" if it is in the future because a clock was wrong."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
     for unit, unit_s, max_units in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
@@ -142,7 +142,7 @@ async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
     title = text.split("\n", 1)[0]  # without a name the document is Markdown, whose first line is its title
     name = name or (re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation") + ".md"
-    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # it would garble a list of files
+    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # such a name would garble lists of files
         raise UsageError(f"The file name {name!r} contains a control character. Choose another: /export FILE")
     file = host.session.runtime.calls.workspace.cwd / from_home(name)
     try:
@@ -176,7 +176,7 @@ SESSION_COMMANDS = (
 async def undo_in(
     session: Session, direction: Direction, how: str, confirm: Confirm, *, turn: TurnChanges | None = None
 ) -> UndoResult:
-    """Call `undo` in an open session, also for changes of jobs that still run."""
+    """Call `undo` in an open session, and include changes by jobs that still run."""
     _require_idle(session, "then undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
@@ -223,7 +223,7 @@ _PARTS = ("conversation", "files", "both")
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Go back to a point in the conversation, the files or both. A named point needs no confirmation for files."""
+    """Rewind the conversation, the files or both to a point. If the argument names the point, nothing is asked."""
     session, report = host.session, []
     offered = points(session.state.conversation)
     if not offered:
@@ -265,7 +265,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
 
 
 def _named_point(which: str, offered: Sequence[Point]) -> Point:
-    """Return the point with that number, label or id. Raises `UsageError`."""
+    """Return the point with this number, label or id. Raises `UsageError`."""
     if which.isdecimal():
         return offered[number_in(which, len(offered), "prompt")]
     for point in offered:
