@@ -286,8 +286,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
 async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Path | None]:
     """Record changes of these files (None: of all files) by the body and by jobs that it starts.
 
-    Yield the path of a file that notes the call until its changes are in the log; None if nothing is recorded. If
-    recording fails, a notice says so.
+    Yield the file that notes the call until its changes are in the log; None, with a notice if that is due to an error.
     """
     call = call.turn.session.made_by or call  # a subagent's changes are recorded under the call that created it
     session = call.turn.session

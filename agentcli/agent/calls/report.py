@@ -31,8 +31,7 @@ OMITTED = {"omitted": "larger than 1 MB"}
 class Report:
     """The report on one call: its output, its result and its events.
 
-    Without `gives_all`, a structured result that is computed on request is left out. Lines in `remarks` are appended to
-    the result's text.
+    Without `gives_all`, a structured result that is computed on request is left out. The text ends with the `remarks`.
     """
 
     finished: ToolFinished  # set, like `result`, once the call has ended
@@ -260,10 +259,7 @@ def _columns(rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """Return the masked form of each text that has a part of a secret in it.
-
-    The positions of `found` are those in all texts, joined by line ends.
-    """
+    """Return the masked form of each text that contains part of a secret. Positions are those in `"\\n".join(texts)`."""
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)  # the position of the text in the joined texts, and the secrets from there on
     for text in texts:

@@ -173,7 +173,7 @@ class Compactor(Struct, kw_only=True):
             return
         if self.settings.strategy != "summarize":  # the strategy uses summaries only if nothing cheaper is enough
             if len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)):
-                return  # most are written; the rest is left for a larger batch
+                return  # most are written, and the rest can wait
             by_rules = self._plan(basis, turns, {})
             if isinstance(by_rules, Compaction) and by_rules.strategy == "truncate":
                 return

@@ -1,8 +1,7 @@
 """Decides if a call may run, by its effects, the rules and the mode; if none of them decides, the person is asked.
 
 Where no sandbox hides the workspace's secret files from commands, a command that could read them asks first, once per
-session: a yes is about the files, so it also covers later commands. An allow rule for a file, such as Read(.env), makes
-that question unnecessary.
+session, because a yes is about the files. An allow rule for a file, such as Read(.env), has the same effect.
 """
 
 from collections.abc import Iterator
