@@ -259,7 +259,7 @@ def _columns(rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """Return the masked form of each text that contains part of a secret. Positions are those in `"\\n".join(texts)`."""
+    """Return the masked form of each text with part of a secret. Positions are those in `"\\n".join(texts)`."""
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)  # the position of the text in the joined texts, and the secrets from there on
     for text in texts:
