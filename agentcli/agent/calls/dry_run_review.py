@@ -241,7 +241,7 @@ def _question(
         structs.replace(change, diff=text if len(parts) > 1 else "", hunks=len(parts))
         for change, text, parts in zip(changes, texts, hunks, strict=True)
     )
-    result, reasons = report.result, ["nothing has been applied yet"]
+    result, reasons = report.result, ["nothing has been applied yet"]  # further reasons are more important, so first
     if has_failed := result.timed_out or result.exit_code != 0:
         end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
         reasons.insert(0, "it timed out" if result.timed_out else end)

@@ -127,7 +127,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
     opened: Obstacle | None = None  # the host or path that the person has opened
     while True:
         output = await _try_out(call, permitted, context, opened)
-        if output.later is not None:
+        if output.later is not None:  # the dry run continues as a background job
             _run_beside(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
             return changed(output, later=None)
         report, obstacle = output.dry_run, None

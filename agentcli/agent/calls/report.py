@@ -141,6 +141,7 @@ class Report:
         self.finish(ToolOutput(content, is_error=True, summary=first_line), self._error(error))
 
     def interrupt(self) -> None:
+        """Make the result of a cancelled call: a timeout if the caller's time limit cancelled it."""
         if why := self.too_late():
             self.fail(ToolError(why, kind="timeout"))
             return

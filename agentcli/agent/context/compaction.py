@@ -244,7 +244,7 @@ class Summaries(Struct, kw_only=True, dict=True):
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
         if not missing or time.monotonic() < self._asked_again_at:
             return
-        keys, is_refused = {self._key(turn, focus) for turn in missing}, False
+        keys, tries_other_model = {self._key(turn, focus) for turn in missing}, False
         _BEING_WRITTEN.update(keys)
         try:
             provider, writer = await self.writer(self._may_be_small)
@@ -266,9 +266,9 @@ class Summaries(Struct, kw_only=True, dict=True):
         except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
             if self._may_be_small:  # the session's model can write instead, unless it was the one that failed
                 _, other_writer = await self.writer(False)
-                is_refused = other_writer != writer
+                tries_other_model = other_writer != writer
             self._may_be_small = False
-            if not is_refused:
+            if not tries_other_model:
                 self.fail(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
             self.fail(str(errors.exceptions[0]))
@@ -276,7 +276,7 @@ class Summaries(Struct, kw_only=True, dict=True):
             self.problem, self._pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
-        if is_refused:
+        if tries_other_model:
             log.warning("%s is refused: the session's model writes summaries", self.model)
             await self.write(turns, focus, emit=emit)
 

@@ -155,5 +155,5 @@ class ResetWait(TurnStep):
         while (remaining_s := resets_at - time.time()) > 0:  # the wall clock also advances while the machine sleeps
             turn.emit(Retry(1, remaining_s, f"The usage limit resets at {llm.clock_time(resets_at)}."))
             await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
-        add(turn, ResetAwaited(0.0))
+        add(turn, ResetAwaited(0.0))  # the wait is over
         await wait_until_stored(turn)
