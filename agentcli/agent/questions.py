@@ -77,7 +77,7 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
 
 def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
     """Return a function that asks the person, during a call or outside of calls. It returns None without an answer."""
-    numbers = count(1)
+    numbers = count(1)  # for ids, because there may be several questions during one call
 
     async def ask(question: str, options: Sequence[str]) -> str | None:
         if calls.ask is None:

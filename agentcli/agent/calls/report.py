@@ -41,7 +41,7 @@ class Report:
         self.emit = emit
         self.mask = mask
         self.result: Result | None = None
-        self.record: CallRecord | None = None
+        self.record: CallRecord | None = None  # for hooks; None until they have let the call pass
         self.shown: list[str] = []  # the output so far, masked
         self.remarks: list[str] = []
         self.answer = self.level = ""  # the person's answer in words, and the output level

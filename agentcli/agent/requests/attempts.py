@@ -38,8 +38,8 @@ class Attempt(Struct, kw_only=True):
 class PaidRequest(Struct, kw_only=True, dict=True):
     """A request and its retries, each within the budgets.
 
-    About the running try, `_used` is the usage that the provider has reported so far, `_received` the bytes of the
-    reply's text, thinking and calls, and `_in_calls` the bytes of the calls among them.
+    About the running try, `_held` is its reservation, `_has_begun` is True once its stream had an event, `_used` is the
+    usage reported so far, `_received` counts the bytes of text, thinking and calls, and `_in_calls` those of calls.
     """
 
     target: RequestTarget
@@ -81,7 +81,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
             self._end_without_reply(error)
             raise
         finally:
-            self._end_without_reply()
+            self._end_without_reply()  # for a cancellation; after a reply or an error, it does nothing
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
     def _before_try(self, request: llm.Request) -> llm.Request:
