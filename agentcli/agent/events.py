@@ -39,7 +39,7 @@ class CallError(Struct, frozen=True):
 
 
 class AgentEvent(Struct, frozen=True, kw_only=True):
-    """An event; `agent_id` says which agent it comes from: `main`, or a subagent."""
+    """An event of the agent `agent_id`, which is `main` or the id of a subagent."""
 
     agent_id: str = "main"
 

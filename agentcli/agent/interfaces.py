@@ -116,7 +116,7 @@ class SessionStore(Protocol):
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
-        """Return the entries that contain a word beginning with each word of `text`, newest first.
+        """Return the entries, newest first, that contain for each word of `text` a word that begins with it.
 
         It searches prompts, answers, calls, results, summaries and notes; in a fork, only entries since the fork.
         Raises `StorageError` for a text without a letter or digit.

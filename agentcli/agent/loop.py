@@ -56,7 +56,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
         if (turn.log.is_retrying or returns) and turn.runtime.limits.asks:
             turn_log.return_messages(turn)
         await turn_log.wait_until_stored_anyway(turn)
-        why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
+        why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the `reason` of an `Interrupt`
         turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "paused" if pending else "interrupted"))
         raise
     turn.emit(end)

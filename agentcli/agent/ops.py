@@ -12,7 +12,7 @@ class _MessageOp(Struct, frozen=True):
     content: Content
 
     def __post_init__(self) -> None:
-        content_blocks(self.content)  # a wrong type is an error at once
+        content_blocks(self.content)  # raises an error for a wrong type, before the operation is submitted
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -38,6 +38,7 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # returns the tokens of all texts together; may block
 
 SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
+# Parts of notes and of the system text, in the form in which other modules write them.
 _INSTRUCTIONS = lazy_pattern(r'<instructions path=".*?</instructions>', re.DOTALL)
 _SKILL = lazy_pattern(r'<system-reminder><skill name=".*?</skill></system-reminder>', re.DOTALL)
 _SKILLS = lazy_pattern(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end of the system text

@@ -345,7 +345,7 @@ class Session:
         return bool(reports)
 
     def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
-        """Stop the turn or switch the mode if the answer to the question `asked` says so."""
+        """Stop the turn or switch the mode, if the answer to the question `asked` requests that."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._newest_turn is not None:
                 self._newest_turn.calls.is_stopped = True

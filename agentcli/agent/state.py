@@ -94,7 +94,7 @@ def awaited_reset(conversation: Conversation) -> float:
             case log.ResetAwaited(until):
                 return until
             case log.Assistant() | log.Result() | log.User(is_reminder=False):
-                break  # the turn has gone on since
+                break  # the turn has continued since
     return 0.0
 
 

@@ -147,7 +147,7 @@ class History:
         )
 
 
-# Shows a text and asks a question; returns None where nobody can be asked.
+# Shows a text and asks a question; returns None if nobody can be asked.
 Confirm = Callable[[str, str], Awaitable[bool | None]]
 
 
@@ -189,7 +189,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # False if all files conflict. In that case there is no question, and the report says so.
+    # False if all files conflict: nobody is asked then, and the headline reports it.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     text = "\n".join(
@@ -291,7 +291,7 @@ def _rows(
     *,
     is_done: bool = True,
 ) -> list[str]:
-    """Format a line for each file, conflicts first; of many files only the first."""
+    """Format a line for each file, conflicts first; of many files only the first ones."""
     both = _LABELS | (_REDONE if direction == "redo" else {})
     labels = {how: texts[is_done] for how, texts in both.items()}
     width = max((len(labels[file.how]) for file in files), default=0)

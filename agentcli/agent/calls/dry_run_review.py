@@ -33,7 +33,7 @@ _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)
 class Obstacle(Struct, frozen=True, kw_only=True):
     """A reason why a dry run shows less than the real run would, and the way around it that a yes allows."""
 
-    why: str  # "it could not reach example.org"
+    why: str  # in words, such as "it could not reach example.org"
     then: str  # what agentcli does after a yes: "repeats it with access to that host"
     effects: tuple[str, ...] = ()  # the effects of a yes, in words
     grave: tuple[str, ...] = ()  # the effects among them that a person must not overlook
@@ -47,7 +47,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     use, state = call.use, call.turn.state
     opens = bool(obstacle.host or obstacle.path)
     if state.mode == "bypassPermissions":
-        return not opens  # the sandbox opens nothing that nobody granted
+        return not opens  # only a person may open a host or a path
     if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
         return False
     question = CommandApproval(
@@ -139,13 +139,13 @@ class Review(Struct, kw_only=True):
             "kept": list(applied.names),
             **({"kept_hunks": {name: list(chosen) for name, chosen in self.parts.items()}} if self.parts else {}),
         }
-        # In plan mode it is expected that changes are discarded.
+        # Plan mode always discards changes, so that alone is not an error.
         was_rejected = not count and (self.is_answered or self.is_denied)
         is_error = output.is_error or was_rejected or bool(applied.conflicts)
         return structs.replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
-        """Return the person's answer in words; empty where nobody was asked."""
+        """Return the person's answer in words; empty if nobody was asked."""
         if not self.is_answered:
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)
@@ -166,7 +166,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
     turn, review = call.turn, Review(report=report)
     mode = None if permitted.dry_run == "on_request" else turn.state.mode
     ground = permitted.policy.facts.paths.ground
-    # `rule` denies or asks about the changes of the group; None if only the mode decides.
+    # `rule` is the deny or ask rule that covers the group; None if only the mode decides.
     for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, ground, mode):
         verdict = None
         if rule is not None and order == _DENIED:
@@ -186,11 +186,11 @@ Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 
 def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
-    """Return the groups of changes that are decided about together, each with the rule that denies or asks, if any."""
+    """Return the groups of changes that are decided about together, each with its deny or ask rule, if any."""
     applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # except changes that lose work
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
-        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # needed for rules about edits
+        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # only such rules need the paths
         order, rule = _DENIED, rule_about(paths, rules.deny, ground, tools=EDITORS)
         if rule is None:
             order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
@@ -290,7 +290,7 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
 
 
 def _change_text(change: ChangeSummary) -> str:
-    """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
+    """Return a change as text: notes about it, then its diff, or a description if there is no diff."""
     if change.kind == "renamed":
         *others, share = change.notes
         return "".join([f"renamed {change.name} ({share})\n", *(f"  {note}\n" for note in others), change.diff])
@@ -313,7 +313,7 @@ def _size(size: int) -> str:
 
 
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:
-    """Return the result of the command with a remark on its changes."""
+    """Return the result of the command with a remark about its changes."""
     output, cached = report.output(), report.dry_run.cached
     notes = [f"[{remark}]"] if remark else []
     if cached:

@@ -52,7 +52,7 @@ class KeyedCalls:
         # Running calls are never forgotten, so that no call is made twice.
         ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
         excess = len(self._calls) + 1 - MAX_KEYS
-        for place, (old_key, expires) in enumerate(ended):  # the oldest come first
+        for place, (old_key, expires) in enumerate(ended):  # oldest first
             if place < excess or expires <= time.monotonic():
                 del self._calls[old_key]
         if key not in self._calls:

@@ -256,7 +256,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
     if permitted.dry_run == "on_request":
         call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network}.]")
     if dry_run.too_much:
-        is_planning = turn.state.mode == "plan"  # plan mode applies nothing anyway, so this is no error
+        is_planning = turn.state.mode == "plan"  # plan mode applies nothing anyway, so this is not an error
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
         output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded")
@@ -306,8 +306,8 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
         end = _store_changes(call, checkpoints, mark)
         if paths is None and (jobs := _running_jobs(session) - before):
             _run_beside(session.recording.tasks, _after_jobs(session, jobs, end))
-        else:  # now, because later changes would count as the call's
-            await _with_progress(call, checkpoints, end, before="\n")  # its output may have ended within a line
+        else:  # not later, so that changes by others are not attributed to the call
+            await _with_progress(call, checkpoints, end, before="\n")  # the call's output may have ended within a line
 
 
 async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[Any], before: str = "") -> Any:

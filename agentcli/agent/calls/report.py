@@ -48,7 +48,7 @@ class Report:
         self.is_running = False  # the tool has begun, so it may have changed something
         self.is_dry_run = False  # a dry run is under way, so an interrupt leaves the workspace unchanged
         self.retry_count, self.last_error = 0, ""
-        self.too_late: Callable[[], str] = lambda: ""  # says that the caller's time limit ends the call, once it does
+        self.too_late: Callable[[], str] = lambda: ""  # the error, once the caller's time limit ends the call
         self._gives_all = gives_all
         self._stream: StreamMask | None = None
         self._started = time.perf_counter()
@@ -63,7 +63,7 @@ class Report:
             self._started += time.perf_counter() - since
 
     def start(self) -> None:
-        use, self._started = self.use, time.perf_counter()  # it may have waited for other calls of the same reply
+        use, self._started = self.use, time.perf_counter()  # the call may have waited for others of the same reply
         self.emit(ToolStarted(use.id, use.name, use.input, call_title(use.name, use.input)))
 
     def show(self, text: str) -> None:
@@ -163,7 +163,7 @@ class Mask:
         self._make = make  # called at the first output, because importing the masker takes 20 ms
         self._values: frozenset[str] = frozenset()  # known secrets, such as those in .env files
         self._masker: Masker | None = None  # for `_values`; None until it is needed
-        self._lock = threading.Lock()  # exports are masked in a thread
+        self._lock = threading.Lock()  # because a thread masks exports
         self.keeps_structured = keeps_structured
 
     @property

@@ -260,7 +260,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Return a text or its first page, with a note on the rest, and files to open. `full` is what `text` shortens."""
+    """Return a text or its first page, with a note on the rest, and files to open. `full` is `text` unshortened."""
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()

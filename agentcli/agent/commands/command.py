@@ -191,7 +191,7 @@ class CommandSet:
 
     @property
     def names(self) -> Collection[str]:
-        return self._by_name.keys()  # with aliases
+        return self._by_name.keys()  # includes aliases
 
     def add(self, command: SlashCommand) -> None:
         self._commands.append(command)
@@ -220,7 +220,7 @@ class CommandSet:
             if rest.strip() and not found.argument:
                 raise UsageError(f"/{name} takes no arguments. Remove {rest.strip()[:80]!r}.")
             return found, rest.strip()
-        if not name[0].isalnum():  # text such as `/-` or `/*`
+        if not name[0].isalnum():  # a text such as `/-` or `/*` is not a mistyped command
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")

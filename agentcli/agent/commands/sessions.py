@@ -70,7 +70,7 @@ async def _choose_found(host: CommandHost, words: str) -> Outcome:
     hits = list(newest.values())
     options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
     chosen = await host.choose("Resume session", options)
-    if chosen is None:  # this front end has no lists
+    if chosen is None:  # this front end has no picker
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
         return listed(rows[:MAX_LISTED], "To resume one: /resume ID")
     return await _continue(host, hits[chosen].session_id)
@@ -141,7 +141,7 @@ async def _rename(host: CommandHost, name: str) -> Outcome:
 
 async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
-    title = text.split("\n", 1)[0]  # without a name the document is Markdown, whose first line is its title
+    title = text.split("\n", 1)[0]  # without a name, it is Markdown, which begins with its title
     name = name or (re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation") + ".md"
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # such a name would garble lists of files
         raise UsageError(f"The file name {name!r} contains a control character. Choose another: /export FILE")
@@ -231,7 +231,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         return "There is no prompt to rewind to."
     words = argument.split()
     part = words.pop() if words and words[-1] in _PARTS else ""
-    if which := " ".join(words):  # else the person chooses
+    if which := " ".join(words):  # otherwise the person chooses
         point = _named_point(which, offered)
     else:
         options = [

@@ -81,7 +81,7 @@ class CallPolicy(Struct, frozen=True):
         Raises `ToolError` for a yes to something that was not offered.
         """
         answer = await self.call.ask(question, decide_now)
-        if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # a yes to no hunk is a no
+        if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # approving no hunk means no
             try:
                 check_offered(question, answer)
                 if answer.input is not None and (decide_now is None or self.call.changed is not None):

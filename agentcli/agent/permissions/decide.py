@@ -165,7 +165,7 @@ def _decide_command(
     return _ask_or_deny(mode, found.why_not or command.reason)
 
 
-_MAX_SHOWN = 3  # secret files
+_MAX_SHOWN = 3  # secret files in a reason
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:

@@ -98,7 +98,7 @@ class StopHooks(TurnStep):
     _rejections = 0  # times that a guardrail rejected an answer
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Ask for another answer. Raises `UserError` if a guardrail rejects the last one it may ask for."""
+        """Ask for another answer. Raises `UserError` if a guardrail has no retries left."""
         from_person, guards = turn.runtime.calls.made_by is None, turn.runtime.hooks
         event: EventName = "Stop" if from_person else "SubagentStop"
         if from_person and isinstance(guards, Guardrails) and (why := await guards.check_answer(turn.answer.text)):
@@ -153,7 +153,7 @@ class NestedInstructions(Struct):
     def _touched(self, call: ToolUse) -> Iterator[tuple[Path, bool]]:
         """Yield the path that a call uses, if it is in the project, and True if it is a file's."""
         name = call.input.get("cwd" if call.name == "bash" else "path")
-        if not isinstance(name, str) or "\0" in (name := parse_name(name)):  # the call will fail
+        if not isinstance(name, str) or "\0" in (name := parse_name(name)):  # such a call will fail
             return
         path = Path(normpath(self.cwd / name))
         if call.name in (*_FILES, *_FOLDERS, "bash") and path.is_relative_to(self.finder.root):
