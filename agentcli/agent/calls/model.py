@@ -103,7 +103,7 @@ class _AnyArguments(msgspec.Struct, frozen=True):
     """Accepts any arguments, because a client's tool describes them only by its JSON Schema."""
 
 
-async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
+async def _reject_local_run(arguments: object, context: ToolContext) -> ToolOutput:
     raise ToolError("Only the client can run this tool.", kind="internal_error")
 
 
@@ -116,7 +116,7 @@ def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolR
 
 def client_tool(spec: ToolSpec) -> Tool:
     fields: dict[str, Any] = {"source": "client", "mode": "client", "time_limit_s": None, "schema": spec.input_schema}
-    return Tool(spec.name, spec.description, _AnyArguments, _run_elsewhere, "none", **fields)
+    return Tool(spec.name, spec.description, _AnyArguments, _reject_local_run, "none", **fields)
 
 
 class CallPaused(Exception):

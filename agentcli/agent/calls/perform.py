@@ -128,7 +128,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
     while True:
         output = await _try_out(call, permitted, context, opened)
         if output.later is not None:  # the dry run continues as a background job
-            _run_beside(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
+            _run_in_background(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
             return changed(output, later=None)
         report, obstacle = output.dry_run, None
         assert report is not None, "a tool that runs commands makes a dry run if the terms say so"
@@ -305,7 +305,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     finally:
         end = _store_changes(call, checkpoints, mark)
         if paths is None and (jobs := _running_jobs(session) - before):
-            _run_beside(session.recording.tasks, _after_jobs(session, jobs, end))
+            _run_in_background(session.recording.tasks, _after_jobs(session, jobs, end))
         else:  # not later, so that changes by others are not attributed to the call
             await _with_progress(call, checkpoints, end, before="\n")  # the call's output may have ended within a line
 
@@ -330,7 +330,7 @@ def _running_jobs(session: SessionCalls) -> set[str]:
     return {job.id for job in session.workspace.running_jobs()}
 
 
-def _run_beside(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+def _run_in_background(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -366,7 +366,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
             await asyncio.shield(asyncio.ensure_future(stored))
             await checkpoints.forget(mark)
 
-    _run_beside(recording.tasks, forget())
+    _run_in_background(recording.tasks, forget())
 
 
 async def account_for_interrupted(

@@ -245,7 +245,7 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         if before is None or reply.stop_reason == "interrupted":
             continue
         prices = model_info(f"{reply.provider}/{reply.model}").prices
-        held = min(_held(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
+        held = min(_cached_tokens(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
         # Without counts of cache writes, `held` is an estimate, and a small difference means nothing.
         if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
@@ -264,7 +264,7 @@ def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 
-def _held(before: Usage, prices: Prices | None, now: Usage) -> int:
+def _cached_tokens(before: Usage, prices: Prices | None, now: Usage) -> int:
     """Return the tokens that the cache held after a request with the usage `before`; 0 without signs of a cache."""
     written = before.cache_read_input_tokens + before.cache_creation_input_tokens
     if _is_explicit(prices, before):

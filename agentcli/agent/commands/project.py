@@ -79,7 +79,7 @@ def _net_changes(
             continue
         name = workspace.shown(Path(log_entries.real_path(stored)))
         has_room = len(files) < MAX_FILES
-        before, after = (_text(state, checkpoints, workspace) if has_room else None for state in (first, last))
+        before, after = (_recorded_text(state, checkpoints, workspace) if has_room else None for state in (first, last))
         if before is None or after is None:
             others.append(name)
         elif diff := unified_diff(name, before, after):
@@ -87,7 +87,7 @@ def _net_changes(
     return files, others
 
 
-def _text(state: log_entries.FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
+def _recorded_text(state: log_entries.FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
     """Return a recorded file's text, empty if there was no file; None for other kinds and for binary files."""
     if state is None:
         return ""
@@ -203,7 +203,7 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
     if memory is None:
         return "\n".join([*lines, "Memory files: off (memory.enabled)"])
     lines.append(f"This project's memory files, in {memory.place_of(NOTES).parent}:")
-    lines += await asyncio.to_thread(_listed, memory) or ["  none"]
+    lines += await asyncio.to_thread(_memory_lines, memory) or ["  none"]
     lines.append("To add a line: /remember TEXT. To edit a file: /memory edit [FILE]")
     return "\n".join(lines)
 
@@ -215,7 +215,7 @@ def _rules(host: CommandHost) -> dict[str, RuleFile]:
     return {str(rule.path): rule for folder in folders if finder for rule in finder.rules_in(folder)}
 
 
-def _listed(memory: Memory) -> list[str]:
+def _memory_lines(memory: Memory) -> list[str]:
     lines = []
     for name, _ in memory.index():
         try:

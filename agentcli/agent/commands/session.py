@@ -117,7 +117,7 @@ async def _tasks(host: CommandHost, which: str) -> Outcome:
     calls = host.session.runtime.calls
     jobs = {job.id: job for job in calls.workspace.sandbox.jobs.list()}
     if not which:
-        rows = [*map(_row, jobs.values()), "  /tasks JOB shows the end of its output."]
+        rows = [*map(_job_row, jobs.values()), "  /tasks JOB shows the end of its output."]
         return "\n".join(rows) if jobs else "No background jobs are running."
     job = _job_in(jobs, which)
     try:
@@ -125,7 +125,7 @@ async def _tasks(host: CommandHost, which: str) -> Outcome:
     except OSError as error:
         raise UserError(f"The output of {job.id} cannot be read: {error.strerror}.") from error
     lines = as_shown(await calls.services.masked(end)).strip("\n").split("\n")[-MAX_JOB_LINES:]
-    return "\n".join([_row(job), *(f"    {line}" for line in lines), f"  All of it: {job.output_file}"])
+    return "\n".join([_job_row(job), *(f"    {line}" for line in lines), f"  All of it: {job.output_file}"])
 
 
 def _job_in(jobs: Mapping[str, BackgroundJob], which: str) -> BackgroundJob:
@@ -144,7 +144,7 @@ def _read_end(file: Path) -> str:
     return text.partition("\n")[2] if skipped else text
 
 
-def _row(job: BackgroundJob) -> str:
+def _job_row(job: BackgroundJob) -> str:
     why, outcome, state = f" ({job.stall})" if job.stall else "", job.outcome, "runs"
     if outcome is not None:
         state = f"{outcome.text}{' (exit 0)' if outcome.exit_code == 0 else ''} · {outcome.duration_s:,.0f} s"

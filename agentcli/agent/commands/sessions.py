@@ -36,11 +36,11 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
         return await _choose_session(host)
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if which.isdigit() and len(which) < 4:  # a longer number may be the beginning of an id
-        return await _continue(host, sessions[number_in(which, len(sessions), "conversation")].id)
+        return await _open_session(host, sessions[number_in(which, len(sessions), "conversation")].id)
     try:
-        return await _continue(host, which)
+        return await _open_session(host, which)
     except NoSession:
-        return await _choose_found(host, which)
+        return await _choose_by_words(host, which)
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
@@ -56,10 +56,10 @@ async def _choose_session(host: CommandHost) -> Outcome:
         sessions = [info for info in await host.stored_sessions.list(limit=_MAX_OFFERED) if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
         chosen = await host.choose("Resume session", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
-    return await _continue(host, sessions[chosen].id) if chosen is not None else ""
+    return await _open_session(host, sessions[chosen].id) if chosen is not None else ""
 
 
-async def _choose_found(host: CommandHost, words: str) -> Outcome:
+async def _choose_by_words(host: CommandHost, words: str) -> Outcome:
     """Let the person choose among the conversations that contain these words, newest first."""
     newest: dict[str, SearchHit] = {}  # the newest hit in each session
     for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # newest first
@@ -73,10 +73,10 @@ async def _choose_found(host: CommandHost, words: str) -> Outcome:
     if chosen is None:  # this front end has no picker
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
         return listed(rows[:MAX_LISTED], "To resume one: /resume ID")
-    return await _continue(host, hits[chosen].session_id)
+    return await _open_session(host, hits[chosen].session_id)
 
 
-async def _continue(host: CommandHost, session_id: str) -> Outcome:
+async def _open_session(host: CommandHost, session_id: str) -> Outcome:
     """Open a session. If another program has it open, ask the person what to do."""
     try:
         session = await host.open_session(session_id)
@@ -203,7 +203,7 @@ def _checkpoints_of(session: Session) -> Checkpoints:
     return checkpoints
 
 
-async def _take_back(direction: Direction, host: CommandHost, argument: str) -> Outcome:
+async def _undo_or_redo(direction: Direction, host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "yes", "list"):
         raise UsageError(f"Usage: /{direction} (asks first), /{direction} list or /{direction} yes (does not ask).")
     return (await undo_in(host.session, direction, argument, host.confirm)).text
@@ -284,7 +284,7 @@ async def _label(host: CommandHost, name: str) -> Outcome:
 
 
 UNDO_COMMANDS = (
-    SlashCommand("undo", "undo the file changes of the last turn", partial(_take_back, "undo"), "[list|yes]"),
+    SlashCommand("undo", "undo the file changes of the last turn", partial(_undo_or_redo, "undo"), "[list|yes]"),
     SlashCommand(
         "rewind",
         "rewind the conversation, the files or both to before a prompt",
@@ -295,5 +295,5 @@ UNDO_COMMANDS = (
     ),
     SlashCommand("label", "label this point of the conversation, to rewind to it", _label, "NAME"),
     SlashCommand("why", "show which turn and tool call wrote a file or a line", _why, "PATH[:LINE]"),
-    SlashCommand("redo", "reapply the changes that /undo reverted", partial(_take_back, "redo"), "[list|yes]"),
+    SlashCommand("redo", "reapply the changes that /undo reverted", partial(_undo_or_redo, "redo"), "[list|yes]"),
 )

@@ -301,7 +301,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         return self._max_cost(self.missing(turns, focus), writer)
 
     def _max_cost(self, turns: Sequence[TurnSteps], writer: ModelInfo) -> float | None:
-        prompts = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
+        prompts = sum(estimate_text(turn_text(turn), writer) + estimate_text(_instruction(), writer) for turn in turns)
         replies = len(turns) * (self.settings.summary_tokens + _thinking_tokens(writer))
         return writer.cost(Usage(input_tokens=prompts, output_tokens=replies))
 
@@ -324,7 +324,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         settings, max_tokens_read = self.settings, int(MAX_SHARE_READ * writer.window)
         if (tokens := estimate_text(text, writer)) > max_tokens_read:
             text = cut_middle(text, len(text) * max_tokens_read // tokens)
-        system = _prose().replace("{words}", str(settings.summary_words))
+        system = _instruction().replace("{words}", str(settings.summary_words))
         if focus:
             system += f"\nFocus on: {focus}"
         request = Request(
@@ -381,7 +381,7 @@ def turn_text(turn: TurnSteps) -> str:
     return "\n".join(lines)
 
 
-def _prose() -> str:
+def _instruction() -> str:
     return files("agentcli.agent.context").joinpath("summary.md").read_text("utf-8").strip()
 
 

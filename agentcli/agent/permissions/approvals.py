@@ -223,10 +223,10 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposes)
-    return await _as_answered(permitted, answer, question.hunks, context)
+    return await _with_answer(permitted, answer, question.hunks, context)
 
 
-async def _as_answered(
+async def _with_answer(
     permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
 ) -> PermittedCall:
     """Return a call that the person allowed, with their comment, reduced to the hunks that they chose."""

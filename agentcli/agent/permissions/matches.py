@@ -179,11 +179,11 @@ def _grants_of_command(
         risky = [part for part in command.segments if part.verdict != "allow"]
         covering = [_first(grants, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
         found = tuple(filter(None, covering)) if all(covering) else ()
-    why = _unnamed_file(facts, command, rules) if found else ""
+    why = _why_not_granted(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
 
 
-def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
+def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why allow rules that cover a command do not apply: it opens a file that none of them names; else ""."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)  # the command may set that option of bash
@@ -194,12 +194,12 @@ def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Seq
             parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
     for effects, patterns in parts:
         for path in opened_files(facts, effects, search):
-            if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
+            if why := _why_needed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
                 return f"{facts.workspace.shown(Path(path.given))} {why}"
     return "its wildcards match too many files to check them for secrets" if search.is_cut_off else ""
 
 
-def _why_unnamed(
+def _why_needed(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
     """Return why a rule must name a file of a command; "" if one does. `patterns` are those that cover the command."""
@@ -212,13 +212,13 @@ def _why_unnamed(
         return "contains auto-executed files, and no rule names them" if holds_them else ""
     tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
     by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
-    is_named = any(_names(pattern, path.given, home) for pattern in patterns)
+    is_named = any(_pattern_names_file(pattern, path.given, home) for pattern in patterns)
     if is_named or any(covers_path(rule, path, ground) for rule in by_file):
         return ""
     return f"{WHY[path.kind]}, and no rule names it"
 
 
-def _names(pattern: str, path: str, home: Path) -> bool:
+def _pattern_names_file(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a command rule's pattern names the secret or auto-executed file at a path."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)

@@ -52,7 +52,7 @@ class RoundLimit(TurnStep):
     async def _allow_more(self, turn: Turn) -> bool:
         more = turn.runtime.limits.max_turns
         title, limit = f"{turn.round} rounds done. Allow {more} more?", f"limits.max_turns = {more} (--max-turns)"
-        is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {limit}.")
+        is_allowed = await _ask_to_continue(turn, f"limit_{turn.round}", title, f"The limit is {limit}.")
         self._allowed += more if is_allowed else 0
         return is_allowed
 
@@ -92,12 +92,12 @@ class BudgetLimit(TurnStep):
 
     async def _allow_more(self, turn: Turn, over: OverBudget) -> bool:
         title, reason = f"{over} Raise it to {over.more}?", f"The limit is {over.setting}."
-        if is_allowed := await _ask(turn, over.id, title, reason):
+        if is_allowed := await _ask_to_continue(turn, over.id, title, reason):
             over.allow_more()
         return is_allowed
 
 
-async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
+async def _ask_to_continue(turn: Turn, id: str, title: str, reason: str) -> bool:
     """Ask the person if the turn may continue; the comment of a no is queued as the next message."""
     ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
     if not turn.runtime.limits.asks or ask is None:
@@ -125,7 +125,7 @@ class RepeatLimit(TurnStep):
         if not turn.runtime.limits.asks or turn.runtime.calls.ask is None:
             raise LoopError(f"Stopped: the model keeps making the same call with the same result: {history.looping}.")
         title = f"The model keeps making the same call ({history.looping}). Let it continue?"
-        is_allowed = await _ask(turn, f"loop_{turn.round}", title, "The result was the same each time.")
+        is_allowed = await _ask_to_continue(turn, f"loop_{turn.round}", title, "The result was the same each time.")
         history.forget_results()
         return None if is_allowed else "declined"
 
