@@ -167,7 +167,7 @@ class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):
-    """A request failed and is tried again: `number` of `max_number` (0: unknown). Then `fallback` answers, if set."""
+    """A request failed. This is retry `number` of `max_number` (0: unknown), after which `fallback` answers, if set."""
 
     number: int
     delay_s: float

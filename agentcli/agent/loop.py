@@ -291,7 +291,7 @@ def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
     says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
     if isinstance(error, llm_errors.Overloaded) and says_only_that:
         error.args = (f"{provider} is overloaded",)
-    if isinstance(error, llm_errors.ModelNotFound) and str(error).startswith("model: "):  # all that Anthropic says
+    if isinstance(error, llm_errors.ModelNotFound) and str(error).startswith("model: "):  # Anthropic's whole message
         error.args = (str(error).replace("model: ", f"{provider} has no model ", 1),)
     text = describe_error(error)
     needs_name = turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError)

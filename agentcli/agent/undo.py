@@ -229,7 +229,7 @@ async def _carry_out(
         return files
 
 
-# What happens to a file, before and after it is done.
+# The label of each outcome, before and after the undo.
 _LABELS = {
     "restored": ("↩ would restore", "↩ restored"),
     "removed": ("- would remove", "- removed"),

@@ -48,7 +48,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             return await session.delegates.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":
             return await session.delegates.answer(call, arguments)
-        # The files that may change, by the tool's effect; None for any file.
+        # The files that may change, by the tool's effect; None means any file, and a missing effect none.
         changes: dict[str, Sequence[Path] | None] = {
             "edit": files or None,  # the tool may have no argument that names its files
             "foreign": None,
@@ -85,7 +85,7 @@ def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
 
 
 def _memory_files(facts: CallFacts) -> tuple[Path, ...]:
-    """Return the memory file that a call changes: it lies outside the workspace, but /undo takes it back as well."""
+    """Return the memory file that a call changes. It is outside the workspace, but /undo reverts its changes, too."""
     match facts.arguments, facts.workspace.resources.memory:
         case MemoryCall(command="write" | "delete", path=str(name)), memory if memory is not None:
             return (memory.place_of(name),)

@@ -106,7 +106,7 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     rows = [*use.parts.items(), ("free", max(0, use.window - use.request))]
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share:.0%})"]
     rows = [(name, n) for name, n in rows if n >= max(1, min_tokens)]
-    rows[-1:-1] = [("other", other)] if other else []  # however few: all sources add up to the total
+    rows[-1:-1] = [("other", other)] if other else []  # even if it is small, because all rows add up to the total
     lines += [f"  {name:<12}  {n:>9,}  {n / use.window:>6.1%}" for name, n in rows]
     lines.append("The total is the provider's count; how much of it each source takes is estimated.")
     if share >= NEARLY_FULL:

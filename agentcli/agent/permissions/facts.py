@@ -46,7 +46,7 @@ class PathLookup:
             return False
 
     def is_gone(self, path: Path) -> bool:
-        """Return True for a path that is nowhere, in a /tmp that each command has for itself, as with dry runs."""
+        """Return True for a missing path in /tmp, if each command has its own /tmp, as where dry runs work."""
         status = self._look(path, "read")
         is_missing = status.real.is_relative_to("/tmp") and (status.kind, status.errno) == (None, 0)  # noqa: S108
         return is_missing and status.place == "outside" and not self.workspace.facts.dry_run_problem
