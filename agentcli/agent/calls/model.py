@@ -364,6 +364,7 @@ class Call:
             answer = await turn.session.ask(request, decide)
         is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
         why = answer.comment if isinstance(answer, Approve) else answer.reason
+        # A question without `decide` is the model's own, or follows a dry run: neither can change the input.
         input = answer.input if isinstance(answer, Approve) and decide is not None else None
         turn.store(CallAllowed(request.id, input) if is_allowed else CallDenied(request.id, why))
         return answer

@@ -294,7 +294,7 @@ async def _rules_text(host: CommandHost) -> str:
 def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
     """Yield a line for each rule with its source, and then numbered lines for the grants of this project."""
     for word, rule in _rules_by_effect(rules):
-        is_lasting = (word, rule.source) == ("allow", "granted") and str(rule) in granted
+        is_lasting = (word, rule.source) == ("allow", "granted") and str(rule) in granted  # has a numbered line
         if not is_lasting and (_is_own(rule) or not only_own):
             yield f"  {word:<5}  {rule}  ({rule.quote or rule.source or 'settings'})"
     for number, text in enumerate(granted, 1):

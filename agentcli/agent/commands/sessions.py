@@ -96,7 +96,7 @@ async def _open_session(host: CommandHost, session_id: str) -> Outcome:
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
     """Return a session's age and title, and its first prompt (unless that is the title) and last prompt."""
-    # Control characters are removed. Nothing may remain of a prompt.
+    # Control characters are removed; some prompts have nothing else.
     first, last = ("".join(filter(str.isprintable, text)).strip() for text in (info.title, info.last_prompt))
     title = info.name or first or "(no prompt)"
     last = "" if last == first else last

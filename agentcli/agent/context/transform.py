@@ -58,7 +58,7 @@ def create_context_transform(
         if used >= settings.warn_at * max_context_tokens:
             prefix, emit = Prefix("", ()), lambda event: None
             compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
-            if compaction is not None:
+            if compaction is not None:  # its missing summaries are written for the next one
                 compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)
                 followed.add(compaction)
         followed.sent = conversation.valid_messages()

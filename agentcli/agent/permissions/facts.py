@@ -275,7 +275,8 @@ def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iter
     opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
     opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
     for path in effects.names:
-        # A word with spaces that looks like a path may be a commit message, so the file must exist.
+        # A word with spaces may be a commit message, so the file must exist. Its use by the command is not known:
+        # reading is the danger with a secret file, writing with any other.
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
             opened.append((path, "read" if judge.is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:
