@@ -233,8 +233,7 @@ class CacheLoss(Struct, frozen=True, kw_only=True):
 
 def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
     """Yield each loss in a log: a reply that read less from the cache than the previous request had left there."""
-    # By the id of an entry: the newest reply with counted tokens on the path to that entry.
-    newest: dict[str | None, Assistant] = {}
+    newest: dict[str | None, Assistant] = {}  # by the id of an entry: the newest counted reply on the path to it
     for entry in entries:
         before, reply = newest.get(entry.parent_id), entry.body
         if before is not None:

@@ -111,7 +111,6 @@ def age(seconds: float) -> str:
     """Return in words how long ago something was; "some time" if it is in the future because a clock was wrong."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
-    # Each unit is used for less than `max_units` of it.
     for unit, unit_s, max_units in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
         if seconds < unit_s * max_units:
             return f"{int(seconds / unit_s)} {unit} ago"
