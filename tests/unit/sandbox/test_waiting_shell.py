@@ -89,6 +89,23 @@ def test_each_command_has_a_shell_of_its_own_and_begins_as_any_other(root: Path)
     session(root, work)
 
 
+def test_commands_at_once_do_not_get_in_each_others_way_over_the_shell_that_waits(root: Path) -> None:
+    async def work(read: Run) -> None:
+        for _ in range(3):
+            results = await asyncio.gather(*(read(f"echo {number}") for number in range(3)))
+            assert [result.output for result in results] == ["0\n", "1\n", "2\n"]
+
+    session(root, work)
+
+
+def test_commands_in_one_event_loop_after_another_run_with_a_shell_that_waits(root: Path) -> None:
+    sandbox = sandbox_in(root)
+    command = Command("echo ran", root, timeout_s=20, profile="read-only")
+    assert [asyncio.run(sandbox.run(command)).output for _ in range(4)] == ["ran\n"] * 4
+    asyncio.run(sandbox.aclose())
+    assert waiting_shells(os.getpid()) == []
+
+
 def replaced(file: Path) -> None:
     (new := file.with_name("new")).write_text(SECRET)
     new.replace(file)

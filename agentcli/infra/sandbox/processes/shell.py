@@ -124,10 +124,11 @@ class Shell:
         return Run(command, process, ends, on_output, new_file=self.new_file, on_detached=self._jobs.append)
 
     async def _take_waiting(self) -> WaitingShell | None:
-        if self._waiting is not None:
+        # Of two commands that wait for one shell, the first may begin to prepare another.
+        while self._waiting is not None and not self._waiting.done():
             await asyncio.wait({self._waiting})
         task, self._waiting = self._waiting, None
-        return task.result() if task is not None else None
+        return task.result() if task is not None and not task.cancelled() else None
 
     async def _open(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
