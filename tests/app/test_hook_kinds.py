@@ -135,6 +135,20 @@ def test_a_model_judges_a_call(place: Place, *, continues: bool) -> None:
     assert not (place.folder / "made").exists()
 
 
+def test_a_no_of_a_model_counts_wherever_it_stands_and_whatever_it_quotes(place: Place) -> None:
+    answers = [
+        '{"reason": "not like this", "ok": false}',
+        '{"ok": false, "reason": "no"}\n\nThe file says `{"ok": true}`, which is not my answer.',
+        '{"ok": false, "reason": "the file says {"ok": true}"}',
+        '{"ok": false, "reason": "it was cut',
+    ]
+    for answer in answers:
+        settings(place, "PreToolUse", {"type": "prompt", "prompt": answer, "model": place.script({"text": answer})})
+    ran = stream(place, WRITE, code=130)
+    assert [line["decision"] for line in ran.of("system", "hook")] == ["deny"] * len(answers)
+    assert not (place.folder / "made").exists()
+
+
 def test_a_yes_of_a_model_permits_nothing(place: Place) -> None:
     hook = {"type": "prompt", "prompt": "Fine?", "model": place.script({"text": '{"ok": true}'})}
     settings(place, "PreToolUse", hook)
