@@ -143,7 +143,7 @@ def make_sandbox(
     from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 
     home, settings = home_of(config.environment), config.settings.sandbox
-    state, cache = config.paths.state, config.paths.cache
+    state, cache = config.paths.state, Path(os.path.realpath(config.paths.cache))  # ~/.cache may be a link
     limits = CommandLimits(
         profile=profile or settings.profile,
         home=home,

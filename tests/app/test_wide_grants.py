@@ -12,6 +12,7 @@ from tests.app.running import Place, call
 from tests.processes import needs_bubblewrap
 
 KEY = "CANARYqX7zKp93LmVtRb5"
+STREAM = ("--output-format", "stream-json", "--permission-mode", "bypassPermissions")
 
 
 def bashrc(place: Place) -> Path:
@@ -130,3 +131,24 @@ def test_a_grant_of_all_commands_opens_no_settings_of_agentcli_wherever_its_home
     (home.parent / "link").symlink_to(home)
     assert outcome(project, commands, "dontAsk", "Bash") == commands
     assert (home / "config.toml").read_text() == "# mine\n"
+
+
+def test_a_search_leaves_out_what_agentcli_keeps_secret_wherever_its_home_is(place: Place) -> None:
+    place.environment["AGENTCLI_HOME"] = str(home := place.folder / "moved")
+    home.mkdir()
+    (home / "config.toml").write_text(f'[providers.x]\nbase_url = "http://x/"\nheaders = {{ x-key = "{KEY}" }}\n')
+    (place.folder / "plain").write_text("CANARY of a mine\n")
+    searches = [call("grep_search", pattern="CANARY", path=path) for path in (".", "moved")]
+    ran = place.run("-p", "go", "-m", place.script({"tool_calls": searches}, {"text": "."}), *STREAM)
+    assert "CANARY of a mine" in ran.out
+    assert KEY not in ran.out
+
+
+@needs_bubblewrap
+def test_commands_run_where_the_folder_of_caches_is_a_link(place: Place) -> None:
+    (target := place.folder.parent / "elsewhere").mkdir()
+    place.home.mkdir()
+    (place.home / "cache").symlink_to(target)
+    script = place.script({"tool_calls": [call("bash", command="echo ran")]}, {"text": "."})
+    ran = place.run("-p", "go", "-m", script, *STREAM)
+    assert '"content":"ran"' in ran.out

@@ -121,6 +121,8 @@ class LocalSandbox:
             return await ripgrep.list_files(query, self._environment, take)
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
         secret_files, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
+        if any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret):
+            is_denied = self._is_secret  # of every path, because the name of such a file says nothing
 
         def hidden_among(names: Sequence[bytes]) -> set[bytes]:
             hidden = secret_files.among(names, is_denied)
