@@ -40,7 +40,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
-from agentcli.settings.files import Paths
+from agentcli.safety.paths.judge import SECRET_HOME_PATHS
+from agentcli.settings.files import Paths, home_of
 from agentcli.settings.load import Config, ProjectUse, load_config, merge_values
 from agentcli.settings.structs import ToolSettings
 from agentcli.setup.options import AddedDefinitions, SessionOptions
@@ -117,9 +118,9 @@ class LocalEngine:
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        masked = [str(BUNDLED), str(task.folder.parent)]  # the agent must not see the checks and solutions
-        if task.repository is not None:  # its later commits hold the solution
-            masked.append(str(Path(task.repository.path).absolute()))
+        own_home = home_of(person.environment)  # the attempt has another, so its secrets have to be named
+        secret = (*person.paths.secret, *(path for name in SECRET_HOME_PATHS if (path := own_home / name).exists()))
+        masked = [*_solutions(task), *map(str, secret)]
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
         layers: tuple[dict[str, Any], ...] = (  # a later one takes precedence
             {"permissions": {"mode": "auto"}, "limits": limits},
@@ -167,6 +168,12 @@ class LocalEngine:
                 return ScriptedProvider(read_script(Path(model.removeprefix("scripted/"))))
             case _:
                 return self._models.provider(model)
+
+
+def _solutions(task: Task) -> list[str]:
+    """Return the places of checks and solutions, which the agent must not see."""
+    later_commits = [] if task.repository is None else [str(Path(task.repository.path).absolute())]
+    return [str(BUNDLED), str(task.folder.parent), *later_commits]
 
 
 def person_settings(person: Config) -> dict[str, Any]:
@@ -281,7 +288,8 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
     await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
     (copied / RECORD).write_bytes(record)
-    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=())  # the check may see its task
+    masked = tuple(name for name in config.settings.sandbox.masked if name not in _solutions(task))
+    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=masked)  # the check may see its task
     config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
     shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)

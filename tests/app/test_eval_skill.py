@@ -13,8 +13,10 @@ import pytest
 
 from tests.app.eval_tasks import writes
 from tests.app.running import Place
+from tests.conformance.confining import folder_on_disk
 from tests.conformance.replies import Call, Said, chat_reply
 from tests.conformance.servers import Received, Reply, chat_server
+from tests.processes import needs_bubblewrap
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +101,24 @@ def test_a_command_decides_in_the_copy_that_the_attempt_left(place: Place) -> No
     assert ran.code == 0, ran.err
     (attempt,) = json.loads(place.run("eval", "show", "greeter-with", "--json").out)["tasks"]
     assert (attempt["score"], "too few" in attempt["reason"], counts in attempt["reason"]) == (0.5, True, False)
+
+
+@needs_bubblewrap
+def test_no_skill_reads_secrets_of_the_person_by_its_links_or_its_commands(place: Place) -> None:
+    with folder_on_disk() as home:
+        place.environment |= {"HOME": str(home), "AGENTCLI_HOME": str(home / "moved")}
+        secrets = [home / ".ssh/id_rsa", home / "moved/config.toml", home / "masked"]
+        for file in secrets:
+            write(file, f'# CANARY\n[sandbox]\nmasked = ["{home}/masked"]\n')
+        reads = f"! cat {' '.join(map(str, secrets))} | grep CANARY"
+        no_link = {"type": "regex", "pattern": "^(?!.*CANARY)"}
+        skill = add_skill(place, case({"type": "command", "command": reads}, no_link))
+        (Path(skill) / "greeting.txt").unlink()
+        (Path(skill) / "greeting.txt").symlink_to(secrets[0])
+        ran = place.run("eval", "skill", skill, "-m", place.script(*ASKS_THE_SKILL), "--samples", "1", "--json")
+        assert ran.code == 0, ran.err
+        (attempt,) = json.loads(place.run("eval", "show", "greeter-with", "--json").out)["tasks"]
+    assert attempt["passed"], attempt["reason"]
 
 
 def test_the_graders_of_a_plugin_count_as_claude_code_counts_them(place: Place) -> None:
