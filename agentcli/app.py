@@ -126,6 +126,7 @@ class Builder:
         calls.recording.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))
         session = Session(state, runtime, can_ask=self._can_ask)
+        session.private_folder = self.config.paths.state / "jobs"
         watch.paid = session.record_cost  # for summaries; set here, because the session is made after the watch
         self._export.follow(session)
         self._attach_skills_and_agents(session, entries)

@@ -32,7 +32,7 @@ from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
 from agentcli.evals.judge import JUDGE, JUDGE_TOOLS, add_grades, record_for_check
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
-from agentcli.evals.task import BUNDLED, Task, read_task, task_files
+from agentcli.evals.task import Task, read_task, task_files
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks
 from agentcli.infra.changes.writing import remove_tree
@@ -118,9 +118,9 @@ class LocalEngine:
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        own_home = home_of(person.environment)  # the attempt has another, so its secrets have to be named
-        secret = (*person.paths.secret, *(path for name in SECRET_HOME_PATHS if (path := own_home / name).exists()))
-        masked = [*_solutions(task), *map(str, secret)]
+        # The attempt has another home and other folders, so the person's secrets have to be named.
+        secrets = (*person.paths.secret, *map(home_of(person.environment).joinpath, SECRET_HOME_PATHS))
+        masked = [*task.solutions, *map(str, secrets)]
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
         layers: tuple[dict[str, Any], ...] = (  # a later one takes precedence
             {"permissions": {"mode": "auto"}, "limits": limits},
@@ -168,12 +168,6 @@ class LocalEngine:
                 return ScriptedProvider(read_script(Path(model.removeprefix("scripted/"))))
             case _:
                 return self._models.provider(model)
-
-
-def _solutions(task: Task) -> list[str]:
-    """Return the places of checks and solutions, which the agent must not see."""
-    later_commits = [] if task.repository is None else [str(Path(task.repository.path).absolute())]
-    return [str(BUNDLED), str(task.folder.parent), *later_commits]
 
 
 def person_settings(person: Config) -> dict[str, Any]:
@@ -288,7 +282,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
     await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
     (copied / RECORD).write_bytes(record)
-    masked = tuple(name for name in config.settings.sandbox.masked if name not in _solutions(task))
+    masked = tuple(name for name in config.settings.sandbox.masked if name not in task.solutions)
     sandbox = msgspec.structs.replace(config.settings.sandbox, masked=masked)  # the check may see its task
     config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()

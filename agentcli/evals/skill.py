@@ -3,7 +3,6 @@
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,8 @@ def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
         for name, contents in cases:
             (place / "tasks" / name / "start").mkdir(parents=True, exist_ok=True)
             write_files(place / "tasks" / name, contents)
-        left_out = partial(_left_out, folder.resolve())
         for one in skills:
-            shutil.copytree(one.folder, place / "skills" / one.name, ignore=left_out, dirs_exist_ok=True)
+            shutil.copytree(one.folder, place / "skills" / one.name, ignore=_find_uncopied, dirs_exist_ok=True)
     except (OSError, TypeError, ValueError, re.error) as error:
         raise UsageError(f"Could not read the evals of {folder}: {error}") from error
     if not skills or not cases or len(dict(cases)) < len(cases):
@@ -54,9 +52,9 @@ def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
     return find_tasks(place / "tasks"), place / "skills"
 
 
-def _left_out(root: Path, folder: str, names: Sequence[str]) -> list[str]:
-    """Return the names of the cases, and of links out of `root`: copied, a person's secret would be no secret."""
-    return [name for name in names if name == "evals" or not Path(folder, name).resolve().is_relative_to(root)]
+def _find_uncopied(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the names of cases and of links, whose copies would be no links to a person's secrets, but secrets."""
+    return [name for name in names if name == "evals" or Path(folder, name).is_symlink()]
 
 
 def _task_contents(prompt: str, graders: list[Json]) -> dict[str, bytes]:

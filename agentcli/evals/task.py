@@ -69,6 +69,12 @@ class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]) if file.exists() else None
 
     @property
+    def solutions(self) -> list[str]:
+        """The places of checks and solutions, which the agent must not see, such as later commits."""
+        places = (BUNDLED, self.folder.parent, *([self.repository.path] if self.repository else []))
+        return [str(Path(place).absolute()) for place in places]
+
+    @property
     def version(self) -> str:
         """A hash of all its files: results of different versions are not compared."""
         digest = hashlib.sha256()

@@ -167,7 +167,7 @@ def verdict(commit: bool, *problems: str) -> dict[str, str]:
 @pytest.mark.parametrize(("commit", "code"), [(True, 0), (False, 1)])
 def test_the_hook_prints_findings_and_fails_if_the_review_says_so(place: Place, commit: bool, code: int) -> None:
     stage(place, "x = 1\n")
-    ran = review(place, verdict(commit, "x is never used"))
+    ran = review(place, verdict(commit, "x is\x1bnever used"))
     assert (ran.returncode, ran.stdout) == (code, "a.py:1: x is never used\n"), ran.stderr
 
 

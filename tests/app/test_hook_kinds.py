@@ -16,6 +16,8 @@ import pytest
 
 from tests.app.running import Place, Ran, call
 from tests.app.test_hooks import BYPASS, DONE, WRITE, decided, given, results, says
+from tests.conformance.confining import folder_on_disk
+from tests.processes import needs_bubblewrap
 
 MCP_SERVER = Path(__file__).parents[1] / "mcp_server.py"
 KEY = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -271,3 +273,14 @@ def test_a_transcript_in_the_field_s_form_is_complete_at_each_event_and_gone_aft
     assert messages[-1]["message"]["content"] == [{"type": "text", "text": "done"}]
     (use,) = [line["message"]["content"][0] for line in read["before"] if line["type"] == "assistant"]
     assert use["input"]["file_path"] == str(place.folder / "made")
+
+
+@needs_bubblewrap
+def test_commands_cannot_read_transcripts_wherever_temporary_files_are(place: Place) -> None:
+    tells = 'import json, sys; open("where", "w").write(json.load(sys.stdin)["transcript_path"])'
+    settings(place, "PreToolUse", {"type": "command", "command": f"{sys.executable} -c '{tells}'"})
+    (place.folder / "reads").write_text('cat "$(cat where)"')
+    with folder_on_disk() as folder:
+        place.environment |= {"TMPDIR": str(folder), "AGENTCLI_HOME": str(folder / "agentcli")}
+        ran = stream(place, {"tool_calls": [call("bash", command="sh reads")]})
+    assert "Permission denied" in results(ran)[0]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -188,7 +188,7 @@ def read_judgement(spec: HookSpec, text: str) -> EventAnswer:
 
     A model may think aloud, or quote an event that pretends to be an answer, so of several judgements a no counts.
     """
-    found = [one for brace in re.finditer("{", text) if "ok" in (one := _object_at(text, brace.start()))]
+    found = [*_judgements(text)]
     has_broken_no = '"ok":false' in "".join(text.split())  # such as one that was cut
     no = next((one for one in found if one["ok"] is not True), {} if has_broken_no else None)
     if no is None and not found:
@@ -201,9 +201,8 @@ def read_judgement(spec: HookSpec, text: str) -> EventAnswer:
     return EventAnswer("deny", reason, stops=ends_turn and not spec.handler.get("continueOnBlock"))
 
 
-def _object_at(text: str, start: int) -> dict[str, Any]:
-    """Return the JSON object that begins there, {} if none does."""
-    with suppress(ValueError, RecursionError):
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(text, start)[0]
-        return found
-    return {}
+def _judgements(text: str) -> Iterator[dict[str, Any]]:
+    for brace in re.finditer("{", text):
+        with suppress(ValueError, RecursionError):
+            if "ok" in (found := json.JSONDecoder().raw_decode(text, brace.start())[0]):
+                yield found

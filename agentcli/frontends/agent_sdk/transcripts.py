@@ -16,7 +16,7 @@ from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import StorageError, UsageError
 from agentcli.extensions.field_names import field_call
 from agentcli.frontends.json_output import entry_object
-from agentcli.settings.files import home_of
+from agentcli.settings.files import home_of, make_private_folder
 from agentcli.version import __version__
 
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -73,7 +73,9 @@ class HookTranscript:
 
     def _append(self, entries: Sequence[Entry]) -> str:
         session = self._session
-        self._folder = self._folder or TemporaryDirectory(prefix="agentcli-transcript-")
+        if session.private_folder is not None:
+            make_private_folder(session.private_folder)
+        self._folder = self._folder or TemporaryDirectory(prefix="transcript-", dir=session.private_folder)
         file = Path(self._folder.name) / f"{session.id}.jsonl"
         cwd, mask = session.runtime.calls.workspace.cwd, session.runtime.calls.services.mask
         about = {"cwd": str(cwd), "version": __version__}
