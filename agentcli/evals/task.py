@@ -71,8 +71,8 @@ class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def solutions(self) -> list[str]:
         """The places of checks and solutions, which the agent must not see, such as later commits."""
-        places = (BUNDLED, self.folder.parent, *([self.repository.path] if self.repository else []))
-        return [str(Path(place).absolute()) for place in places]
+        repository = [Path(self.repository.path)] if self.repository else []
+        return [str(place.absolute()) for place in (BUNDLED, self.folder.parent, *repository)]
 
     @property
     def version(self) -> str:
