@@ -80,13 +80,13 @@ def endpoint(answer: object, status: int = 200, **headers: str) -> Iterator[Endp
 
 def test_an_address_is_sent_the_event_with_only_the_variables_it_may_have_and_decides(place: Place) -> None:
     place.environment |= {"HOOK_TOKEN": "for-hooks", "OTHER_TOKEN": "for-others"}
-    with endpoint(decided("deny", permissionDecisionReason="not by HTTP")) as server:
-        headers = {"Authorization": "Bearer $HOOK_TOKEN", "X-Other": "<${OTHER_TOKEN}>"}
+    with endpoint(decided("deny", permissionDecisionReason="not by HTTP: <for-hooks>")) as server:
+        headers = {"X-Hook": "Bearer $HOOK_TOKEN", "X-Other": "<${OTHER_TOKEN}>"}
         sent = {"type": "http", "url": server.url, "headers": headers, "allowedEnvVars": ["HOOK_TOKEN"]}
         settings(place, "PreToolUse", sent, matcher="Write")
-        assert "not by HTTP" in results(stream(place, WRITE))[0]
+        assert "not by HTTP: <[masked]>" in results(stream(place, WRITE))[0]
     ((told, event),) = server.asked
-    assert (told["authorization"], told["x-other"]) == ("Bearer for-hooks", "<>")
+    assert (told["x-hook"], told["x-other"]) == ("Bearer for-hooks", "<>")
     assert (event["tool_name"], event["hook_event_name"]) == ("Write", "PreToolUse")
     assert not (place.folder / "made").exists()
 

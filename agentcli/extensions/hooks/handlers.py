@@ -150,7 +150,7 @@ async def ask_agent(owner: Session, question: str, model: str) -> str:
 
 
 async def post_event(url: str, options: HookOptions, input: bytes, variables: Mapping[str, str]) -> str:
-    """POST an event, and return the text of the answer. Redirects lead to the same host only. Raises `ProviderError`.
+    """POST an event, and return the text of the answer. Redirects lead to the same host only. Raises `ToolError`.
 
     Of the variables that the headers name, those that are not allowed are empty.
     """
@@ -159,14 +159,17 @@ async def post_event(url: str, options: HookOptions, input: bytes, variables: Ma
         name.lower(): _VARIABLE.sub(lambda found: allowed.get(found[1] or found[2], ""), value)
         for name, value in options.headers.items()
     }
+    masked = mask_of(headers | {f"secret {name}": value for name, value in allowed.items()}, url)
     client = HttpClient(url, headers)
     path = "/" if urlsplit(url).path.endswith("/") else ""  # the client removes it from the end of an address
     try:
         async with client.send(path, msgspec.json.decode(input)) as response:
             body = await read_start(response, MAX_ANSWER_BYTES)
+    except AgentcliError as error:
+        raise ToolError(masked(str(error))) from error
     finally:
         await client.aclose()
-    return mask_of(headers, url)(body.decode(errors="replace").strip())
+    return masked(body.decode(errors="replace").strip())
 
 
 def fill_in(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,14 +187,11 @@ def fill_in(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any
 
 
 def read_judgement(spec: HookSpec, text: str) -> EventAnswer:
-    """Return the answer for a model's `{"ok": …, "reason": …}`. A yes decides nothing: other hooks may object.
-
-    A model may think aloud, or quote an event that pretends to be an answer, so of several judgements a no counts.
-    """
-    found = [*_judgements(text)]
-    has_broken_no = '"ok":false' in "".join(text.split())  # such as one that was cut
-    no = next((one for one in found if one["ok"] is not True), {} if has_broken_no else None)
-    if no is None and not found:
+    """Return the answer for a model's `{"ok": …, "reason": …}`. A yes decides nothing: other hooks may object."""
+    # A model may think aloud, or quote an event that pretends to be an answer, so of several judgements a no counts.
+    found = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]  # the last: cut
+    no = next((one for one in found if one["ok"] is not True), None)
+    if not found:
         return failed(spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}')
     is_final_stop = spec.event in ("Stop", "SubagentStop") and no is not None and no.get("impossible") is True
     if no is None or is_final_stop or spec.event in ("PermissionRequest", "PermissionDenied"):
