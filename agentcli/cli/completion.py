@@ -1,4 +1,4 @@
-"""Completes agentcli in shells: writes their scripts, and prints the words that change, with few imports."""
+"""Shell completion: writes the scripts, and prints the words that they look up at runtime, with few imports."""
 
 import argparse
 import asyncio
@@ -19,14 +19,15 @@ _ABOUT = """Print a script that completes commands, flags with their values, ses
 bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
 zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
 fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
-# The values of options and arguments, by their names: files, folders, or a kind of words (see `_words`).
+# The name of an option or argument ("GROUP NAME" for only one group of commands) -> its values: files, folders, or a
+# kind of words that `_words` returns.
 _VALUES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
     "sessions session_id": "sessions",
     "settings": "files", "system_prompt_file": "files", "append_system_prompt_file": "files", "file": "files",
     "folders": "folders", "add_dir": "folders", "cd": "folders",
 }  # fmt: skip
-# It lets zsh show the meanings beside the words, which fish does by itself.
+# A zsh function that shows the meanings beside the words; fish does this by itself.
 _ZSH = """\
 _agentcli_ask() {
     local -a found=("${(@f)$(agentcli __complete $1 2>/dev/null)}")
@@ -42,7 +43,7 @@ def run(arguments: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the script of a shell; for words that change it calls `agentcli __complete KIND`."""
+    """Return the completion script of a shell. It calls `agentcli __complete KIND` for models and sessions."""
     import shtab
     from typer.main import get_command
 
@@ -66,7 +67,7 @@ def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
 
 
 def _add_command(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
-    """Add the parameters of a typer command to a parser, and the commands below it."""
+    """Add the parameters of a typer command, and its subcommands, to a parser."""
     from typer.core import TyperGroup, TyperOption
 
     for param in command.params:
@@ -85,7 +86,7 @@ def _add_command(parser: argparse.ArgumentParser, command: Any, group: str) -> N
 
 
 def _set_values(action: Any, name: str, group: str = "") -> None:
-    """Set the values that complete an option or an argument: those that its help lists, else those for its name."""
+    """Set the values that an option or argument completes to: those its help lists, else those for its name."""
     import shtab
 
     if listed := re.match(r"One of ([\w, -]+)", action.help or ""):
@@ -94,7 +95,7 @@ def _set_values(action: Any, name: str, group: str = "") -> None:
         ask = f"agentcli __complete {kind} 2>/dev/null"
         words = {
             "bash": f"_agentcli_{kind}",
-            "zsh": f" _agentcli_ask {kind}",  # behind a space, because zsh would add arguments of its own
+            "zsh": f" _agentcli_ask {kind}",  # the space keeps zsh from adding arguments of its own
             "fish": f"({ask})",
             "preamble": {"bash": f'_agentcli_{kind}() {{ compgen -W "$({ask} | cut -f 1)" -- "$1"; }}'},
         }
@@ -102,7 +103,7 @@ def _set_values(action: Any, name: str, group: str = "") -> None:
 
 
 def print_words(kind: str) -> int:
-    """Print the words of a kind, each on a line with a tab and its meaning; return the exit code."""
+    """Print the words of a kind, one per line, each followed by a tab and its meaning; return the exit code."""
     for word, meaning in asyncio.run(_words(kind, load_config(current_folder()))):
         if re.fullmatch(r"[\w./:@+~-]+", word):  # others would have to be quoted for the shell
             print(f"{word}\t{printable(' '.join(meaning.split()))[:80]}")
@@ -110,7 +111,7 @@ def print_words(kind: str) -> int:
 
 
 async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
-    """Return words with their meanings; for `sessions` the newest ones of this directory."""
+    """Return the words of a kind with their meanings; `sessions` are the newest ones of this directory."""
     match kind:
         case "sessions" if config.paths.sessions.is_file():
             from agentcli.infra.sessions.sqlite import SqliteSessions

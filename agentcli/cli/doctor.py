@@ -1,4 +1,4 @@
-"""Checks an installation: each check finds what works, what works less well and what does not, and how to mend it."""
+"""Checks an installation. Each check reports what works, works less well or does not work, and how to fix it."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ from agentcli.setup.options import check_hosts
 from agentcli.tools.sandbox import find_rg
 
 Status = Literal["ok", "warning", "problem"]
-Result = tuple[Status, str, str]  # a finding without the name of its check
+Result = tuple[Status, str, str]  # status, message, how to fix it
 Check = Callable[["Subject"], Iterable[Result]]
 
 _MAX_WAIT_S = 3.0  # for a program or a server
@@ -54,7 +54,7 @@ _ADDRESS_VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_
 
 
 class Subject(msgspec.Struct, dict=True):
-    """The installation to check, as it is for a session here."""
+    """The installation to check, as a session in this directory would use it."""
 
     config: Config
 
@@ -64,7 +64,7 @@ class Subject(msgspec.Struct, dict=True):
         return Models(self.config)
 
     def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
-        """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
+        """Return a builder without models and MCP servers: they have their own checks."""
         changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
         settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
         return Builder(replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
@@ -74,7 +74,7 @@ class Subject(msgspec.Struct, dict=True):
 
 
 def _version_of(program: str) -> str:
-    """Return the first line that a program prints for `--version`; empty if it does not run."""
+    """Return the first line that a program prints for `--version`; empty if the program does not run."""
     command, quiet = [program, "--version"], subprocess.DEVNULL
     try:
         ended = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_WAIT_S)
@@ -84,42 +84,42 @@ def _version_of(program: str) -> str:
 
 
 def check_installation(subject: Subject) -> Iterator[Result]:
-    """Find another agentcli on the PATH than this one, or more than one."""
+    """Warn if the PATH has several installations of agentcli, or one that is not this version."""
     folders = (subject.config.environment.get("PATH") or os.defpath).split(os.pathsep)
     files = filter(None, (shutil.which("agentcli", path=folder) for folder in reversed(folders)))
-    found = {os.path.realpath(file): file for file in files}
+    found = {os.path.realpath(file): file for file in files}  # reversed, so that the first name on the PATH wins
     versions = {file: _version_of(file).removeprefix("agentcli ") for file in found.values()}
     listed = ", ".join(f"{file} ({version or 'does not run'})" for file, version in versions.items())
     if len(versions) > 1:
-        mend = "Remove the ones you do not use (./install.sh --uninstall, pip uninstall agentcli)."
-        yield "warning", f"agentcli is on the PATH {len(versions)} times: {listed}.", mend
+        fix = "Remove the ones you do not use (./install.sh --uninstall, pip uninstall agentcli)."
+        yield "warning", f"agentcli is on the PATH {len(versions)} times: {listed}.", fix
     elif versions and set(versions.values()) != {__version__}:
         yield "warning", f"This is agentcli {__version__}, but the PATH has {listed}.", "Update it: ./install.sh"
 
 
 def check_ripgrep(subject: Subject) -> Iterator[Result]:
-    program, mend = "", "Install agentcli again (./install.sh), or the package"
+    program, fix = "", "Install agentcli again (./install.sh), or the package"
     with suppress(ToolError):
         program = find_rg()
-    return check_program(program, "ripgrep", "agentcli cannot search or list files", mend)
+    return check_program(program, "ripgrep", "agentcli cannot search or list files", fix)
 
 
 def check_program(
-    program: str, name: str, loss: str, mend: str = "Install it with your package manager"
+    program: str, name: str, loss: str, fix: str = "Install it with your package manager"
 ) -> Iterator[Result]:
-    """Check that a program is there and runs; `loss` says what does not work without it."""
+    """Check that a program exists and runs; `loss` says what does not work without it."""
     if not program:
-        yield "problem", f"{name} is missing: {loss}.", f"{mend}: {name}"
+        yield "problem", f"{name} is missing: {loss}.", f"{fix}: {name}"
     elif not _version_of(program):
-        yield "problem", f"{program} does not run: {loss}.", f"{mend}: {name}"
+        yield "problem", f"{program} does not run: {loss}.", f"{fix}: {name}"
     else:
         yield "ok", program, ""
 
 
 def check_sandbox(subject: Subject) -> Iterator[Result]:
-    """Check how commands are confined. Making the workspace also finishes what a killed session left, with a notice."""
+    """Check how commands are confined. Building the workspace finishes changes of killed sessions, with notices."""
     notices: list[str] = []
-    # Without the rules: a mistake in one is not about the sandbox.
+    # Leave out the permission rules: a mistake in one is not a problem of the sandbox.
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)
     try:
@@ -132,12 +132,12 @@ def check_sandbox(subject: Subject) -> Iterator[Result]:
     if not warning:
         yield "ok", description, ""
     elif warning.startswith(("Weak sandbox", "NO SANDBOX")):
-        mend = "Allow bubblewrap to create user namespaces (docs/permissions.md), or work where they are allowed."
+        fix = "Allow bubblewrap to create user namespaces (docs/permissions.md), or work where they are allowed."
         if (kind := subject.config.settings.sandbox.kind) not in ("auto", "bubblewrap"):
-            mend = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'
+            fix = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'
         elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
-            mend = f"Install bubblewrap: {how_to_install()}"
-        yield "warning" if confines else "problem", warning, mend
+            fix = f"Install bubblewrap: {how_to_install()}"
+        yield "warning" if confines else "problem", warning, fix
     else:
         yield "warning", warning, "Check the files that are named."
 
@@ -152,15 +152,15 @@ def check_local_model(subject: Subject) -> Iterator[Result]:
     elif any(folder.glob(".*.parts")):
         yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {install}"
     if name := subject.config.settings.local.model:
-        own = subject.models.local_path("default")  # the file that the setting names
+        own = subject.models.local_path("default")  # the file that local.model names
         if not own.is_file() or own.open("rb").read(4) != b"GGUF":
             yield "problem", f"local.model: {name} is not a GGUF file.", "Name an existing one, or unset local.model."
 
 
 def check_terminal(subject: Subject) -> Iterator[Result]:
     if (kind := subject.config.environment.get("TERM", "")) in ("", "dumb"):
-        mend = "export TERM=xterm-256color, if your terminal supports it"
-        yield "warning", f"TERM is {kind or 'not set'}, so sessions are shown line by line.", mend
+        fix = "export TERM=xterm-256color, if your terminal supports it"
+        yield "warning", f"TERM is {kind or 'not set'}, so sessions are shown line by line.", fix
 
 
 def check_state(subject: Subject) -> Iterator[Result]:
@@ -198,24 +198,24 @@ def check_keys(subject: Subject) -> Iterator[Result]:
 
 
 def check_settings(subject: Subject) -> Iterator[Result]:
-    """Find files that cannot be read, variables that mean nothing, a project that is not trusted."""
+    """Find invalid settings, unknown AGENTCLI_ variables and an untrusted project; always list the files in use."""
     config = subject.config
     try:
         check_hosts(config)
         subject.builder(lambda text: None).tool_registry()
-        _ = subject.models.encoders
+        _ = subject.models.encoders  # reading the encoders raises `ConfigError` if their file is not valid
     except ConfigError as error:
         yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
     for notice in config.notices:
-        message, _, mend = notice.rpartition(": ")  # "FILE is not trusted and not used: review it, then …"
-        yield "warning", f"{message}.", f"{mend[:1].upper()}{mend[1:]}"
+        message, _, fix = notice.rpartition(": ")  # every notice ends with a colon and the fix
+        yield "warning", f"{message}.", f"{fix[:1].upper()}{fix[1:]}"
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield "warning", f"Others can write to {file}.", f"chmod 600 {file}"
     yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
 
 
 def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
-    """Read the hooks or servers of the settings; return them, and findings about those that cannot be used."""
+    """Read hooks or MCP servers; return them, and findings about those that cannot be used."""
     notices: list[str] = []
     try:
         specs = read(notices.append)
@@ -225,7 +225,7 @@ def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tupl
 
 
 def check_hooks(subject: Subject) -> Iterator[Result]:
-    """Find hooks that cannot be used, and those whose program or script is not there."""
+    """Find hooks that cannot be used, and hooks whose program or script does not exist."""
     config = subject.config
     specs, results = _read_specs(
         lambda on_notice: Hooks(Plugins(config=config, on_notice=on_notice), WorkspacePrograms(config)).specs,
@@ -241,15 +241,15 @@ def check_hooks(subject: Subject) -> Iterator[Result]:
 
 
 def _missing_in(command: str, subject: Subject) -> str:
-    """Return the program of a hook, or the script it is given, that is not there; empty if that cannot be known."""
+    """Return the missing program of a hook's command, or its missing script; empty if none is known to be missing."""
     cwd, root = subject.config.cwd, str(project_root(subject.config.cwd))
     for name in ("AGENTCLI_PROJECT_DIR", "CLAUDE_PROJECT_DIR"):
         command = command.replace(f"${{{name}}}", root).replace(f"${name}", root)
     try:
         words = [os.path.expanduser(word) for word in shlex.split(command)]  # noqa: PTH111 - words, not paths
-    except ValueError:  # a quotation mark is not closed
+    except ValueError:  # an unclosed quotation mark: no shell can run it
         return command
-    if not words or any(mark in words[0] for mark in "$`={}()|;&<>*"):  # only a shell can say what it runs
+    if not words or any(mark in words[0] for mark in "$`={}()|;&<>*"):  # only a shell knows which program this runs
         return ""
     lookup = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", words[0]]
     if subprocess.run(lookup, cwd=cwd, env=subject.config.environment, capture_output=True, check=False).returncode:
@@ -260,7 +260,7 @@ def _missing_in(command: str, subject: Subject) -> str:
 
 
 def check_mcp_servers(subject: Subject) -> Iterator[Result]:
-    """Find MCP servers that could not be started; none is started for that."""
+    """Find MCP servers that could not be started, without starting any."""
     specs, results = _read_specs(lambda on_notice: server_specs(subject.config, on_notice), "docs/mcp.md")
     yield from results
     if specs and find_spec("mcp") is None:
@@ -268,18 +268,18 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
     for spec in specs:
         about = f"{spec.source}: the MCP server {spec.name}:"
         try:
-            expanded(msgspec.json.encode(spec.transport).decode(), subject.config.environment)  # all texts at once
+            expanded(msgspec.json.encode(spec.transport).decode(), subject.config.environment)  # all fields at once
         except ToolError as error:
             yield "warning", f"{about} {error}", "Set it where you start agentcli."
             continue
         program = expanded(str(getattr(spec.transport, "command", "")), subject.config.environment)
         if isinstance(spec.transport, StdioSpec) and not subject.find_program(program):
-            mend = f"Install it, or use its full path. To test it: agentcli mcp get {spec.name}"
-            yield "problem", f"{about} {program} does not exist or cannot be run.", mend
+            fix = f"Install it, or use its full path. To test it: agentcli mcp get {spec.name}"
+            yield "problem", f"{about} {program} does not exist or cannot be run.", fix
 
 
 def check_model(subject: Subject) -> Iterator[Result]:
-    """Check the model that answers when none is named, and its key."""
+    """Check the default model and its key."""
     try:
         models = subject.models
         name = asyncio.run(models.default())
@@ -289,8 +289,8 @@ def check_model(subject: Subject) -> Iterator[Result]:
         yield "problem", str(error), "To list the known models: agentcli models list"
         return
     if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
-        mend = "Run ./install.sh --extras local && agentcli local install, or name another GGUF file."
-        yield "problem", f"{name}: its engine or its weights are not installed ({models.local_path(info.id)}).", mend
+        fix = "Run ./install.sh --extras local && agentcli local install, or name another GGUF file."
+        yield "problem", f"{name}: its engine or its weights are not installed ({models.local_path(info.id)}).", fix
     others = [other.id for other in models.table() if other.provider == info.provider]
     if others and not info.is_known and info.provider != "local":
         message = f"{name} is not in the table{did_you_mean(info.id, others)}, so its window and price are guesses."
@@ -302,7 +302,7 @@ def check_model(subject: Subject) -> Iterator[Result]:
 
 
 async def check_servers(subject: Subject) -> list[Result]:
-    """Ask the servers of the models in use whether they answer, all at once."""
+    """Check that the servers of the default and the fallback model answer, both at the same time."""
     try:
         names = [await subject.models.default(), subject.config.settings.provider.fallback_model]
     except AgentcliError:  # `check_model` reports it
@@ -315,11 +315,11 @@ async def check_servers(subject: Subject) -> list[Result]:
 
 
 async def _ask_server(subject: Subject, name: str) -> list[Result]:
-    """Ask a model's server whether it answers, if it runs here, or if the person set its address and has its key."""
+    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key."""
     models, (provider, model) = subject.models, split_name(name)
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
-    address = (server.base_url if server else "") or from_environment  # empty for the provider's own
+    address = (server.base_url if server else "") or from_environment  # empty: the provider's own address
     if provider not in _LOCAL_SERVERS and not (address and models.keys.has(provider)):
         return []
     results: list[Result] = []
@@ -336,14 +336,14 @@ async def _ask_server(subject: Subject, name: str) -> list[Result]:
     except AgentcliError as error:
         health = Health(False, str(error))
     if not health.ok:
-        mend = f"Start the server, or correct its address ({setting}) or the name of the model."
+        fix = f"Start the server, or correct its address ({setting}) or the name of the model."
         if provider == "ollama":
-            mend = f"Start it (ollama serve), and pull the model: ollama pull {model}"
+            fix = f"Start it (ollama serve), and pull the model: ollama pull {model}"
         end = "" if health.detail.endswith((".", "?")) else "."
-        return [*results, ("problem", f"{name}: {health.detail}{end}", mend)]
-    window = getattr(client, "info", models.info(name)).window  # Ollama's provider asked the server for its window
+        return [*results, ("problem", f"{name}: {health.detail}{end}", fix)]
+    window = getattr(client, "info", models.info(name)).window  # Ollama's client has asked the server for its window
     if provider == "ollama" and window < _SMALL_WINDOW:
         now = subject.config.settings.tokens.ollama_num_ctx
-        mend = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."
-        results.append(("warning", f"{name} has a window of {window:,} tokens, enough for only a file or two.", mend))
+        fix = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."
+        results.append(("warning", f"{name} has a window of {window:,} tokens, enough for only a file or two.", fix))
     return [*results, ("ok", f"{name}: {health.detail}", "")]

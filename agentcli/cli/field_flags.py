@@ -1,6 +1,6 @@
 """Defines the flags of Claude Code that agentcli accepts, so that scripts written for it work unchanged.
 
-They are other names for flags of agentcli, or have no meaning here. `--help` names them in one paragraph.
+Most are other names for agentcli's flags; the rest have no effect. `--help` names them in one paragraph.
 """
 
 import argparse
@@ -23,14 +23,15 @@ HELP = """Its scripts work unchanged: --allowedTools and --disallowedTools RULES
 --no-session-persistence (--no-session), --setting-sources user,project,local,
 --resume-session-at ID. Its other flags are accepted, with a note that they change nothing."""
 _WITH_VALUE = ("agents", "agent", "setting_sources", "permission_prompt_tool", "resume_session_at")
-# The values where these flags are missing, also for servers, which do not take them.
+# The values if these flags are not given. Servers, which do not accept the flags, use them too.
 DEFAULTS: dict[str, Any] = {**dict.fromkeys(_WITH_VALUE), "hosted_servers": ()}
 NO_BUILTIN_TOOLS = ("none", "mcp__*")  # the value of `tools.only` that leaves only the tools of MCP servers
-_RULE = re.compile(r"[^\s,(]+(?:\((?:[^()]|\([^()]*\))*\))?|\(\S*")  # a name with its brackets; an open one is an error
+# A name with or without brackets. An unclosed bracket becomes a rule of its own, which is then reported as invalid.
+_RULE = re.compile(r"[^\s,(]+(?:\((?:[^()]|\([^()]*\))*\))?|\(\S*")
 
 
 class AddRules(argparse.Action):
-    """Adds rules to the list of another flag; commas and spaces outside of brackets separate them."""
+    """Adds rules to the list of another flag. Commas and spaces outside brackets separate the rules."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -44,7 +45,7 @@ def split_rules(text: str) -> list[str]:
 
 
 _RULES, _SWITCH = {"action": AddRules, "nargs": "+", "default": []}, {"action": "store_true"}
-_UNUSED: dict[str, Any] = {"default": argparse.SUPPRESS}  # the options have such a flag only if it is given
+_UNUSED: dict[str, Any] = {"default": argparse.SUPPRESS}  # the namespace has such a flag only if it was given
 _UNUSED_SWITCHES = """
     --allow-dangerously-skip-permissions --await-initialize --brief --chrome --debug-to-stderr --disable-slash-commands
     --enable-auto-mode --exclude-dynamic-system-prompt-sections --ide --init --init-only --maintenance --mcp-debug
@@ -56,7 +57,7 @@ _UNUSED_WITH_VALUE = """
     --thinking-display
 """
 UNUSED_FLAGS = ("--debug", *_UNUSED_SWITCHES.split(), *_UNUSED_WITH_VALUE.split())
-# The names of each flag, and what argparse needs for it.
+# The names of each flag, and the options of its `add_argument`.
 FIELD_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--allowedTools", "--allowed-tools"), {**_RULES, "dest": "allow"}),
     (("--disallowedTools", "--disallowed-tools"), {**_RULES, "dest": "deny"}),
@@ -71,7 +72,7 @@ FIELD_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     *(((flag,), {**_UNUSED, **_SWITCH}) for flag in _UNUSED_SWITCHES.split()),
     *(((flag,), _UNUSED) for flag in _UNUSED_WITH_VALUE.split()),
 )
-# Keys of Claude Code's settings that agentcli's own do not have.
+# Keys that only Claude Code's settings have: a file with one of them is imported as Claude Code's.
 _FIELD_KEYS = frozenset(
     """
     $schema apiKeyHelper enabledPlugins env includeCoAuthoredBy model outputStyle statusLine permissions.defaultMode
@@ -82,17 +83,17 @@ _FIELD_KEYS = frozenset(
 
 
 def notes(options: argparse.Namespace) -> Sequence[str]:
-    """Return a note on the flags that were given and change nothing."""
+    """Return a note on the flags that were given but have no effect."""
     unused = [flag for flag in UNUSED_FLAGS if hasattr(options, flag.removeprefix("--").replace("-", "_"))]
-    if options.permission_prompt_tool not in (None, "stdio"):  # a tool of a server, which agentcli does not ask
+    if options.permission_prompt_tool not in (None, "stdio"):  # an MCP tool, which agentcli does not ask for approval
         unused.append("--permission-prompt-tool")
     return [f"{', '.join(unused)}: accepted for Claude Code's scripts, changes nothing in agentcli."] if unused else []
 
 
 def split_tools(text: str) -> list[str] | None:
-    """Return the names of `--tools` as agentcli has them; None for all tools. Raises `UsageError`.
+    """Return the tools of `--tools` under agentcli's names; None for all tools. Raises `UsageError`.
 
-    A list in Claude Code's words is about built-in tools alone, so those of MCP servers stay.
+    A list that uses Claude Code's names selects only built-in tools, so the tools of MCP servers stay.
     """
     if not text.strip():
         return [*NO_BUILTIN_TOOLS]
@@ -120,7 +121,7 @@ def setting_sources(text: str | None) -> frozenset[str] | None:
 
 
 def json_argument(flag: str, text: str) -> dict[str, Any] | None:
-    """Return the object that is the value of a flag; None if the value is the name of a file. Raises `UsageError`."""
+    """Parse a flag's value as a JSON object; return None if the value is a file name. Raises `UsageError`."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -130,7 +131,7 @@ def json_argument(flag: str, text: str) -> dict[str, Any] | None:
 
 
 def servers_and_files(values: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the files that `--mcp-config` names, and the servers of its JSON. Raises `UsageError`."""
+    """Return the files among the values of `--mcp-config`, and the servers in its JSON. Raises `UsageError`."""
     read = [(value, json_argument("--mcp-config", value)) for value in values]
     tables = [table.get("mcpServers", {}) for _, table in read if table is not None]
     if any(not isinstance(table, dict) for table in tables):
@@ -139,7 +140,7 @@ def servers_and_files(values: Sequence[str]) -> tuple[tuple[str, ...], dict[str,
 
 
 def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
-    """Return the subagents of `--agents`, in the form of Claude Code, by name. Raises `UsageError`."""
+    """Parse `--agents`, which has Claude Code's format; return the subagents by name. Raises `UsageError`."""
     if text is None:
         return {}
     from agentcli.extensions.subagents.definitions import definition_from
@@ -157,7 +158,7 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
 
 
 def with_agent(options: argparse.Namespace, config: Config) -> Config:
-    """Return the settings with the prompt, tools and model of `--agent`, unless flags set them. Raises `UsageError`."""
+    """Set the prompt, tools and model of `--agent`; flags for these win. Return the settings. Raises `UsageError`."""
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
@@ -181,10 +182,10 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
-    """Return the layer of `--settings`, and notes on settings of Claude Code that are left out. Raises `UserError`."""
+    """Return the layer of `--settings`, and notes on Claude Code's settings that it omits. Raises `UserError`."""
     given = json_argument("--settings", settings)
     layer = read_unchecked(Path(settings).absolute()) if given is None else SettingsLayer("--settings", given)
-    values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # none of TOML
+    values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # TOML (`text`) is agentcli's
     tables = (f"{name}.{key}" for name, table in values.items() if isinstance(table, dict) for key in table)
     if _FIELD_KEYS.isdisjoint((*tables, *values)):
         check_layer(layer)
@@ -193,6 +194,6 @@ def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
     from agentcli.cli.importing import rows_of
 
     draft = Draft(Path(layer.source), is_project=False)
-    draft.source = draft.target
+    draft.source = draft.target  # the notes name the file that was read; nothing is written
     take_table(draft, rows_of("claude-code"), layer.values)
     return SettingsLayer(layer.source, draft.values), draft.left_out

@@ -1,4 +1,4 @@
-"""The settings that an import of another tool's would write, and the tables by which it reads them."""
+"""The settings that an import from another tool would write, and the tables that control the import."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ from agentcli.settings.check import find_error
 from agentcli.settings.load import nested, personal_keys
 from agentcli.settings.structs import Settings
 
-OTHERS = "*"  # the row for keys without one of their own
+OTHERS = "*"  # the row for keys that have no row of their own
 NO_SETTING = "agentcli has no such setting"
 HOLDS_KEY = "it contains a key or token, which does not belong in settings"
 _SERVER_KEYS = (
@@ -26,24 +26,24 @@ LOGIN = f"{HOLDS_KEY}. Save it with agentcli login, or export it"
 
 
 class Draft:
-    """The settings to write into `target`, nested as in config.toml; `left_out` says why others are not imported."""
+    """The settings to write into the file `target`, and the reasons why other settings are not imported."""
 
-    source = Path()  # the file that is being read
+    source = Path()  # the other tool's file that is being read
 
     def __init__(self, target: Path, *, is_project: bool) -> None:
         self.target = target
         self.is_project = is_project
-        self.values: dict[str, Any] = {}
-        self.left_out: list[str] = []
-        self.commands: dict[Path, str] = {}  # the texts of files to write
+        self.values: dict[str, Any] = {}  # nested like config.toml
+        self.left_out: list[str] = []  # a sentence for each setting that is not imported
+        self.commands: dict[Path, str] = {}  # custom commands: each file to write, and its text
 
     def leave_out(self, source_key: str, why: str) -> None:
-        """Note why a key of the source is left out, or the whole source, if the key is empty."""
+        """Note why a key of the source is not imported; an empty key means the whole source."""
         place = f"{self.source}: {source_key}" if source_key else str(self.source)
         self.left_out.append(f"{mask(place)}: {mask(why)}.")
 
     def take(self, source_key: str, value: Any, *path: str) -> None:
-        """Set a setting to the value that `source_key` has in the other tool, if it may be set; lists are joined."""
+        """Set `path` to the value of `source_key`, or note why not. Lists from several files are joined."""
         key, table = ".".join(path), nested(path, value)
         if has_secret(value):
             self.leave_out(source_key, LOGIN)
@@ -64,7 +64,7 @@ class Draft:
                 self.leave_out(source_key, f"{key} is already {section[name]!r} from an earlier file")
 
     def take_hooks(self, source_key: str, table: Any) -> None:
-        """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
+        """Import hooks, which have the same format in the other tools, and note those that agentcli cannot use."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
             group = {"matcher": spec.matcher} if spec.matcher else {}
@@ -74,7 +74,7 @@ class Draft:
         self.left_out += map(mask, problems)
 
     def take_servers(self, source_key: str, servers: Any) -> None:
-        """Take MCP servers; a secret in them is replaced by a variable, which is noted."""
+        """Import MCP servers. Each secret in them is replaced with a variable, and a note names the variable."""
         for name, server in servers.items() if isinstance(servers, Mapping) else ():
             server = _own_server(server) if isinstance(server, Mapping) else {}
             if not ("command" in server or "url" in server):
@@ -88,7 +88,7 @@ class Draft:
             self.take(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
-        """Replace secrets by variables that are named after the server, so that no other server is sent them.
+        """Replace secrets with variables that are named after the server, so that no other server receives them.
 
         `Authorization: Bearer abc123` of the server `github` becomes `Bearer ${GITHUB_AUTHORIZATION}`.
         """
@@ -96,7 +96,7 @@ class Draft:
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = f"{prefix}_{_variable(name).removeprefix(f'{prefix}_')}"
-                scheme, space, _ = str(value).partition(" ")  # the token behind a scheme may still be missing
+                scheme, space, _ = str(value).partition(" ")  # "Bearer " without a token has a scheme as well
                 has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
                 self.leave_out(
@@ -111,7 +111,7 @@ def other_tools() -> dict[str, Any]:
 
 
 def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an MCP server of another tool with the keys of `.mcp.json`."""
+    """Return another tool's MCP server with the keys of `.mcp.json`."""
     names = other_tools()["servers"]
     own = {name: value for key, value in server.items() if (name := names.get(key, key))}
     variables = server.get("env_keys")
@@ -129,7 +129,7 @@ def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_secret(value: Any) -> bool:
-    """Return True if a text in a value is, or contains, a key or token."""
+    """Return True if any text in a value is, or contains, a key or token."""
     if isinstance(value, Mapping):
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
@@ -142,28 +142,28 @@ def has_secret(value: Any) -> bool:
 
 
 def _names_variable(item: Any) -> bool:
-    """Return False for a token that somebody pasted in place of the variable's name."""
+    """Return True for the name of a variable, and False for a token that somebody pasted in its place."""
     return isinstance(item, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", item) is not None and mask(item) == item
 
 
 def _variable(name: str) -> str:
-    return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()  # a name of a variable begins with no digit
+    return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()  # a variable's name must not begin with a digit
 
 
 def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
-# What happens to a key. A tuple is the path of the setting that it becomes. A function takes its value, and that in a
-# list of one each of its items. A mapping has the rows for the keys below it. A text says why it is left out; an empty
-# one leaves it out without a word.
+Take = Callable[[Draft, str, Any], None]  # imports a value, given the draft and the name of its key
+# A row determines how a key is imported. A tuple is the path of the setting that the key becomes. A function imports
+# the value; a list that contains one function imports each item of the value. A mapping has rows for the keys below.
+# A text is the reason why the key is left out; an empty text leaves it out without a note.
 Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 
 
 def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
-    """Take values as the rows of a table say. Below the top level, a value that is false or empty is skipped."""
+    """Import values as the rows of a table say. Below the top level, false and empty values are skipped."""
     for key, value in values.items():
         if above and not value:
             continue
@@ -174,7 +174,7 @@ def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str
                     takes[0](draft, source_key, item)
             case Mapping() as rows if isinstance(value, Mapping):
                 take_table(draft, rows, value, f"{source_key}.")
-            case list() | Mapping():  # the value has another form
+            case list() | Mapping():  # the value has another type than the row expects
                 draft.leave_out(source_key, NO_SETTING)
             case str() as why:
                 draft.leave_out(source_key, why) if why else None

@@ -1,4 +1,4 @@
-"""Converts settings of other tools; other_settings.toml has a table for each tool with a row for each of its keys."""
+"""Converts the settings of other tools. other_settings.toml has a table for each tool, with a row for each key."""
 
 import re
 import tomllib
@@ -23,12 +23,13 @@ from agentcli.settings.write import merge_settings
 from agentcli.tools.builtin.toolset import builtin_tools
 
 TOOLS = ("claude-code", "codex", "gemini", "opencode", "cursor", "copilot", "goose", "aider")
+# Both also match strings, as group 1, so that nothing inside a string is taken for a comment or a trailing comma.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])')
 
 
 def _take_folder(path: str, draft: Draft, source_key: str, folder: Any) -> None:
-    """Take a folder if it exists: with one that does not, no session would start."""
+    """Import a folder if it exists: a setting that names a missing one would keep sessions from starting."""
     if not files.from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave_out(f"{source_key}: {folder}", "its meaning depends on the project. Use an absolute path")
     elif not files.from_home(str(folder)).is_dir():
@@ -40,8 +41,8 @@ def _take_folder(path: str, draft: Draft, source_key: str, folder: Any) -> None:
 def _take_choice(
     draft: Draft, source_key: str, value: Any, *, path: Sequence[str], values: dict[str, str], why: str
 ) -> None:
-    """Take a value under the name that `values` has for it (`=`: the same); leave out one without a name."""
-    name = "="  # a value that is no text is taken as it is, which reports the mistake
+    """Import a value under the name that `values` has for it (`=`: unchanged); a value without a name is left out."""
+    name = "="  # `Draft.take` reports a value that is not a text
     if isinstance(value, str):
         name = values.get(value, values.get(OTHERS, ""))
     if name:
@@ -58,9 +59,9 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
     except UsageError as error:
         draft.leave_out(about, str(error).removeprefix(f"{text}: ").rstrip("."))
         return
-    # Claude Code reads "/src" as a path below the settings' folder, agentcli as one below each project.
+    # In Claude Code "/src" is relative to the folder of the settings, in agentcli to the project.
     is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
-    if rule.tool in FOREIGN_TOOLS:  # such a rule is valid, so `check_rule` lets it pass
+    if rule.tool in FOREIGN_TOOLS:  # `check_rule` accepts these rules, although they have no effect
         draft.leave_out(about, f"agentcli has no counterpart to {rule.tool}")
     elif not draft.is_project and rule.tool != "bash" and is_rooted:
         draft.leave_out(about, "its meaning differs here: each project instead of the settings folder. Use // or ~/")
@@ -69,8 +70,8 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
 
 
 def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
-    """Take a model by its id, or by the alias of the newest one of its kind (`opus`, `sonnet`, `haiku`)."""
-    id = str(name).removesuffix("[1m]")  # the mark of a window of a million tokens
+    """Import a model given by its id, or by a family (`opus`, `sonnet`, `haiku`), which means its newest model."""
+    id = str(name).removesuffix("[1m]")  # "[1m]" asks for a window of a million tokens
     ids = [info.id for info in bundled_models() if info.provider == "anthropic"]  # the newest ones first
     newest = next((known_id for known_id in ids if known_id.startswith(f"claude-{id}-")), "")
     if id in ids or newest:
@@ -100,7 +101,7 @@ def _take_status_line(draft: Draft, source_key: str, command: Any) -> None:
 def _take_model(
     draft: Draft, source_key: str, name: Any, *, setting: str = "provider.model", provider: str = ""
 ) -> None:
-    """Take a model of a provider that is known here, or that the import brings."""
+    """Import a model if its provider is known here, or is part of the import."""
     if not isinstance(name, str):
         draft.leave_out(source_key, "it is not a name")
         return
@@ -115,7 +116,7 @@ def _take_model(
 
 
 def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
-    """Take the providers of Codex, and those of opencode, which has their keys in `options`."""
+    """Import the providers of Codex, and those of opencode, which nests their fields in `options`."""
     keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers", "baseURL": "base_url"}
     for name, provider in providers.items() if isinstance(providers, Mapping) else ():
         values = dict(provider) if isinstance(provider, Mapping) else {}
@@ -131,7 +132,7 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
 
 
 def _take_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
-    """Take a rule of a tool whose patterns for commands are beginnings: `Shell(git)` is `Bash(git *)` here."""
+    """Import a rule of a tool whose patterns for commands are prefixes: `Shell(git)` becomes `Bash(git *)`."""
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", f"{tool}({text})" if tool else str(text))
     name, pattern = (found[1], found[2] or "") if found else (str(text), "")
     if name == "Mcp":
@@ -148,7 +149,7 @@ def _take_own_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, patt
 
 
 def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) -> None:
-    """Take opencode's permissions: a list of rules in version 2, in version 1 effects by action, and by pattern."""
+    """Import opencode's permissions: a list of rules in version 2, a table of effects by action and pattern in 1."""
     rules: list[tuple[str, str, Any]] = []
     if isinstance(permissions, list):
         tables = [rule for rule in permissions if isinstance(rule, Mapping)]
@@ -184,7 +185,7 @@ def rows_of(tool: str) -> Any:
 
 
 def _row(written: Any) -> Row:
-    """Return a row of other_settings.toml, which says how rows are written there."""
+    """Parse a row of other_settings.toml; the top of that file explains the syntax."""
     match written:
         case {"choice": str(path), "values": values, "why": why}:
             return partial(_take_choice, path=path.split("."), values=values, why=why)
@@ -200,14 +201,14 @@ def _row(written: Any) -> Row:
 
 
 def _taker(written: str) -> Callable[..., None]:
-    """Return the function for `@name word option=value`, with the word and the options as its first arguments."""
+    """Return the function that `@name word option=value` names, with the word and the option as bound arguments."""
     name, *words = written.removeprefix("@").split()
     options = dict(word.split("=") for word in words if "=" in word)
     return partial(_TAKES[name], *(word for word in words if "=" not in word), **options)
 
 
 def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
-    """Return a draft for each file to change: the person's settings, or the project's shared and local ones."""
+    """Return a draft for each settings file to write: the person's, or the project's shared and local one."""
     environment, home, root = config.environment, files.home_of(config.environment), files.project_root(config.cwd)
     shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
@@ -249,7 +250,7 @@ def import_notice(config: Config) -> str:
 
 
 def _take_remembered(draft: Draft, file: Path, root: Path, table: Any) -> None:
-    """Take what Claude Code remembers: the person's servers, and below "projects" what is of each project."""
+    """Import Claude Code's state file: the person's servers, and for each project those below "projects"."""
     rows: Table = {"mcpServers": Draft.take_servers, "allowedTools": table["permissions"]["allow"], OTHERS: ""}
     of_project: Table = {"projects": {str(root): rows, OTHERS: ""}, OTHERS: ""}
     _take_file(draft, file, "", of_project if draft.is_project else {**rows, "allowedTools": ""})
@@ -262,7 +263,7 @@ def _take_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
 
 
 def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool's settings with what it names in several keys in one: above all the model, as `provider/model`."""
+    """Join settings that a tool spreads over several keys: above all the model, as `provider/model`."""
     match tool, values:
         case "codex", {"profiles": dict(profiles), "profile": str(active)} if isinstance(profiles.get(active), dict):
             values |= profiles[active]
@@ -285,7 +286,7 @@ def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
-    """Take custom commands as files of agentcli's folder of commands, in its form."""
+    """Convert custom commands to files in agentcli's folder of commands."""
     for file in files.text_files(folder, (".md", ".toml")):
         draft.source, command = file, target / file.relative_to(folder).with_suffix(".md")
         try:
@@ -308,7 +309,7 @@ def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
 
 
 def _read(draft: Draft) -> Mapping[str, Any]:
-    """Return the settings in a draft's source; none if it cannot be read, which is noted."""
+    """Return the settings in a draft's source file; empty, with a note, if the file cannot be read."""
     import yaml  # 10 ms
 
     try:
@@ -317,7 +318,7 @@ def _read(draft: Draft) -> Mapping[str, Any]:
             return tomllib.loads(text)
         if draft.source.suffix in (".yml", ".yaml"):
             return msgspec.convert(yaml.safe_load(text) or {}, dict[str, Any])
-        # Some of these tools allow comments and a comma at the end of a list.
+        # Some tools allow comments and trailing commas in JSON.
         plain = _COMMENT.sub(lambda found: found[1] or "", text)
         return msgspec.json.decode(_LAST_COMMA.sub(lambda found: found[1] or found[2], plain), type=dict[str, Any])
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

@@ -1,6 +1,6 @@
-"""Opens the stream on stdin, and recognizes a program that uses an Agent SDK of Claude Code by its first line.
+"""Opens the stream on stdin, and recognizes programs that use Claude Code's Agent SDK by the first line they write.
 
-The first request of such a program stands for flags of its session.
+Fields of that first request set flags of the session.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from agentcli.settings.load import Config
 if TYPE_CHECKING:
     from agentcli.frontends.agent_sdk.output import ControlClient
 
-FIRST_LINE_S = 10.0  # a program that waits for our first object is not kept waiting longer
+FIRST_LINE_S = 10.0  # then the session starts without the first line: the program may be waiting for our output
 _STATE_VARIABLES = ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS")
-_FLAGS = {  # by the fields of the request that stand for them
+_FLAGS = {  # the request's field -> the flag that it sets
     "agents": "agents", "jsonSchema": "json_schema", "appendSystemPrompt": "append_system_prompt", "title": "name",
 }  # fmt: skip
 
@@ -37,23 +37,23 @@ class InputStream(Struct, frozen=True):
 
 
 async def open_stream(options: argparse.Namespace, config: Config) -> InputStream:
-    """Return the stream, after setting the flags that a program's first request stands for. Raises `UsageError`."""
-    is_awaited = _is_first_line_awaited(options, config.environment)  # before a thread reads it
+    """Open the stream, and set the flags that a program's first request asks for. Raises `UsageError`."""
+    is_awaited = _is_first_line_awaited(options, config.environment)  # now: `InputLines` reads stdin in a thread
     lines = InputLines(unshared_stdin())
     return stream_of(lines, await lines.first(FIRST_LINE_S) if is_awaited else None, options, config)
 
 
 def stream_of(lines: InputLines, first: bytes | None, options: argparse.Namespace, config: Config) -> InputStream:
-    """Return the stream of these lines, whose first one is known unless it is None. Raises `UsageError`."""
+    """Return the stream of these lines; `first` is the first line if it has been read. Raises `UsageError`."""
     if (request := control_request(first)) is None:
         return InputStream(lines)
     return InputStream(lines, _make_client(*request, options, config))
 
 
 def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Return True if the first line of input is there, or an Agent SDK has started this program and will write it.
+    """Return True if the first line of input has arrived, or if an Agent SDK started this program and will write it.
 
-    Other programs may wait for the first object of the output before they write a line.
+    Other programs may wait for agentcli's first output before they write a line.
     """
     flags = (options.permission_prompt_tool, options.session_mirror, options.setting_sources)
     if any(flags) or environment.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
@@ -62,8 +62,8 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
 
 
 def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
-    """Set the flags that a program's first request stands for, and return the program. Raises `UsageError`."""
-    # Other programs need none of these.
+    """Set the flags that a program's first request asks for, and return its client. Raises `UsageError`."""
+    # Imported here because only Agent SDKs need these modules.
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder
@@ -89,11 +89,11 @@ def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, 
 
 
 def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Iterable[str]:
-    """Set the flags that a request stands for; return the names of the servers in the program. Raises `UsageError`."""
+    """Set the flags that a request asks for; return the names of the program's own servers. Raises `UsageError`."""
     for key, flag in _FLAGS.items():
         if value := request.get(key):
             setattr(options, flag, value if isinstance(value, str) else json.dumps(value))
-    prompt = request.get("systemPrompt") or ()  # empty, as `--system-prompt` is, where the program names none
+    prompt = request.get("systemPrompt") or ()  # a text or a list of texts
     text = prompt if isinstance(prompt, str) else "\n\n".join(prompt)
     options.system_prompt = text or options.system_prompt or None
     files, servers = field_flags.servers_and_files(options.mcp_config)

@@ -1,4 +1,4 @@
-"""Runs the program: from the arguments to one front end, and from its end to an exit code and a last result."""
+"""Runs the program: chooses the front end by the arguments, and ends with an exit code and, for JSON, a last result."""
 
 import argparse
 import asyncio
@@ -31,7 +31,7 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 
 
 def run(arguments: list[str], signals: Sequence[int]) -> int:
-    """Run the program and return the exit code; never raises. `signals` are those that came during the imports."""
+    """Run the program and return the exit code; errors are reported. `signals` arrived during the imports."""
     use_locale_encoding()
     LenientError.in_place_of_stderr()
     try:
@@ -51,7 +51,7 @@ def run(arguments: list[str], signals: Sequence[int]) -> int:
         code = 1
     if out.failure is None:
         return code
-    if not isinstance(out.failure, BrokenPipeError):  # that the reader has gone needs no message
+    if not isinstance(out.failure, BrokenPipeError):  # no message if the reader, such as `head`, has closed the pipe
         warn(f"Could not write the output: {out.failure.strerror}.")
     return code or 1
 
@@ -87,14 +87,14 @@ def _check_memory_limit() -> None:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and the prompt. Raises `UsageError`, also for one word that is, or is like, a command's name."""
+    """Return the flags and the prompt. Raises `UsageError`, also if the prompt is, or resembles, a command's name."""
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     prompt = "" if options.print else options.prompt or ""
     as_prompt = f" To send it as a prompt: agentcli -p {prompt}"
     if prompt in COMMANDS:
         raise UsageError(f"Put the command before all flags: agentcli {prompt} …{as_prompt}")
-    may_be_command = len(prompt.split()) == 1 and not prompt.startswith("/")  # that would be a slash command
+    may_be_command = len(prompt.split()) == 1 and not prompt.startswith("/")  # a slash starts a slash command
     if may_be_command and (name := nearest(prompt.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
     if unknown:  # last, because the flags of a mistyped command are unknown here
@@ -124,7 +124,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
             raise UsageError("--json-schema works only with -p.")
         config = with_agent(options, config)
         ending.restore_signals()
-        # `--resume` without an ID: the list to choose from is the first thing on the screen.
+        # `--resume` without an ID opens the list of sessions first.
         prompt = "/resume" if options.resume == "" else options.prompt
         if options.plain or config.environment.get("TERM") == "dumb":
             from agentcli.cli.terminal_opener import open_plain
@@ -136,13 +136,13 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
 
 @contextmanager
 def _with_writable_home(config: Config) -> Iterator[Config]:
-    """Yield the configuration, with temporary folders for state and cache if its own cannot be written."""
+    """Yield the configuration, with temporary folders for state and cache if its own ones are not writable."""
     if is_writable(config.paths.state):
         yield config
         return
     from tempfile import TemporaryDirectory  # 2 ms, and seldom needed
 
-    # The old folder stays out of the reach of tools, as the state of any session is.
+    # Tools must not reach the unwritable state folder either.
     sandbox = replace(config.settings.sandbox, masked=(*config.settings.sandbox.masked, str(config.paths.state)))
     with TemporaryDirectory(prefix="agentcli-", ignore_cleanup_errors=True) as folder:
         paths = replace(config.paths, state=Path(folder, "state"), cache=Path(folder, "cache"))
@@ -172,7 +172,7 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
-    """Wait for `work`, and end the process if a callback gets no memory: what waits for it would wait for ever."""
+    """Wait for `work`; end the process if a callback runs out of memory, because its waiters would wait for ever."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), MemoryError):
@@ -184,7 +184,7 @@ async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
     return await work
 
 
-# The terminal session: first the imports for the first character, then those for a first answer
+# The terminal session: the imports for typing come first, and those for answers later
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
@@ -214,32 +214,30 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
 
 class Ending:
-    """Makes sure that a run with JSON output ends with a result object.
-
-    `unfinished` returns the one of a run that a signal ends. Once it `has_answered`, no more results come.
-    """
+    """Makes sure that a run with JSON output ends with a result object."""
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
+        # Builds the result of a run that a signal ends; replaced once there is a session.
         self.unfinished: Callable[[], dict[str, Any]] = lambda: self._result("interrupted", "")
-        self.has_answered = False
+        self.has_answered = False  # set by the opener once no more results will follow
         self._out = out
-        self._format = ""  # read from the bare arguments, because signals and failures come before they are parsed
+        self._format = ""  # read from the raw arguments: signals and failures may come before they are parsed
         for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
             name, is_joined, value = argument.partition("=")
             if name == "--output-format":
                 self._format = value if is_joined else following
         self._is_leaving = False
         if self._format in ("json", "stream-json"):
-            import agentcli.agent.result  # noqa: F401 - now, as a signal may come in the middle of a later import
+            import agentcli.agent.result  # noqa: F401 - now, because a signal may interrupt a later import
 
     def fail(self, error: Exception) -> int:
-        """Report an error and return the exit code. An error of stdout is raised again: it cannot be reported there."""
+        """Report an error and return the exit code. An error of stdout itself is raised again for `run` to report."""
         if error is self._out.failure:
             raise error
         code = error.exit_code if isinstance(error, UserError) else 1
         text = str(error)
-        if is_out_of_memory(error):  # the log would take more
+        if is_out_of_memory(error):  # not logged, because logging needs memory
             text = OUT_OF_MEMORY
         elif not isinstance(error, AgentcliError):
             logging.getLogger(__name__).error("the run failed", exc_info=error)
@@ -250,9 +248,9 @@ class Ending:
         return code
 
     def finish(self, code: int) -> int:
-        """Write a result if the run failed without one, and return the exit code."""
+        """Write a result if the run failed without writing one, and return the exit code."""
         if code not in (0, UsageError.exit_code):
-            self._write("interrupted" if code > 128 else "error_during_execution", "")  # 128 and the signal's number
+            self._write("interrupted" if code > 128 else "error_during_execution", "")  # 128 + number of the signal
         return code
 
     def _write(self, subtype: str, text: str, reason: str = "") -> None:
@@ -271,19 +269,19 @@ class Ending:
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
 
     def leave_on_signals(self, noted: Sequence[int]) -> None:
-        """Let a signal end the process at once, from now on; one that was `noted` before does so now."""
+        """Let signals end the process at once from now on; one that was `noted` earlier ends it now."""
         for number in _SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup lets SIGHUP be ignored
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has SIGHUP ignored
                 signal.signal(number, self.leave_at_once)
         if noted:
             self.leave_at_once(noted[0])
 
     def leave_at_once(self, number: int, frame: object = None) -> None:
-        """End the process; the conversation is stored. Nothing is waited for, so the result bypasses all buffers."""
-        if self._is_leaving:  # a second signal came while the first one is handled
+        """End the process without waiting; the conversation is stored. The result bypasses all buffers."""
+        if self._is_leaving:  # a second signal arrived while the first one is being handled
             return
         if self._out.ends_with_result and (self._format == "json" or self.has_answered):
-            return  # the last result is written, and the run ends with its exit code
+            return  # the last result is written, so let the run end with its own exit code
         self._is_leaving = True
         if self._needs_result:
             from agentcli.agent.result import to_json_line
@@ -291,13 +289,13 @@ class Ending:
             line = (b"\n" if self._out.is_within_line else b"") + to_json_line(self.unfinished())
             stdout = select.poll()
             stdout.register(1, select.POLLOUT)
-            if stdout.poll(0):  # else nobody reads, and writing would block for ever
+            if stdout.poll(0):  # otherwise the pipe is full, and writing could block for ever
                 with suppress(OSError):
                     os.write(1, line)
         os._exit(128 + number)
 
     def leave_stuck(self, why: str) -> None:
-        """End the process although a part of it does not end; the conversation is stored."""
+        """End the process although a part of it is stuck; the conversation is stored."""
         warn(why)
         self._write("error_during_execution", why, "GivenUp")
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Defines the flags of `agentcli`: one table, read by argparse (7 ms to import; typer takes 40 ms)."""
+"""Defines the flags of `agentcli` in one table for argparse, which takes 7 ms to import (typer: 40 ms)."""
 
 import argparse
 import io
@@ -22,11 +22,11 @@ from agentcli.version import __version__
 
 
 def text_of_argument(argument: str) -> str:
-    return text_of(os.fsencode(argument))  # bytes that are no UTF-8 are lone surrogates in `argument`
+    return text_of(os.fsencode(argument))  # Python decoded bytes that are not UTF-8 as lone surrogates
 
 
 def text_of(data: bytes) -> str:
-    """Decode an argument or stdin as UTF-8, else in the charset of the locale; wrong bytes are replaced."""
+    """Decode an argument or stdin as UTF-8, or else in the charset of the locale; invalid bytes are replaced."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -38,7 +38,7 @@ _TEXT: dict[str, Any] = {"type": text_of_argument}
 
 
 def _flag(names: str, help: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a flag with the options that argparse takes; without options it is a switch."""
+    """Return a row of `FLAGS`: names, and options for argparse; without options the flag is a switch."""
     return tuple(names.split()), {**(options or {"action": "store_true"}), "help": help}
 
 
@@ -114,13 +114,13 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     return main_parser
 
 
-# Flags without a meaning in a server, whose clients open the sessions and show the events.
+# Flags that have no meaning for a server: its clients open the sessions and display the events.
 _OF_ONE_RUN = frozenset(
     "--print --output-format --input-format --include-partial-messages --continue --resume --fork-session --take-over "
     "--session-id --name --no-session --json-schema --fail-on-denial --require-evidence --cd --plain --version".split()
 )
 SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
-# The values of flags that are read where sessions are opened, and that servers do not take.
+# The values, in servers, of flags that only `agentcli` itself accepts but opening a session reads.
 DEFAULTS = field_flags.DEFAULTS | {"input_format": "text"}
 
 
@@ -130,7 +130,7 @@ def server_parser(prog: str, description: str, flags: Flags) -> argparse.Argumen
     flag_parser = _Parser(
         prog=prog, description=description, formatter_class=layout, allow_abbrev=False, add_help=False
     )
-    # Groups of our own take flags in a fifth of the time: argparse's make a formatter for each.
+    # Adding flags to groups is five times as fast: a parser would create a formatter for each flag.
     prompts, options = map(flag_parser.add_argument_group, ("positional arguments", "options"))
     options.add_argument("-h", "--help", action="help", help="show this help message and exit")
     flag_parser.set_defaults(**DEFAULTS)
@@ -139,7 +139,7 @@ def server_parser(prog: str, description: str, flags: Flags) -> argparse.Argumen
     return flag_parser
 
 
-# The flags by the settings that they set.
+# Each setting that a flag sets, and the flag.
 FLAG_OF = {
     "provider.model": "--model",
     "provider.fallback_model": "--fallback-model",
@@ -157,12 +157,12 @@ FLAG_OF = {
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags that are set as a settings layer, nested like config.toml. Raises `UsageError`."""
+    """Return the given flags as a settings layer, nested like config.toml. Raises `UsageError`."""
     layer: dict[str, Any] = {key.partition(".")[0]: {} for key in FLAG_OF}
     for key, flag in FLAG_OF.items():
         value = getattr(options, flag.removeprefix("--").replace("-", "_"))
         match flag:
-            case "--model" if value in ("default", "inherit"):  # that of the other settings
+            case "--model" if value in ("default", "inherit"):  # Claude Code's words for the configured model
                 value = None
             case "--tools" if value is not None:
                 value = field_flags.split_tools(value)
@@ -177,7 +177,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
-    """Return the settings of sessions in `cwd` below the flags; `folders` join the workspace. Raises `UserError`."""
+    """Load the settings for `cwd`, overridden by the flags; `folders` join the workspace. Raises `UserError`."""
     flags = settings_from(options)
     if folders:
         added = flags["permissions"].get("additional_directories", [])
@@ -220,7 +220,7 @@ def _has_stdin() -> bool:
 
 
 def unshared_stdin() -> BinaryIO:
-    """Return stdin for a thread: Python aborts if one still reads `sys.stdin` at the end. Raises `UsageError`."""
+    """Open stdin again for a thread: Python aborts at exit if a thread still reads `sys.stdin`. Raises `UsageError`."""
     if sys.stdin is None:
         return io.BytesIO()
     try:
@@ -231,7 +231,7 @@ def unshared_stdin() -> BinaryIO:
 
 
 def stdin_is_piped() -> bool:
-    """Return True if stdin is a pipe or a file, and not a terminal, /dev/null or closed."""
+    """Return True if stdin is a pipe, a file or a socket; False for a terminal, /dev/null or a closed stdin."""
     try:
         kind = stat.S_IFMT(os.fstat(sys.stdin.fileno()).st_mode) if _has_stdin() else 0
     except OSError:

@@ -1,6 +1,6 @@
 """Writes to stdout, to stderr and to the log file.
 
-Nothing it writes steers a terminal, an output that takes nothing is reported, and keys are masked in the log.
+Control characters never reach a terminal, failed writes to stdout are reported, and keys are masked in the log.
 """
 
 import io
@@ -23,13 +23,13 @@ from agentcli.settings.load import Config
 from agentcli.version import __version__
 
 Row = Sequence[str]
-MIN_READABLE_COLUMNS = 12  # columns of the terminal below which the last column is not squeezed
+MIN_READABLE_COLUMNS = 12  # characters; if the last column would get fewer, the other columns wrap as well
 
 
 def locale_encoding() -> str:
-    """Return the charset of the locale, which is the terminal's; empty for UTF-8.
+    """Return the charset of the locale, which is also the terminal's; empty for UTF-8.
 
-    The program restarts in UTF-8 mode, and passes the charset on to itself in an option of the interpreter.
+    The program restarts itself in UTF-8 mode and passes on the original charset as an interpreter option.
     """
     name = sys._xoptions.get("agentcli_locale", "")  # noqa: SLF001  # documented, in spite of its name
     return name if isinstance(name, str) else ""
@@ -44,12 +44,12 @@ def use_locale_encoding() -> None:
 
 
 def echo(text: str) -> None:
-    """Print lines for a person, without control characters: names, paths and errors may contain some."""
+    """Print text for a person, without the control characters that names, paths and errors may contain."""
     print(printable(text))
 
 
 def warn(text: str, *, at_words: bool = False) -> None:
-    """Print a warning; with `at_words` its lines end at words in a terminal, which would break them anywhere."""
+    """Print a warning; with `at_words` it is wrapped between words, where a terminal would break it anywhere."""
     text = f"agentcli: {printable(text)}"
     if at_words and sys.stderr.isatty() and (columns := os.get_terminal_size(sys.stderr.fileno()).columns):
         text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
@@ -62,13 +62,13 @@ def banner(config: Config) -> tuple[str, str]:
 
 
 class LenientError(io.FileIO):
-    """Stderr. A text that cannot be written is dropped, which changes neither the run nor its exit code."""
+    """Stderr that drops text it cannot write, so that neither the run nor its exit code changes."""
 
     @classmethod
     def in_place_of_stderr(cls) -> None:
         before = sys.stderr
-        if before is None:  # closed: the next file that is opened would get its number
-            null = os.open(os.devnull, os.O_WRONLY)  # which may get this number itself
+        if before is None:  # stderr is closed: occupy its number, or the next file that is opened would get it
+            null = os.open(os.devnull, os.O_WRONLY)  # may itself get the number of stderr
             if null != _STDERR:
                 os.dup2(null, _STDERR)
                 os.close(null)
@@ -87,15 +87,15 @@ class LenientError(io.FileIO):
 
 
 _STDERR = 2
-_RESULT = b'{"type":"result"'  # the beginning of the last line of a run with JSON output
+_RESULT = b'{"type":"result"'  # the start of the last line of a run with JSON output
 
 
 class WatchedOutput(io.FileIO):
-    """Stdout. After a `failure` writes are dropped, so that the interpreter's last flush does not fail, too."""
+    """Stdout that drops writes after a `failure`, so that the interpreter's last flush does not fail as well."""
 
-    failure: OSError | None = None
-    # The beginning of the last line, True if it continues, the data that is being written, and how many bytes of it
-    # were written: all in one value, so that a signal handler sees a consistent state.
+    failure: OSError | None = None  # the first failed write
+    # The start of the last line, True if that line continues, the data being written, and the number of its bytes that
+    # were written (none yet: an empty list). All in one value, so that a signal handler sees a consistent state.
     _state: tuple[bytes, bool, bytes, list[int]] = (b"", False, b"", [])
 
     @property
@@ -117,7 +117,7 @@ class WatchedOutput(io.FileIO):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(watched),
             encoding=before.encoding,
-            errors="backslashreplace",  # a letter that the encoding lacks must not cost an answer
+            errors="backslashreplace",  # a character that the encoding lacks must not lose the answer
             line_buffering=watched.isatty(),
         )
         return watched
@@ -129,29 +129,29 @@ class WatchedOutput(io.FileIO):
         written: list[int] = []
         self._state = (*self._last_line(), bytes(view), written)
         try:
-            written.extend(map(super().write, (view,)))  # one step for the interpreter, which no signal interrupts
+            written.extend(map(super().write, (view,)))  # one bytecode step, so no signal handler runs within it
         except OSError as error:
             self.failure = error
             raise
         return written[0]
 
     def _last_line(self) -> tuple[bytes, bool]:
-        """Return the beginning of the last line on stdout, and True if the line continues."""
+        """Return the start of the last line on stdout, as long as `_RESULT`, and True if the line continues."""
         line, continues, data, written = self._state
         if not written or not written[0]:
             return line, continues
         data = data[: written[0]]
         lines = data.removesuffix(b"\n")
-        start = lines.rfind(b"\n") + 1  # of the last line in the data
+        start = lines.rfind(b"\n") + 1  # where the last line begins in the data
         before = line if continues and start == 0 else b""
         return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not data.endswith(b"\n")
 
 
-# Tables: drawn by rich on a terminal, elsewhere plain columns that are never cut
+# Tables: drawn by rich on a terminal; elsewhere plain columns that are never truncated
 
 
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
-    """Print rows, on a terminal below `headings` and with `numeric` columns aligned to the right."""
+    """Print rows, or `empty` if there are none. Only a terminal gets `headings` and right-aligned `numeric` columns."""
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         echo(empty)
@@ -173,7 +173,7 @@ def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    rows = [  # numbers without their unit, which the heading names
+    rows = [  # numbers without their units, which the headings name
         [cell.partition(" ")[0] if heading in numeric else cell for heading, cell in zip(headings, row, strict=True)]
         for row in rows
     ]
@@ -191,7 +191,7 @@ def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
 
 
 def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
-    """Log as the settings say, but not to stderr if a session has a screen there."""
+    """Set up logging as the settings say, but never log to stderr while a session uses the screen."""
     settings = config.settings.observability
     outputs: list[logging.Handler] = []
     if "file" in settings.log_outputs:
@@ -208,7 +208,7 @@ def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
 
 
 class MaskingFormatter(logging.Formatter):
-    """Formats records as text or JSON, with keys and tokens masked. Its imports wait for the first record."""
+    """Formats records as text or JSON, with keys and tokens masked. Modules are imported with the first record."""
 
     def __init__(self, config: Config) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -237,8 +237,8 @@ class MaskingFormatter(logging.Formatter):
 class LogFile(logging.Handler):
     """A private file to which any number of processes append; it is created with the first record.
 
-    A file of `max_bytes` is renamed to FILE.1, and so on up to FILE.`keep`. With `RotatingFileHandler` other processes
-    would continue to write to the renamed file.
+    A file that reaches `max_bytes` is renamed to FILE.1, an older one to FILE.2, up to FILE.`keep`. With the standard
+    `RotatingFileHandler` other processes would continue to write to the renamed file.
     """
 
     def __init__(self, file: Path, *, max_bytes: int, keep: int) -> None:
@@ -247,7 +247,7 @@ class LogFile(logging.Handler):
         self._files = [file, *(file.with_name(f"{file.name}.{number}") for number in range(1, keep + 1))]
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ImportError):  # imports fail, too, when no more files can be opened
+        with suppress(OSError, ImportError):  # imports fail as well when no more files can be opened
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
             file = self._files[0]
             make_private_folder(file.parent)
@@ -256,4 +256,4 @@ class LogFile(logging.Handler):
                     with suppress(FileNotFoundError):
                         newer.rename(older)
             with open(file, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
-                log.write(line)  # at once, so that lines of several processes stay whole
+                log.write(line)  # in one write, so that lines of several processes do not mix

@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class RemoteCommand:
-    """Starts and ends the page of the session that the terminal has open; there is one at a time."""
+    """Opens and closes the page of the terminal's session; there is one page at a time."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RemoteCommand:
         self._opener, self._store = opener, store
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None
-        self._lock = asyncio.Lock()  # a command that is typed twice must not leave a page that nobody can close
+        self._lock = asyncio.Lock()  # two commands at once could leave a page that nobody can close
         about = "show this session on a web page"
         self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_aside=True, group=PROGRAM)
 
@@ -51,7 +51,7 @@ class RemoteCommand:
         return "\n".join([_qr_code(link), link, about.format(""), more])
 
     async def _serve(self, host: CommandHost, address: str) -> "Remote":
-        """Return the page of the session that is open now, at an address of this machine. Raises `UserError`."""
+        """Serve the open session at an address of this machine, and return the page. Raises `UserError`."""
         session = host.session
         if self._remote is not None and (self._remote.session_id, self._remote.address) == (session.id, address):
             return self._remote
@@ -61,7 +61,7 @@ class RemoteCommand:
         from agentcli.infra.event_log import MemoryEvents
 
         commands = ConfiguredOpener.commands(self._opener, self._on_notice)  # without `/remote` itself
-        # The page closes nothing when it ends: the terminal closes its session itself.
+        # Closing the page does not close the session: the terminal does that.
         opened = OpenSession(session, self._opener, commands, lambda: asyncio.sleep(0))
         remote = Remote(opened, self._store, MemoryEvents(), on_notice=self._on_notice, on_prompt=self._on_prompt)
         await remote.start(address)
@@ -77,16 +77,16 @@ class RemoteCommand:
 
 
 def _lan_address() -> str:
-    """Return this machine's address in its network: that of the route to elsewhere. Nothing is sent."""
+    """Return this machine's address in its local network: the one that it would send from. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # an address for documentation, which belongs to nobody
+        probe.connect(("192.0.2.1", 9))  # an address reserved for documentation
         return str(probe.getsockname()[0])
     raise UserError("This machine has no address in a network. Name one: /remote ADDRESS")
 
 
 def _qr_code(text: str) -> str:
-    """Draw a QR code, two rows of it in each line. Its light modules are drawn, because most terminals are dark."""
-    import segno  # the extra, as the server
+    """Draw a QR code, two of its rows per line. The light squares are drawn, because most terminals are dark."""
+    import segno  # part of the same extra as the server
 
     drawing = io.StringIO()
     segno.make(text, error="l").terminal(drawing, border=2, compact=True)

@@ -1,6 +1,6 @@
-"""Continues conversations of Claude Code and Codex: finds and reads them, and stores them as sessions of this folder.
+"""Imports conversations of Claude Code and Codex: finds them, reads them, and stores them as sessions of this folder.
 
-Nothing in them runs again: every call gets the result that it had, or one that says it is missing.
+No tool call runs again: each keeps its result, or gets one that says the result is missing.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from agentcli.settings.load import Config
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _MISSING = Text("The imported conversation has no result of this call.")
-_TEXTS: dict[type, str] = {Text: "text", Thinking: "thinking", ToolUse: "input"}  # the field that may hold secrets
-_ID_IN_NAME = len("rollout-2026-01-31T10-20-30-")  # where the id begins in the name of a Codex file
-# Texts that a tool sends as the user's, about its surroundings or about a command of its own.
+_TEXTS: dict[type, str] = {Text: "text", Thinking: "thinking", ToolUse: "input"}  # the field that may contain secrets
+_ID_IN_NAME = len("rollout-2026-01-31T10-20-30-")  # the id's position in the name of a Codex file
+# Texts that these tools send in the user's name, about the environment or about their own commands.
 _NOTES = re.compile(
     r"\s*(<(command-name|command-message|local-command-\w+|bash-\w+|system-reminder|environment_context"
     r"|user_instructions|permissions instructions|skill|turn_aborted)\b|# AGENTS\.md instructions)"
@@ -43,12 +43,12 @@ _NOTES = re.compile(
 
 
 class OtherMessage(Struct):
-    """A message of another tool; its calls have that tool's names. A note is not from the person."""
+    """A message of another tool, whose calls still have that tool's names and arguments."""
 
     role: Role
     content: list[Block]
-    is_note: bool = False
-    reply: str = ""  # an id of the reply, whose blocks are stored one by one
+    is_note: bool = False  # sent by the tool in the user's name
+    reply: str = ""  # the id of the model's reply: both tools store its blocks one by one
 
 
 class OtherTranscript(Struct, kw_only=True):
@@ -60,7 +60,7 @@ class OtherTranscript(Struct, kw_only=True):
     model: str = "unknown/unknown"  # provider/model
     messages: list[OtherMessage] = field(default_factory=list)
     results: dict[str, ToolResult] = field(default_factory=dict)  # by the ids of calls
-    left_out: list[str] = field(default_factory=list)  # descriptions of what did not come over
+    left_out: list[str] = field(default_factory=list)  # descriptions of the parts that were not imported
 
     def add_reply(self, reply: str, blocks: Iterable[Block]) -> None:
         content = [block for block in blocks if not isinstance(block, Thinking) or block.thinking.strip()]
@@ -80,8 +80,8 @@ class OtherTranscript(Struct, kw_only=True):
 
 
 def read_transcript(file: Path) -> OtherTranscript:
-    """Return the conversation in a file of either tool. Raises `UserError`."""
-    lines, damaged = list[dict[str, Any]](), list[int]()  # of a damaged line its bytes
+    """Read the conversation in a file of either tool. Raises `UserError`."""
+    lines, damaged = list[dict[str, Any]](), list[int]()  # `damaged`: the size of each damaged line
     try:
         with file.open("rb") as source:
             while raw := source.readline(MAX_LINE_BYTES + 1):
@@ -102,7 +102,7 @@ def read_transcript(file: Path) -> OtherTranscript:
 
 
 def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
-    """Read the newest branch: from its last line back along `parentUuid`, to the newest compaction or the beginning."""
+    """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
     found = OtherTranscript(tool="Claude Code")
     main = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
     on_branch, elsewhere = _newest_branch(main), 0
@@ -111,7 +111,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
         if line.get("type") not in ("user", "assistant") or not isinstance(message, dict):
             continue
         content = message.get("content")
-        for block in _tables(content):  # calls that ran together have results beside the branch
+        for block in _tables(content):  # also outside the branch, where parallel calls have their results
             match block:
                 case {"type": "tool_result", "tool_use_id": str(id)}:
                     found.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
@@ -131,7 +131,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
 
 
 def _newest_branch(lines: list[dict[str, Any]]) -> set[str]:
-    """Return the ids of the newest line and its parents. Where one is missing, the line before takes its place."""
+    """Return the ids of the newest line and its ancestors. The preceding line replaces a parent that is missing."""
     places = {line["uuid"]: place for place, line in enumerate(lines)}
     branch = set[str]()
     place = next((n for n in reversed(range(len(lines))) if lines[n].get("type") in ("user", "assistant")), -1)
@@ -139,7 +139,7 @@ def _newest_branch(lines: list[dict[str, Any]]) -> set[str]:
         branch.add(lines[place]["uuid"])
         if (parent := lines[place].get("parentUuid")) is None:
             break
-        place = min(places.get(str(parent), place), place - 1)  # a parent comes first, so this ends
+        place = min(places.get(str(parent), place), place - 1)  # always goes back, so damaged files cause no loop
     return branch
 
 
@@ -147,7 +147,7 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
     for block in _tables(content):
         match block:
             case {"type": "thinking", "thinking": str(text)}:
-                yield Thinking(text)  # its signature is valid only in the conversation where it was made
+                yield Thinking(text)  # without the signature, which is valid only in the original conversation
             case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
                 yield ToolUse(id, name, arguments)
             case _:
@@ -159,7 +159,7 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
     provider, compacted = "openai", 0
     for line in lines:
         match line.get("type"), line.get("payload"):
-            case "session_meta", dict(meta) if not found.id:  # a fork also has those of the sessions it comes from
+            case "session_meta", dict(meta) if not found.id:  # a fork's later ones are of the sessions it comes from
                 found.id, found.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
                 provider = str(meta.get("model_provider") or provider)
             case "turn_context", {"model": str(model)}:
@@ -179,7 +179,7 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
 
 
 def _add_item(found: OtherTranscript, item: Mapping[str, Any]) -> None:
-    reply = f"after {len(found.results)} results"  # a model reads them before it goes on, in another reply
+    reply = f"after {len(found.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
             found.add_reply(reply, _parts(item.get("content")))
@@ -206,7 +206,7 @@ def _tables(content: Any) -> list[dict[str, Any]]:
 
 
 def _parts(content: Any) -> Iterator[Any]:
-    """Yield texts, images and documents of either tool; what no model takes is named in their place."""
+    """Yield the texts, images and documents of either tool; a text names each part that cannot be imported."""
     if isinstance(content, str):
         yield from [Text(content)] if content.strip() else ()
     for part in _tables(content):
@@ -218,7 +218,7 @@ def _parts(content: Any) -> Iterator[Any]:
                 yield _checked((Image if kind == "image" else Document)(Base64Source(media_type, data)))
             case {"type": "input_image", "image_url": str(url)} if url.startswith("data:"):
                 yield _checked(Image(Base64Source.of_url(url)))
-            case {"type": "tool_result" | "redacted_thinking"}:  # a result is kept apart
+            case {"type": "tool_result" | "redacted_thinking"}:  # results are read by `_read_claude`
                 pass
             case _:
                 yield Text(f"[{kind} left out]")
@@ -241,7 +241,7 @@ def import_for_resume(config: Config, options: argparse.Namespace) -> str:
 
 
 def _find(name: str, config: Config) -> Path:
-    """Return the file of `claude:ID` or `codex:ID`; ID may be shortened, or missing for the newest of this folder."""
+    """Return the file of `claude:ID` or `codex:ID`. ID may be shortened; without one, the folder's newest is meant."""
     tool, _, id = name.partition(":")
     home, ids = home_of(config.environment), dict[Path, str]()
     if tool == "claude":
@@ -263,7 +263,7 @@ def _find(name: str, config: Config) -> Path:
 
 
 def _codex_folder(file: Path) -> str:
-    """Return the working directory of a Codex conversation, which its first line names; empty if it is damaged."""
+    """Return the working directory that the first line of a Codex conversation names; empty if the line is damaged."""
     try:
         with file.open("rb") as source:
             return str(msgspec.json.decode(source.readline())["payload"]["cwd"])
@@ -288,8 +288,8 @@ async def _store(config: Config, transcript: OtherTranscript) -> tuple[str, str]
         try:
             builder.models.require_key(transcript.model)
             builder.models.info(transcript.model)
-        except UserError:  # its own model cannot be used here
-            with suppress(NoModel):  # nor any other, which the start of the session says
+        except UserError:  # the conversation's own model cannot be used here
+            with suppress(NoModel):  # no other model either: the start of the session reports that
                 bodies.append(ProviderSwitch(transcript.model, await builder.models.default()))
         store = SqliteSessions(config.paths.sessions, on_notice=warn)
         stack.push_async_callback(store.close)
@@ -300,7 +300,7 @@ async def _store(config: Config, transcript: OtherTranscript) -> tuple[str, str]
 
 
 class _Conversion:
-    """Turns messages into the bodies of entries: calls become those of agentcli's tools, and secrets are masked."""
+    """Converts messages to bodies of log entries: calls become calls of agentcli's tools, and secrets are masked."""
 
     def __init__(self, transcript: OtherTranscript, mask: Mask) -> None:
         self._transcript, self._mask, self._ids = transcript, mask, CallIds()
@@ -310,7 +310,7 @@ class _Conversion:
         self._messages = self._calls = self._calls_as_text = self._images = self._secrets = 0
 
     def bodies(self, message: OtherMessage) -> Iterator[Body]:
-        """Yield the bodies of a message; the results of a reply's calls follow it."""
+        """Yield the bodies of a message; a reply is followed by the results of its calls."""
         content = [self._masked(block) for block in message.content]
         self._messages += not message.is_note
         if message.role == "user":
@@ -331,13 +331,14 @@ class _Conversion:
             if own := calls[use.id]:
                 yield Result(result=ToolResult(own.id, parts, result.is_error), name=own.name)
             else:
-                call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))  # also the names
+                # Encoded first, so that the names of arguments are masked as well.
+                call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))
                 note = reminder(f"In {self._transcript.tool} you made this call, whose result follows: {call.text}")
                 notes.append(User((*note.content, *parts), is_reminder=True))
         yield from notes
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
-        """Return the same call of agentcli's own tool; None if no tool does the same, or not with these arguments."""
+        """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
         ((own, names),) = self._names.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in names.items() if use.input.get(other) is not None}
         match arguments.get("command"):
@@ -359,7 +360,7 @@ class _Conversion:
         return ToolUse(self._ids.take(plain_id(use.id)), own, arguments)
 
     def _masked(self, block: Any) -> Any:
-        """Return a block without secrets. Media stay as they are."""
+        """Return a block with its secrets masked. Media are not changed."""
         self._images += isinstance(block, Image)
         if (name := _TEXTS.get(type(block))) is None:
             return block
@@ -368,7 +369,7 @@ class _Conversion:
         return msgspec.structs.replace(block, **{name: masked})
 
     def report(self, cwd: Path) -> str:
-        """Return sentences on what came over and what did not."""
+        """Return sentences on the parts that were imported and those that were not."""
         transcript = self._transcript
         came = [counted(self._messages, "message"), f"{counted(self._calls, 'call')} with results"]
         came += [f"{counted(self._calls_as_text, 'call')} as text"] if self._calls_as_text else []

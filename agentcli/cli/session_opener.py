@@ -1,4 +1,4 @@
-"""Opens sessions as flags and settings say: for clients, for the terminal, and for one answer (`agentcli -p`)."""
+"""Opens sessions as flags and settings specify: for clients, for the terminal, and for one answer (`agentcli -p`)."""
 
 import argparse
 import asyncio
@@ -74,7 +74,7 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the table's models in columns, those with a key first; `with_key`, those that need one alone."""
+        """Return the table's models in columns, those with a key first; `with_key` keeps only keyed providers that have one."""
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:
@@ -84,7 +84,7 @@ class ConfiguredOpener:
 
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
-        from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
+        from agentcli.agent.commands.session import conversation_commands  # a one-shot run seldom needs them
 
         commands = conversation_commands()
         commands.find_reason = self._find_reason
@@ -107,7 +107,7 @@ class ConfiguredOpener:
             add_agent_commands(commands, self._builder.agents.definitions.values())
 
     def _find_reason(self, name: str) -> str:
-        """Return a sentence on a command, skill or subagent of this name in an untrusted project; else ""."""
+        """Explain that an untrusted project defines the command, skill or subagent `name`; empty if it does not."""
         files = () if self._config.project.is_allowed else project_files(self._config.cwd)
         names = {file.parent.name if file.name == SKILL_FILE else file.stem for file in files if file.suffix == ".md"}
         how = "To review and trust it: /trust, or `agentcli config trust`"
@@ -121,7 +121,7 @@ class ConfiguredOpener:
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         snapshot = session.snapshot()
         is_small = False
-        with suppress(UserError):  # a model that does not exist fails the prompt when it is asked
+        with suppress(UserError):  # a model that does not exist fails later, when the prompt is sent
             is_small = self.models.info(snapshot.model).small
         return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
 
@@ -148,7 +148,7 @@ class ConfiguredOpener:
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
-    """Return in columns whether there is a key, the window, and the prices of a million tokens in and out."""
+    """Return in columns: the key's presence, the window, and the prices of a million tokens in and out."""
     prices = f"${info.prices.input:g} in, ${info.prices.output:g} out" if info.prices else ""
     window = f"{info.window // 1_000_000}M" if info.window % 1_000_000 == 0 else f"{info.window // 1_000}k"
     return f"{'✓ key' if has_key else 'no key':<6}  {window:>5}  {prices}".rstrip()
@@ -164,7 +164,7 @@ async def open_for_client(
 ) -> OpenSession:
     """Open a session for an editor or for a client of the server.
 
-    A stored session whose model is gone continues with the usual one. Raises `UserError`.
+    A stored session continues with the default model if its own is gone. Raises `UserError`.
     """
     editor, how = request.editor, request.how
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
@@ -193,7 +193,9 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id:  # the server itself notes which model a client chose for a session
+        if (
+            is_server and request.id
+        ):  # the server remembers a model that a client chose; without one the default applies
             model = model or await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)
@@ -224,7 +226,7 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
 
 
 def session_choice(options: argparse.Namespace) -> SessionChoice:
-    """Return the session that the flags ask for. Raises `UsageError` for flags that exclude each other."""
+    """Return the session that the flags ask for. Raises `UsageError` for flags that cannot be combined."""
     resumes, forks, new_id = options.continue_ or options.resume, options.fork_session, options.session_id
     _reject(
         (options.continue_ and options.resume is not None, "Use either --continue or --resume, not both."),
@@ -255,7 +257,7 @@ def _reject(*problems: tuple[object, str]) -> None:
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
-    """Answer a prompt, or those of the stream on stdin; return the exit code. Raises `UserError` before a request."""
+    """Answer a prompt, or those on stdin; return the exit code. Raises `UserError` if no session can be opened."""
     _check_flags(options)
     if options.input_format == "text":
         return await _answer(field_flags.with_agent(options, config), options, prompt, ending)
@@ -266,7 +268,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     while True:
         try:
             return await _answer(field_flags.with_agent(options, config), options, prompt, ending, stream=stream)
-        except ControlRequested as late:  # the first line came after the session was opened
+        except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)
             stream = stream_of(stream.lines, late.line, options, config)
         except UserError as error:
@@ -278,7 +280,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
 async def _answer(
     config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
 ) -> int:
-    """Answer a prompt, or those of a stream, in a session; return the exit code. Raises `UserError`."""
+    """Answer a prompt, or the prompts of a stream, in a session; return the exit code. Raises `UserError`."""
     takes_stream, client = stream is not None, stream.client if stream else None
     choice, store = session_choice(options), make_store(config, options, warn)
     if client is not None and client.transcripts is not None and choice.id:
@@ -301,7 +303,7 @@ async def _answer(
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
         is_command = typed.lstrip().startswith("/")
-        if choice.how != "new" and not takes_stream and not is_command:  # its own model may have no key here
+        if choice.how != "new" and not takes_stream and not is_command:  # the session's own model may have no key here
             try:
                 builder.models.require_key(session.state.model.name)
             except NoKey:
@@ -361,7 +363,7 @@ async def _run_front_end(
     demands: Demands,
     stream: "InputStream | None",
 ) -> int:
-    """Let the front end of `--output-format` answer, and return its exit code."""
+    """Run the front end for `--output-format`, and return its exit code."""
     if options.output_format == "stream-json":
         from agentcli.frontends.json_output import write_line
         from agentcli.frontends.json_stream import Dialogue
@@ -381,7 +383,7 @@ async def _run_front_end(
 
 
 def _answer_schema(schema: str) -> AnswerSchema:
-    """Return the schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
+    """Read the schema of `--json-schema`, a file name or the JSON itself. Raises `UsageError`."""
     text = schema if schema.lstrip().startswith("{") else text_or_file("--json-schema", None, schema)
     try:
         return AnswerSchema(msgspec.json.decode(text or "", type=dict[str, Any]))

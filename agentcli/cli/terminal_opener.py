@@ -1,4 +1,4 @@
-"""Opens sessions for the terminal, with a model and keys set up; imported once the input is on the screen."""
+"""Opens sessions for the terminal and helps to set up a model and keys; imported once the input is on the screen."""
 
 import argparse
 import asyncio
@@ -75,11 +75,11 @@ _FOR_THIS_SESSION = ("Use it in this session only", "")
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A key that the person entered: a message about it, the models of its provider, and True if it is stored."""
+    """A key that the person entered."""
 
     provider: str
-    message: str
-    models: tuple[str, ...]
+    message: str  # the result of the test, and where the key is used or stored
+    models: tuple[str, ...]  # of the provider, as its server lists them
     is_stored: bool
 
 
@@ -88,7 +88,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen replaces these two later, so what is made here gets functions that look them up at each call.
+        # A live screen replaces these two later, so other objects get `_notify` and `_show_prompt`, which look them up.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
         self._store = make_store(config, options, self._notify)
@@ -128,18 +128,18 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             model = await self._set_up_model(terminal, missing)
         try:
             models.require_key(model)
-        except NoKey as missing:  # without a key the session can be read, and another model chosen
+        except NoKey as missing:  # the session opens without a key too: it can be read, and /model switches the model
             self.on_notice(await self.ask_key(terminal, missing.provider) or str(missing))
-        if not model.startswith("local/"):  # building that provider shows a message
-            await asyncio.to_thread(models.provider, model)  # imports it while nobody waits yet
+        if not model.startswith("local/"):  # creating the local provider would show a message
+            await asyncio.to_thread(models.provider, model)  # imports its modules while nobody waits for an answer
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
-            self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows it at any time
+            self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows this at any time
         return session
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
-        """Open a session; a stored one keeps its own model where that can be used."""
+        """Open a session; a stored one keeps its own model if that can be used."""
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
         model = await self._stored_model(choice) or model
         opened = await super().open(session_id, model=model, fork=fork, take_over=take_over)
@@ -151,7 +151,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self.on_notice("The page of the session before is closed. To open one for this session: /remote")
 
     async def _stored_model(self, choice: SessionChoice) -> str:
-        """Return the model of the session that is resumed, and say which one answers; empty for the usual one."""
+        """Return the model for a session to resume, with a notice if it is not the default; empty for a new session."""
         store, id = self.stored_sessions, choice.id
         if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
             id = newest[0].id
@@ -162,9 +162,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             return ""
         usual = self._config.settings.provider.model
         try:
-            await asyncio.to_thread(self.check_model, session_model)  # imports the provider
+            await asyncio.to_thread(self.check_model, session_model)  # in a thread, because it imports the provider
         except UserError as error:
-            with suppress(UserError):  # where no other model can be used either, the person is asked for a key
+            with suppress(UserError):  # if no other model can be used either, the person is asked for a key
                 usual = await self.models.default()
                 self.check_model(usual)
                 self.on_notice(
@@ -178,7 +178,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit.
 
-        After the tour, and after what failed, the same list is open again.
+        The list opens again until a model is found.
         """
         has_engine = find_spec("xllamacpp") is not None
         built_in = "1.2 GB once, then it runs on this machine" if has_engine else "needs its engine first, then 1.2 GB"
@@ -211,11 +211,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
             except UserError as error:
                 self.on_notice(str(error))
-            with suppress(NoModel):  # until there is one, the list opens again
+            with suppress(NoModel):  # no model yet: the list opens again
                 return await self.models.default()
 
     async def _set_up_key(self, terminal: TerminalActions) -> str:
-        """Ask for a key, and return the provider's usual model, else one that the person chooses from its list."""
+        """Ask for a key; return the provider's default model, or one that the person chooses. Empty if they leave."""
         login = await self._log_in(terminal, "")
         if login is None:
             return ""
@@ -227,7 +227,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             if chosen is None:
                 return ""
             model = f"{login.provider}/{login.models[chosen]}"
-        if login.is_stored and model not in dict(KEYED_MODELS).values():  # which a stored key finds by itself
+        if login.is_stored and model not in dict(KEYED_MODELS).values():  # those are found by the stored key alone
             self.on_notice(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
         return model
 
@@ -236,7 +236,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return login.message if login else ""
 
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
-        """Ask for a key until one works or the person uses one anyway; return None if the person leaves.
+        """Ask for a key until one works or the person uses one anyway; return None if they leave.
 
         Without a `provider` the person chooses one first.
         """
@@ -269,13 +269,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return None
 
     async def _use_key(self, provider: str, key: str, health: Health, *, is_stored: bool) -> Login:
-        """Use a key from now on, and perhaps store it. Of one that is not ok, `health.detail` was shown already."""
+        """Use a key from now on, and store it if `is_stored`. `health` is the result of the test."""
         variable = self.models.keys.variables(provider)[0]
         self._config.kept_keys.typed[variable] = key
         self.models.forget(provider)
         message = f"This session uses the key for {provider}."
         if is_stored:
             message = await asyncio.to_thread(self.models.keys.store, provider, variable, key)
+        # The person has already seen the detail of a test that failed.
         return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)
 
     def review_project(self) -> tuple[str, Callable[[], str]] | str:
@@ -290,7 +291,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def reload(self, before: Session) -> Session:
         config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
         builder, chosen = self._make_builder(config), before.snapshot()
-        # Each of these raises an error for mistakes in the settings, which must show before anything ends.
+        # Each of these raises an error for mistakes in the settings: before the old session is closed.
         builder.tool_registry()
         builder.rules()
         _ = builder.hooks.specs
@@ -307,7 +308,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return session
 
     def read_config(self) -> Config:
-        """Return the settings with what was stored since the start, as by `/model NAME keep`."""
+        """Load the settings again: some may have been stored since the start, as by `/model NAME keep`."""
         return msgspec.structs.replace(load_for(self._options, self._config.cwd), kept_keys=self._config.kept_keys)
 
     def forget_key(self, provider: str) -> str:
@@ -316,7 +317,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return message
 
     def introduction(self) -> tuple[str, Sequence[str]]:
-        """Return the program and its folder in one line, and the instruction files that it has read."""
+        """Return a line with the program and its folder, and the instruction files that were read."""
         files = (str(file) for file, _ in self._builder.prefixes.instructions().files)
         return " · ".join(banner(self._config)), [file.removeprefix(f"{self.root}/") for file in files]
 

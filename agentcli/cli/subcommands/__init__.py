@@ -1,4 +1,4 @@
-"""`agentcli NAME …`: one module for each group of subcommands; what prompts and sessions need is in `cli/` itself."""
+"""`agentcli NAME …`: one module for each group of subcommands. Code for prompts and sessions is in `cli/` itself."""
 
 import gc
 from typing import Any
@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def load_command(name: str) -> Any:
-    """Import a subcommand: its typer app, `NAME_app` (40 ms to import), or a module that has a `run` of its own."""
+    """Import a subcommand: its typer app, `NAME_app` (40 ms to import), or a module with its own `run`."""
     module: Any
     match name:
         case "demo":

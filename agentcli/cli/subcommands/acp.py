@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
 
 
 async def _check_key(options: argparse.Namespace) -> None:
-    """Raise `NoModel` or `NoKey` if no model can be asked. Keys are read again: a login may have saved one."""
+    """Raise `NoModel` or `NoKey` if no model can be used. Keys are read again, because a login may have saved one."""
     models = Models(await asyncio.to_thread(load_for, options, current_folder()))
     name = await models.default()
     if not any(map(models.keys.has, models.keys.takers())):
@@ -47,10 +47,10 @@ async def _check_key(options: argparse.Namespace) -> None:
 
 
 async def _serve(options: argparse.Namespace, config: Config) -> int:
-    """Serve until the editor closes stdin or a signal comes. Stdout is for messages; all else goes to stderr."""
+    """Serve until the editor closes stdin or a signal arrives. Only messages of the protocol go to stdout."""
     sys.stdout.flush()
     out = os.dup(1)
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # anything else that prints to stdout now reaches stderr
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # editors keep stderr as a log
     open_session = partial(open_for_client, options, store, is_server=False, on_notice=warn)
     agent = AcpAgent(open_session, store, partial(_check_key, options), out=out)

@@ -1,4 +1,4 @@
-"""`agentcli config` shows and changes settings, trusts those of a project, and imports those of other tools."""
+"""`agentcli config` shows and changes settings, trusts a project's settings, and imports those of other tools."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ def show(json: AsJson = False) -> None:
     """Show the settings that differ from the defaults (with --json: all), and report mistakes in them."""
     config = configuration()
     builder = _check(config)
-    if json:  # says nothing about keys, so works while the file with keys is unusable
+    if json:  # does not mention keys, so it works even if the file with keys is unusable
         print_json(write.without_secrets(msgspec.to_builtins(config.settings), mask))
         return
     comments = [f"# {line}" for line in (*config.notices, *builder.models.keys.lines())]
@@ -50,7 +50,7 @@ def show(json: AsJson = False) -> None:
 
 
 def _check(config: Config) -> Builder:
-    """Check the settings that only the parts that use them can check. Raises `ConfigError`."""
+    """Check the settings that only their users can check: tools, rules and hosts. Raises `ConfigError`."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     builder.tool_registry()
     builder.rules()
@@ -101,7 +101,7 @@ def set_setting(
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
-    # The new text, without a byte order mark, takes the place of the file; all other settings are as they are.
+    # Check the new text, without its byte order mark, in place of the file and together with all other settings.
     _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
@@ -125,18 +125,18 @@ def path(json: AsJson = False) -> None:
 
 
 class ProjectReview(msgspec.Struct, frozen=True):
-    """The text of what a project's own files would add, the names of the files, and their digests."""
+    """A project's own files, for the person to review."""
 
-    text: str
-    names: str
-    digests: dict[str, str]
+    text: str  # the settings, programs and rules that they would add
+    names: str  # the files, separated by commas
+    digests: dict[str, str]  # by file
 
 
 NOTHING_TO_TRUST = "This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust."
 
 
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
-    """Return what the project's own files would add; None if there are none. Raises `ConfigError`."""
+    """Return a review of the project's own files; None if there are none. Raises `ConfigError`."""
     if notice := import_notice(config):
         on_notice(notice)
     files = project_trust.project_files(config.cwd)
@@ -147,13 +147,13 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
     hooks = list[HookSpec]()
-    try:  # reading the hooks adds the programs that they run
+    try:  # reading the hooks adds the programs they run to `programs`
         hooks = Hooks(Plugins(config=trusted, on_notice=on_notice), programs).specs
     except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    digests = programs.pins.to_trust()  # of the files that hooks and servers run; empty for a missing one
+    digests = programs.pins.to_trust()  # of the files that hooks and servers run; empty for a missing file
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files
@@ -171,7 +171,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
 def _additions(
     config: Config, trusted: Config, files: Sequence[Path], hooks: Sequence[HookSpec], servers: Sequence[str]
 ) -> Iterator[str]:
-    """Yield lines on everything of a project that its trust brings into force, except single settings."""
+    """Yield lines on everything that trusting a project enables, except single settings."""
     commands = ((place, file) for place in project_trust.command_places(config.cwd) for file in markdown_files(place))
     agent_places, style_places = (
         project_trust.project_places(config.cwd, names)
@@ -193,7 +193,7 @@ def _additions(
 
 
 def trust_reviewed(config: Config, review: ProjectReview) -> str:
-    """Trust a project's files, and return a sentence that says so. Raises `UsageError` if they have changed since."""
+    """Trust a project's files; return a confirmation. Raises `UsageError` if they changed since the review."""
     now = review_project(config, lambda notice: None)
     if now is None or now.digests != review.digests:
         raise UsageError("The project's files changed in the meantime. Review them again before you trust them.")
@@ -217,7 +217,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without as
 
 
 def _show_by_pages(text: str) -> bool:
-    """Show a text page by page; return False if the person does not want to read the rest."""
+    """Show a text page by page; return False if the person stops before the end."""
     unread: list[Fragment] = [("", f"{text}\n")]
     while unread:
         columns, lines = shutil.get_terminal_size()

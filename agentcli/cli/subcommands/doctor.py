@@ -19,7 +19,7 @@ _MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding; `mend` says what to do about a warning (works less well) or a problem (does not work)."""
+    """One finding; `mend` says how to fix a warning (works less well) or a problem (does not work)."""
 
     check: str
     status: Status
@@ -58,14 +58,14 @@ def examine(subject: Subject) -> Iterator[Finding]:
     for name, check in CHECKS.items():
         results: list[Result] = []
         try:
-            results.extend(check(subject))  # what it finds before it fails stays
+            results.extend(check(subject))  # `extend` keeps the findings before an error
         except (AgentcliError, OSError, ImportError) as error:
             results.append(("problem", str(error), "Fix this first. The rest of this check did not run."))
         yield from (Finding(name, *result) for result in results or [("ok", "", "")])
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """Return the findings in columns, each with its mend below it; checks that found nothing are counted at the end."""
+    """Return the findings in columns, each followed by its fix; checks that found nothing are counted at the end."""
     rows = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in findings if one.message]
     silent, indent = len(findings) - len(rows), "\n" + " " * 16
     lines = [f"{_MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in rows]

@@ -1,4 +1,4 @@
-"""`agentcli eval` lets a model do tasks, and shows, compares and reports the outcomes."""
+"""`agentcli eval` runs a model on tasks, and shows, compares and reports the outcomes."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
         return shared.run_app(app, "eval", arguments)
     except UserError as error:
         warn(str(error))
-        # A mistake in the arguments does not exit with 1, which `eval compare` uses for a run that became worse.
+        # A mistake in the arguments must not exit with 1, which means "B is worse" in `eval compare`.
         return error.exit_code if isinstance(error, RunFailed | shared.Interrupted) else UsageError.exit_code
 
 
@@ -136,7 +136,7 @@ def _finish_run(about: About, tasks: Sequence[Task], config: Config, *, parallel
 
 
 def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
-    """Print a line for an attempt that has ended; one with a `failure` is made again, and gets no number yet."""
+    """Print a line for an attempt that has ended. An attempt with a `failure` gets no number: it will be repeated."""
     outcome, failure = attempted.outcome, attempted.failure
     mark = "!" if failure else "✓" if outcome.passed else "✗"
     why = failure or outcome.check.reason or outcome.error
@@ -146,7 +146,7 @@ def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) ->
 
 
 def _without_tasks(config: Config, tasks: Path) -> Config:
-    """Return the configuration with the tasks out of the agent's reach, because they hold solutions."""
+    """Return the configuration with the tasks out of the agent's reach, because they contain solutions."""
     sandbox = config.settings.sandbox
     sandbox = msgspec.structs.replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
     return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
@@ -157,7 +157,7 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
         return list(find_tasks(folder, names))
     if repositories is None:
         raise UsageError(f"{folder} needs --repos, the folder with clones of its repositories.")
-    # Each file has its own folder, because two files may hold different instances of the same name.
+    # Each file has its own cache folder, because two files may have different instances of the same name.
     cache = shared.configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
     return list(swe_bench_tasks(folder, repositories, cache, names))
 
@@ -242,7 +242,7 @@ def report(
     baseline: Annotated[str, typer.Option(help="A run to compare it with.")] = "",
 ) -> None:
     """Write a run as an HTML page with its transcripts, or as Markdown for a pull request."""
-    # It takes 40 ms to import, which no other command needs.
+    # Imported here because it takes 40 ms, and no other command needs it.
     from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts
 
     store = _store()

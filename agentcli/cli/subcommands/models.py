@@ -69,7 +69,7 @@ def _row(model: ModelFacts) -> tuple[str, ...]:
     return f"{model.provider}/{model.id}", *limits, cost, model.encoder, f"{model.margin:g}", model.mode
 
 
-SEARCH = {"tavily": (SEARCH_KEY,)}  # a service of web_search, which has a key and no models
+SEARCH = {"tavily": (SEARCH_KEY,)}  # the service of web_search: its variable; it needs a key but has no models
 
 
 @single_command
@@ -109,7 +109,7 @@ def login_app(
 
 
 def _read_key(provider: str) -> str:
-    """Read a key, which is not echoed, from the terminal or from stdin. Raises `UsageError` if there is none."""
+    """Read a key from the terminal, without echo, or from stdin. Raises `UsageError` if there is none."""
     key = ""
     with suppress(EOFError):
         key = (getpass(f"API key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
@@ -136,12 +136,12 @@ def install() -> None:
     try:
         path = weights.install(folder, progress=_show_progress)
     finally:
-        echo("")  # ends the line of the progress
+        echo("")  # ends the progress line
     echo(f"Installed: {path}\nTo use it: -m {EMBEDDED} (without -m, if no other model is set up)")
 
 
 def _show_progress(done: int, total: int, part: str) -> None:
-    """Show on a terminal how many bytes of a download are `done`, in a line that each call replaces."""
+    """Show a download's progress in bytes on a terminal, in a line that each call replaces."""
     if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns - 1
         text = f"{done * 100 // max(total, 1):3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {part}"

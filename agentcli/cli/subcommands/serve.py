@@ -46,10 +46,10 @@ FLAGS = (
 )
 _ABOUT = "Serve sessions over HTTP, for programs and a web page. See docs/serve.md."
 _MAX_WORKERS, _MAX_PORT = 64, 65_535
-_MAX_ADDRESS_BYTES = 100  # of a unix socket's path, of which systems take little more
-_MIN_LIFE_S = 2.0  # a worker that ends sooner is not replaced at once
-_END_S = 20.0  # for all workers to store what they have
-_CHECK_EVERY_S = 0.1  # for workers that have ended, and for signals
+_MAX_ADDRESS_BYTES = 100  # of a unix socket's path; systems accept little more
+_MIN_LIFE_S = 2.0  # a worker that ends sooner is replaced only after this time, so that failing ones do not spin
+_END_S = 20.0  # for all workers together to store their sessions and exit
+_CHECK_EVERY_S = 0.1  # between checks for ended workers and for signals
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> int:
 
 
 def open_access(config: Config, chosen: str | None, name: str) -> tuple[Path, str, ServeTokenSettings]:
-    """Return the chosen file of a token, else the one of that name in the state folder; its token; what that opens."""
+    """Return a token's file, the token, and its rights. Without a `chosen` file it is `name` in the state folder."""
     make_private_folder(folder := config.paths.state / "serve")
     token = read_or_create_token(file := Path(chosen).absolute() if chosen else folder / name)
     limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
@@ -92,7 +92,7 @@ def open_access(config: Config, chosen: str | None, name: str) -> tuple[Path, st
 
 
 def read_or_create_token(file: Path) -> str:
-    """Return the token in a file, which is created if it is not there. Raises `UsageError`."""
+    """Return the token in a file; a missing file is created with a new token. Raises `UsageError`."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -110,7 +110,7 @@ def read_or_create_token(file: Path) -> str:
 
 
 def listen(host: str, port: int, unix_socket: str | None = None) -> tuple[socket.socket, dict[str, str]]:
-    """Return a socket that is bound, and its address for the line on stdout. Raises `UsageError`."""
+    """Return a bound socket, and its address for the line on stdout. Raises `UsageError`."""
     try:
         if unix_socket:
             path = Path(unix_socket).absolute()
@@ -124,10 +124,10 @@ def listen(host: str, port: int, unix_socket: str | None = None) -> tuple[socket
 
 def _bind_unix(path: Path) -> socket.socket:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        if path.is_socket() and client.connect_ex(str(path)):  # nobody listens: its server was killed
+        if path.is_socket() and client.connect_ex(str(path)):  # nobody listens: a killed server left the socket
             path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o177)  # the socket gets the mode 0600 when it is created
+    umask = os.umask(0o177)  # `bind` creates the socket with the mode 0600
     try:
         listener.bind(str(path))
     finally:
@@ -137,9 +137,9 @@ def _bind_unix(path: Path) -> socket.socket:
 
 @contextmanager
 def _inner_socket(folder: Path, advertise: str) -> Iterator[tuple[socket.socket, str]]:
-    """Yield a socket on which other processes of the server reach this one, and its address.
+    """Yield the socket, and its address, through which the server's other processes reach this one.
 
-    It listens on the address of the setting `serve.advertise`, else in a folder that only its owner can enter.
+    It listens on the address of the setting `serve.advertise`, or else in a folder that only its owner can enter.
     """
     with ExitStack() as stack:
         if advertise:
@@ -160,20 +160,20 @@ def _inner_socket(folder: Path, advertise: str) -> Iterator[tuple[socket.socket,
 
 
 class Worker(Struct, frozen=True):
-    """The parts of a process that serves; all such processes accept connections from one socket."""
+    """The configuration of a serving process."""
 
     options: argparse.Namespace
     config: Config
     tokens: tuple[ServeTokenSettings, ...]
-    listener: socket.socket
+    listener: socket.socket  # all processes accept connections from it
 
 
 def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
-    """Serve with `count` processes until a signal comes, and return the exit code."""
-    import_server()  # once for all processes
+    """Serve with `count` processes until a signal arrives, and return the exit code."""
+    import_server()  # once, before the processes are forked
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each reader holds a connection
-    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock, of processes that were killed
+    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock; killed processes leave theirs
         if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
             path.unlink(missing_ok=True)
     worker.listener.listen(2_048)
@@ -181,13 +181,13 @@ def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
 
 
 class Workers:
-    """Starts the processes, replaces each one that dies, and ends them."""
+    """Starts the worker processes, replaces those that die, and ends them."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._started: dict[int, float] = {}  # the time of each start, by process id
-        self._signal = 0
-        # The workers read `_parent`, whose other end this process holds until it ends: so they notice its end.
+        self._started: dict[int, float] = {}  # process id -> monotonic time of its start
+        self._signal = 0  # the number of the signal that ends the server; 0: none yet
+        # Only this process holds the write end `_alive`: when it ends, the workers read end of file from `_parent`.
         self._parent, self._alive = os.pipe()
 
     def run(self, count: int, on_ready: Callable[[], None]) -> int:
@@ -199,7 +199,7 @@ class Workers:
             self._start(partial(os.write, report, b"."))
         while not self._signal and count:
             with suppress(BlockingIOError):
-                count -= len(os.read(ready, 1_024))  # each process writes one byte once it serves
+                count -= len(os.read(ready, 1_024))  # each worker writes one byte when it is ready
             if self._ended():
                 self._end()
                 raise UserError("A worker could not start. Its error is above, or in the log.")
@@ -225,13 +225,13 @@ class Workers:
             return
         for number in _END_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)  # Ctrl-C reaches the parent alone: with its SIGTERM, a worker would get two and leave at once
+        os.setpgid(0, 0)  # so that Ctrl-C reaches only the parent: a second signal would make a worker leave at once
         os.close(self._alive)
         _work_in_child(self._worker, on_ready, self._parent)
 
     def _ended(self) -> list[tuple[int, int]]:
-        """Return the ids and the exit statuses of the processes that have ended since the last call."""
-        states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]  # the id is 0 for one that runs
+        """Return the ids and wait statuses of the processes that have ended since the last call."""
+        states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]  # the id is 0 while a process is running
         return [(pid, status) for pid, status in states if pid]
 
     def _end(self) -> int:
@@ -244,7 +244,7 @@ class Workers:
         self._signal_all(signal.SIGKILL)
         for pid in self._started:
             os.waitpid(pid, 0)
-        return 128 + self._signal  # as shells report the end by a signal
+        return 128 + self._signal  # as shells report death by a signal
 
     def _signal_all(self, number: int) -> None:
         for pid in self._started:
@@ -253,7 +253,7 @@ class Workers:
 
 
 def _work_in_child(worker: Worker, on_ready: Callable[[], Any], parent: int) -> NoReturn:
-    """Serve in a process that was forked, and never return into its parent's code."""
+    """Serve in a forked process, and never return to the code of its parent."""
     code = 1
     try:
         code = asyncio.run(_work(worker, on_ready, parent))
@@ -264,8 +264,8 @@ def _work_in_child(worker: Worker, on_ready: Callable[[], Any], parent: int) -> 
 
 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
-    """Serve in this process until a signal comes or its `parent`, the end of a pipe, is closed."""
-    from agentcli.frontends.http.hosting import Hosting  # the extra, as those below
+    """Serve in this process until a signal arrives, or until `parent`, the read end of a pipe, reports end of file."""
+    from agentcli.frontends.http.hosting import Hosting  # needs the extra, as the next two do
     from agentcli.frontends.http.requests import Guard
     from agentcli.frontends.http.routes import Routes
 
@@ -306,7 +306,7 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 
 
 def _account(worker: Worker, user_id: str) -> DayAccount | None:
-    """Return the account of all that a user's sessions cost on a day; None if the user has no limit."""
+    """Return the account that limits the cost of a user's sessions per day; None if the user has no limit."""
     limits = {token.user_id: token.budget_usd for token in worker.tokens}
     if (limit := limits.get(user_id, limits[""])) is None:  # "": the token of the server itself
         return None

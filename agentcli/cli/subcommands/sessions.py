@@ -32,8 +32,8 @@ from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file
 from agentcli.settings.load import Config
 
-_MAX_FAULTS = 50  # that are printed
-_MAX_LISTED = 1_000_000_000  # as good as all
+_MAX_FAULTS = 50  # faults that `fsck` prints
+_MAX_LISTED = 1_000_000_000  # in effect, no limit
 Everywhere = Annotated[bool, typer.Option("--all", help="Include the sessions of all directories.")]
 Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="Show at most this many; 0 for all.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a session, its first letters, or its name.")]
@@ -116,7 +116,7 @@ def export(
 
 
 async def folder_mask(config: Config) -> Mask:
-    """Return the mask that the output of tools gets in this folder."""
+    """Return the mask that hides secrets in the output of tools in this folder."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     async with open_bench(builder, builder.tool_registry(), "default") as bench:
         await bench.calls.services.know_secrets()
@@ -230,7 +230,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _copies(database: Path) -> list[Path]:
-    """Return files of earlier versions, and damaged ones, that may hold texts that were in the database."""
+    """Return damaged files and files of earlier versions, which may contain texts from the database."""
     patterns = (f"{database.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
@@ -273,7 +273,7 @@ def usage_app(
 ) -> None:
     """Show the tokens and costs of the stored sessions by day, model, tool and user."""
     year, month, day, *_ = time.localtime()
-    midnight = time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))  # -1: the system knows if it is summer time
+    midnight = time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))  # -1: the system decides about summer time
     since = midnight - (days - 1) * 86_400 if days and not session else 0.0
     found = shared.in_store(lambda store: store.usage(since=since, session=session))
     if json:

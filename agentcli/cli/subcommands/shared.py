@@ -1,4 +1,4 @@
-"""Helpers of the subcommands: typer apps, the configuration, the stored sessions, and answers as JSON or text."""
+"""Helpers for subcommands: typer apps, the configuration, the stored sessions, and answers as JSON or text."""
 
 import asyncio
 import sys
@@ -27,14 +27,14 @@ def make_app(help: str = "") -> typer.Typer:
 
 
 def single_command(command: Callable[..., None]) -> typer.Typer:
-    """Return an app that is one command; its help is the docstring."""
+    """Return an app that has only this command; the command's docstring is its help."""
     app = make_app()
     app.command()(command)
     return app
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run a subcommand and return the exit code. A `UserError` is not caught."""
+    """Run a subcommand and return the exit code. Raises `UserError`."""
     try:
         app(args=arguments, prog_name=f"agentcli {name}")
     except SystemExit as ended:
@@ -43,7 +43,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 
 def configuration(*, warns: bool = False) -> Config:
-    """Return the settings of a session here, and print their notices if it `warns`. Raises `ConfigError`."""
+    """Load the settings for this directory; `warns` prints their notices. Raises `ConfigError`."""
     config = load_config(current_folder())
     for notice in config.notices if warns else ():
         warn(notice)
@@ -51,7 +51,7 @@ def configuration(*, warns: bool = False) -> Config:
 
 
 def in_store(work: Callable[["SqliteSessions"], Awaitable[T]], file: Path | None = None) -> T:
-    """Return the result of `work` on the stored sessions, or on those in `file`; the store is closed after it."""
+    """Open the stored sessions, or those in `file`, run `work` on them, and return its result."""
     from agentcli.infra.sessions.sqlite import SqliteSessions
 
     async def run() -> T:
@@ -65,7 +65,7 @@ def in_store(work: Callable[["SqliteSessions"], Awaitable[T]], file: Path | None
 
 
 class Interrupted(UserError):
-    """A signal ended the work in an orderly way: no part of it is still running."""
+    """A signal ended the work cleanly: no part of it is still running."""
 
     def __init__(self, number: int) -> None:
         super().__init__("Interrupted. To continue this run, repeat the command.")
@@ -73,7 +73,7 @@ class Interrupted(UserError):
 
 
 async def until_signal(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work, which a signal cancels. Raises `Interrupted` after it has ended."""
+    """Wait for `work`; a signal cancels it. Raises `Interrupted` once the cancelled work has ended."""
     from agentcli.frontends.run_end import interrupt_on_signals  # few subcommands need it
 
     running = asyncio.ensure_future(work)
@@ -99,11 +99,11 @@ def print_list(
     numeric: Collection[str] = (),
     empty: str = "",
 ) -> None:
-    """Print `data` as JSON for programs, or `rows` as a table for people, and `empty` if there are none."""
+    """Print `data` as JSON for programs, or `rows` as a table for people (`empty` if there are none)."""
     print_json(data) if as_json else print_table(headings, rows, numeric=numeric, empty=empty)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON, in UTF-8 whatever the encoding of stdout is."""
-    sys.stdout.flush()  # text that is still buffered comes first
+    """Print a value as indented JSON, always in UTF-8."""
+    sys.stdout.flush()  # buffered text must come first
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

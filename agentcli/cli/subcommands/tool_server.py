@@ -28,25 +28,25 @@ from agentcli.version import __version__
 
 
 async def serve_on_stdio(config: Config, mode: Mode, only: Collection[str]) -> None:
-    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` if there is no such tool."""
+    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` for an unknown tool."""
     async with _open_server(config, mode, only) as server, stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
 def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: str, port: int, token_file: str) -> int:
-    """Serve the tools at `/mcp` until a signal comes, and return the exit code. The clients share one workspace.
+    """Serve the tools at `/mcp` until a signal arrives, and return the exit code. All clients share one workspace.
 
-    Requests are let in as those to `agentcli serve`. Raises `UsageError`.
+    Requests need a token, as those to `agentcli serve` do. Raises `UsageError`.
     """
     import_server()
-    from agentcli.frontends.http.requests import Guard  # the extra
+    from agentcli.frontends.http.requests import Guard  # needs the extra
 
     file, _, access = open_access(config, token_file, "mcp_token")
     listener, address = listen(host, port)
 
     async def run() -> int:
         async with _open_server(config, mode, only) as server:
-            # The guard checks hosts and origins; the SDK's own check knows only the loopback.
+            # The guard checks hosts and origins. The SDK's own check would accept only loopback addresses.
             unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
             app = server.streamable_http_app(transport_security=unchecked)
             http = http_server(Guard(app, tokens=(access,), hosts=(*config.settings.serve.hosts, host)))
@@ -65,7 +65,7 @@ def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: st
 async def _open_server(config: Config, mode: Mode, only: Collection[str]) -> AsyncIterator[Server[Any]]:
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     registry = builder.offered_tools()
-    # Tools that run in this program (their mode is called "server"), and belong to no MCP server.
+    # Tools that run in this program (mode "server") and do not come from an MCP server.
     names = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
     if missing := [name for name in only if name not in names]:
         raise UsageError(f"Unknown tool {missing[0]!r}. Choose one of {', '.join(names)}.")
@@ -89,7 +89,7 @@ def _tool_message(tool: Tool) -> dict[str, Any]:
 
 
 def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a call, which has the form of `tools run`, in the form of MCP."""
+    """Convert a call's result from the format of `agentcli tools run` to that of MCP."""
     content = answer["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     structured = answer["structured"] if isinstance(answer["structured"], dict) else None
@@ -107,4 +107,4 @@ def _block_message(block: dict[str, Any]) -> dict[str, Any]:
         case {"type": "document", "source": {"media_type": media_type, "data": data}}:
             return {"type": "resource", "resource": {"uri": "file:///document", "mimeType": media_type, "blob": data}}
         case _:
-            return block  # a text, which has the same form
+            return block  # texts have the same format in both

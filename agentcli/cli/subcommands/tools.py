@@ -39,7 +39,7 @@ from agentcli.tools.observation import call_title
 from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import display_name, is_utf8
 
-MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
+MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # answers kept for repeated calls, and for how long
 
 tools_app = shared.make_app("List the model's tools, or run them yourself.")
 
@@ -72,7 +72,7 @@ def run_tools(
 ) -> None:
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     try:
-        if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
+        if not is_utf8(input):  # it contains bytes of a file's name, or of the locale's charset
             input = json.dumps(_with_text(json.loads(input)))
         call = ToolCallLine(name, msgspec.json.decode(input, type=dict[str, Any])) if name else None
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
@@ -81,7 +81,7 @@ def run_tools(
 
 
 def _with_text(value: Any, key: str = "") -> Any:
-    """Return JSON with all strings as text: a path as the tools show it, others as `text_of_argument` reads them."""
+    """Decode all strings of a JSON value: paths to the names that tools use, others as `text_of_argument` does."""
     match value:
         case str():
             return display_name(value) if key in ("path", "cwd") else text_of_argument(value)
@@ -101,7 +101,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
-        services.mask.keeps_structured = ("file_read",)  # which gives programs the raw text
+        services.mask.keeps_structured = ("file_read",)  # programs need the raw text of files
         services.levels = msgspec.structs.replace(services.levels, gives_all=True)  # nothing is cut
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
@@ -135,7 +135,7 @@ async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
 
 
 def _id_in(line: bytes) -> str:
-    """Return the id in a line that is no call, also if its bytes are no UTF-8; empty if none could be given back."""
+    """Return the id in a line that is not a valid call, even if it is not UTF-8; empty if there is no usable id."""
     with suppress(ValueError, RecursionError):
         match json.loads(line.decode(errors="replace")):
             case {"id": str() as id} if is_utf8(id):
@@ -153,14 +153,14 @@ def _problem(line: bytes, error: Exception) -> str:
 
 
 class Bench(NamedTuple):
-    """Runs calls as in a conversation, but no model reads the results.
+    """Runs tool calls as in a conversation, but for a program instead of a model.
 
-    An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
+    An idempotent call that succeeded does not run again for the same id and input: its answer is repeated.
     """
 
     calls: SessionCalls
     state: AgentState
-    answers: TTLCache[bytes, dict[str, Any]]
+    answers: TTLCache[bytes, dict[str, Any]]  # to idempotent calls, by the hash of the call
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
@@ -170,7 +170,7 @@ class Bench(NamedTuple):
         run = Call(use, TurnCalls(session=self.calls, state=self.state, emit=lambda event: None))
         await run_call(run)
         answer = _answer(call, run.report.finished)
-        # The title contains arguments of the call.
+        # The summary contains arguments of the call, which are not masked yet.
         answer["summary"] = self.calls.services.mask.text(answer["summary"])
         if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
             self.answers[key] = answer
@@ -179,11 +179,11 @@ class Bench(NamedTuple):
 
 @asynccontextmanager
 async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator["Bench"]:
-    """Yield a bench with the rules and the workspace of a session here; closes it and the builder."""
+    """Yield a bench with the rules and workspace that a session here would have; at the end, close the builder too."""
     rules = builder.rules()
     workspace = builder.workspace(rules)
     calls = builder.session_calls(tools, workspace)
-    calls.history.ends_loops = False  # a program may ask the same as often as it likes
+    calls.history.ends_loops = False  # unlike a model, a program may repeat a call as often as it likes
     try:
         state = AgentState(model=ModelChoice(name=""), mode=mode, rules=rules)
         yield Bench(calls, state, TTLCache(MAX_ANSWERS, ANSWERS_S))
@@ -216,12 +216,12 @@ def _write(answer: dict[str, Any]) -> None:
 
 permissions_app = shared.make_app("Explain permissions.")
 
-_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}  # the names that programs are given
+_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}  # the names in the output
 
 
 @permissions_app.callback()
 def _group() -> None:
-    """With one command only, typer would make it the whole app."""
+    """Keep `explain` a subcommand: typer would turn an app with a single command into that command."""
 
 
 @permissions_app.command()
@@ -251,7 +251,7 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 
 def _explain_line(line: bytes, explainer: "CommandExplainer") -> dict[str, Any]:
-    """Return the verdict on a line; one that cannot be read is not allowed, and has an `error` beside the rest."""
+    """Return the verdict on a line. A line that cannot be read gets the verdict `ask`, and an `error`."""
     command = ""  # until the line has been read
     try:
         command = msgspec.json.decode(line, type=CommandLine).command
@@ -265,7 +265,7 @@ def _explain_line(line: bytes, explainer: "CommandExplainer") -> dict[str, Any]:
 class CommandExplainer:
     """Explains the policy decisions that a session here would make on commands.
 
-    The sandbox, which takes time to look at, is needed only for dry runs and in the mode `auto`.
+    The sandbox is examined only for dry runs and in the mode `auto`, because that takes time.
     """
 
     def __init__(self, permission_mode: str) -> None:
@@ -301,7 +301,7 @@ class CommandExplainer:
         }
 
     def _segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
-        """Return the verdict on a part of a command, as if it were a command of its own."""
+        """Return the verdict on one part of a command, as if that were the whole command."""
         analysis = CommandAnalysis(
             segments=(segment,),
             verdict=segment.verdict,
@@ -326,7 +326,7 @@ class CommandExplainer:
         return {"text": segment.text, "verdict": verdict, "reason": reason, "effects": effects}
 
     def text(self, command: str) -> str:
-        """Return the verdict for a person: the decision, that on each part, and the effects, a line each."""
+        """Return the verdict for a person, line by line: the decision, the verdicts on the parts, and the effects."""
         verdict, facts, analysis = self._decide(command)
         lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
         if len(analysis.segments) > 1:

@@ -1,4 +1,4 @@
-"""`agentcli undo` and `redo` take back and reapply what sessions did to files; `agentcli blame` shows it by line."""
+"""`agentcli undo` and `redo` revert and reapply sessions' file changes; `agentcli blame` shows who wrote each line."""
 
 import os
 import signal
@@ -69,7 +69,7 @@ redo_app = make_command("redo", "Reapply the changes that undo reverted. Exits w
 async def _run(
     config: Config, direction: Direction, store: SqliteSessions, *, session: str, argument: str
 ) -> tuple[str | None, UndoResult]:
-    """Undo or redo a turn of `session`; return the session's id, None where there is none, and the result."""
+    """Undo or redo a turn; return the id of its session (None if there is no session) and the result."""
     id = session or await _find_session(store, config, direction)
     if not id:
         return None, UndoResult(NOTHING[direction])
@@ -98,14 +98,14 @@ async def _run(
 async def _find_session(store: SqliteSessions, config: Config, direction: Direction) -> str:
     """Return the newest of this directory's 50 newest sessions that has a turn to undo or redo.
 
-    A session whose turn met conflicts before counts only where there is no other one.
+    A session whose turn has already failed with conflicts is used only if there is no other.
     """
     sessions = await store.list(cwd=config.cwd, limit=50)
     with_conflicts = ""
     for info in sessions:
         _, entries = await store.load(info.id)
         turn = History(entries).find(direction)
-        # An interrupted call has changes that are not in the log yet.
+        # Changes of an interrupted call are not in the log yet, but can be undone.
         is_usable = turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id)
         if is_usable:
             return info.id
@@ -114,7 +114,7 @@ async def _find_session(store: SqliteSessions, config: Config, direction: Direct
 
 
 async def _confirm(summary: str, question: str) -> bool:
-    """Ask the person. Ctrl-C ends the program at once: the event loop would see it only after the answer."""
+    """Ask the person. Ctrl-C ends the program at once: the event loop would handle it only after the answer."""
     echo(summary)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -124,7 +124,7 @@ async def _confirm(summary: str, question: str) -> bool:
 
 
 def _relative(path: Path) -> str:
-    """Return a path as text, relative to the folder the command was called in."""
+    """Return a path as text, relative to the working directory."""
     return os.fsencode(os.path.relpath(path, current_folder().resolve())).decode(errors="replace")
 
 
@@ -143,7 +143,7 @@ def blame_app(
         columns = ""
         if (author := line.author) is not None:
             prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
-            # 42 characters and the prompt. The first 13 of an id, its time (UUIDv7), tell sessions apart.
+            # 42 characters and the prompt. The first 13 of an id are its time (UUIDv7), which tells sessions apart.
             columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
 
