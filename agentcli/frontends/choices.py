@@ -1,4 +1,4 @@
-"""Lists the choices of each question, with their keys: the same ones in every front end."""
+"""Lists the choices for each kind of question, with their keys; all front ends offer the same ones."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ _PLAN_LABELS: dict[Mode, str] = {"default": "Yes, ask before each edit", "accept
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One answer to a question, with its key. A choice without an `answer` leads to further input."""
+    """One possible answer to a question, with its key. A choice without an `answer` asks for further input."""
 
     id: str
     key: str
@@ -40,7 +40,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
-    """Return the choices that need no further input. A lasting yes grants one of the `rules`."""
+    """Return the choices that need no further input. A lasting yes grants one of the `rules`, narrowest first."""
     yes, no = Approve(question.id, True), Approve(question.id, False)
     match question:
         case events.Question(options=options):
@@ -72,7 +72,7 @@ def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
 
 
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
-    """Yield the choices beside a yes for this once: for the session, for good by the narrowest rule, a dry run."""
+    """Yield the other ways to agree: for the session, always (by the narrowest rule), or after a dry run."""
     lasting = Approve(question.id, True, "session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:

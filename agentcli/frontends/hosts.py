@@ -1,7 +1,7 @@
-"""Hosts slash commands for front ends, and defines a front end's seam to the program that starts it.
+"""Runs slash commands for front ends, and defines what a front end needs from the program that starts it.
 
-`SessionOpener` is that seam. `OpenerHost` is the part of a command host that all front ends share; `ScreenlessHost`
-also runs the commands of those without a screen.
+`SessionOpener` is that interface. `OpenerHost` is the part of a command host that all front ends share;
+`ScreenlessHost` is the complete host for front ends without a screen.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from agentcli.llm.models import ModelInfo
 
 log = logging.getLogger(__name__)
 
-_ALL_ENTRIES = 1 << 40  # more than a log has
+_ALL_ENTRIES = 1 << 40  # more than any log has: loading after this position returns no entries
 
 
 class SessionOpener(Protocol):
@@ -42,18 +42,18 @@ class SessionOpener(Protocol):
     async def list(self) -> Sequence[SessionInfo]: ...
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """List the models on this machine and those of the table, each with what is known of it."""
+        """List the models on this machine and those of the table, each with a description."""
 
     @property
     def model_info(self) -> Callable[[str], ModelInfo]: ...
 
     def check_model(self, name: str) -> str:
-        """Return a sentence on `provider/model`. Raises `NoKey` where it has no key."""
+        """Describe a `provider/model` in a sentence. Raises `NoKey` if there is no key for it."""
 
     def store_setting(self, key: str, value: Any) -> str: ...
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        """Return a prompt with the files that its typed part names."""
+        """Return the prompt `text` with the files that its `typed` part names."""
 
     def describe(self, topic: Topic) -> str: ...
 
@@ -65,15 +65,15 @@ class UsageStore(SessionStore, Protocol):
 
 
 class Editor(Struct, frozen=True):
-    """An editor's part of a session: folders, MCP servers by name, and its own files, by the session's id."""
+    """The things that an editor adds to a session."""
 
     folders: tuple[Path, ...] = ()
-    servers: Mapping[str, Any] = {}
-    files: Callable[[str], Any] | None = None
+    servers: Mapping[str, Any] = {}  # MCP servers by name
+    files: Callable[[str], Any] | None = None  # returns the editor's file system for a session id
 
 
 class OpenRequest(Struct, frozen=True, kw_only=True):
-    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings."""
+    """A session to open: a stored one with `id`, or else a new one. Empty `model` and `mode`: as in the settings."""
 
     cwd: Path
     id: str = ""
@@ -81,7 +81,7 @@ class OpenRequest(Struct, frozen=True, kw_only=True):
     mode: str = ""
     name: str = ""
     user_id: str = ""
-    how: Literal["resume", "take_over", "fork"] = "resume"  # of a stored one; a fork opens a copy
+    how: Literal["resume", "take_over", "fork"] = "resume"  # for a stored session; a fork opens a copy
     editor: Editor = Editor()
 
 
@@ -94,7 +94,7 @@ class OpenSession(Struct, frozen=True):
     aclose: Callable[[], Awaitable[None]]
 
 
-OpenForClient = Callable[[OpenRequest], Awaitable[OpenSession]]  # with its folder's settings; raises `UserError`
+OpenForClient = Callable[[OpenRequest], Awaitable[OpenSession]]  # uses the settings of `cwd`; raises `UserError`
 
 
 class OpenerHost(CommandHost):
@@ -105,7 +105,7 @@ class OpenerHost(CommandHost):
         self._running: set[asyncio.Future[Outcome]] = set()
 
     async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
-        """Run a command; return None if `interrupt_commands` ends it. Raises what the command raises."""
+        """Run a command; return None if `interrupt_commands` ends it. The command's exceptions are passed on."""
         task = asyncio.ensure_future(command.execute(self, argument))
         self._running.add(task)
         try:
@@ -139,7 +139,7 @@ class OpenerHost(CommandHost):
         return await asyncio.to_thread(self._opener.describe, topic)
 
     async def document(self, file: str) -> str:
-        from agentcli.frontends.export import documents  # 40 ms that only an export needs
+        from agentcli.frontends.export import documents  # takes 40 ms, and only exports need it
 
         return await documents.live_document(self.session, file, await self.sessions())
 
@@ -150,13 +150,13 @@ class OpenerHost(CommandHost):
 async def open_after(
     opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
 ) -> Session:
-    """Open the session that follows another one; a new one, or a copy, keeps its mode, model and effort."""
+    """Open the session that replaces `before`; a new session or a copy inherits its mode, model and effort."""
     if session_id is not None and before.id.startswith(session_id) and not fork:
         raise UsageError("This session is already open here.")
     chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
-        if chosen.mode == "plan":  # so that plan mode goes back to the same mode as before
+        if chosen.mode == "plan":  # set the earlier mode first, because plan mode returns to it at its end
             opened.submit(SetMode(before.state.mode_before_plan))
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
@@ -164,9 +164,9 @@ async def open_after(
 
 
 async def session_info(store: SessionStore, id: str, *, user_id: str | None = None) -> SessionInfo:
-    """Return what is known of a stored session. Raises `NoSession`, also for a name and the beginning of an id."""
+    """Return the `SessionInfo` of a stored session. Raises `NoSession`, also for names and shortened ids."""
     try:
-        info, _ = await store.load(id, after=_ALL_ENTRIES, user_id=user_id)  # without its entries
+        info, _ = await store.load(id, after=_ALL_ENTRIES, user_id=user_id)
     except AmbiguousSession as error:
         raise NoSession(id[:80]) from error
     if info.id != id:
@@ -175,14 +175,14 @@ async def session_info(store: SessionStore, id: str, *, user_id: str | None = No
 
 
 def absolute_path(name: str) -> Path:
-    """Return the path that a client names. Raises `UsageError` if it is not absolute."""
+    """Return a path that a client sent. Raises `UsageError` if it is not absolute."""
     if not name.startswith("/") or "\0" in name:
         raise UsageError(f"{name[:200]!r} is not an absolute path.")
     return Path(name)
 
 
 def working_folder(name: str) -> Path:
-    """Return the folder that a client names. Raises `UsageError` if there is none."""
+    """Return a folder that a client sent. Raises `UsageError` if it does not exist."""
     folder, why = absolute_path(name), "there is no such folder"
     try:
         if folder.is_dir():
@@ -192,18 +192,18 @@ def working_folder(name: str) -> Path:
     raise UsageError(f"Could not work in {name[:200]}: {why}.")
 
 
-NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client opens and closes sessions by itself
+NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # to clients that open and close sessions themselves
 
 
 class CliPrompt(Struct, frozen=True):
     """The prompt of the command line."""
 
-    text: str  # may be a command
-    piped: str = ""  # is added to the text; alone it is a prompt, even if it looks like a command
+    text: str  # may be a slash command
+    piped: str = ""  # added to the text; never run as a command, even if it looks like one
 
 
 class TypedCommand(Struct, frozen=True):
-    """A command as it was typed: `name` with its slash, and either the command or the error for an unknown one."""
+    """A command as it was typed: `name` includes the slash; `command` is an error if there is no such command."""
 
     name: str
     command: SlashCommand | UserError
@@ -211,12 +211,12 @@ class TypedCommand(Struct, frozen=True):
 
 
 class CommandEnded(Struct, frozen=True):
-    """The end of a command, in the form of a turn without requests; `prompt` is one to be submitted now."""
+    """The end of a command, in the form of a turn without requests."""
 
     name: str
     end: Done | TurnFailed
     exit_code: int = 0
-    prompt: Prompt | None = None
+    prompt: Prompt | None = None  # the prompt that the command expands to; the caller submits it
 
     @property
     def output(self) -> str:
@@ -224,17 +224,17 @@ class CommandEnded(Struct, frozen=True):
 
 
 class ScreenlessHost(OpenerHost):
-    """Implements `CommandHost` for programs and pipes. Only one that `stays_open` can switch to another session."""
+    """Implements `CommandHost` for programs and pipes. It can switch to another session only if it `stays_open`."""
 
     def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, *, stays_open: bool) -> None:
         super().__init__(opener)
         self._stays_open = stays_open
         self._session = session
         self.commands = commands
-        self.has_left = False
+        self.has_left = False  # True after /quit
 
     def command_in(self, text: str) -> TypedCommand | None:
-        """Return the command that a text is, with an error if there is no such command; None for a prompt."""
+        """Parse a text as a slash command, which may be unknown; return None if it is a prompt."""
         try:
             found = self.commands.parse(text)
             return TypedCommand(text.split(None, 1)[0], *found) if found else None
@@ -242,7 +242,7 @@ class ScreenlessHost(OpenerHost):
             return TypedCommand(text.split(None, 1)[0], error)
 
     def require_command(self, text: str) -> TypedCommand:
-        """Return the command that a control names. Raises `UsageError` if the text is none."""
+        """Parse the text of a control as a slash command. Raises `UsageError` if it is not one."""
         if (typed := self.command_in(text)) is None:
             raise UsageError(f"{text[:80]!r} is not a slash command. Commands start with /.")
         return typed
@@ -251,18 +251,18 @@ class ScreenlessHost(OpenerHost):
         return self.command_in(content[0].text) if isinstance(content[0], Text) else None
 
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
-        """Run a command; a prompt that it stands for ends with `more`. Never raises an error, but returns it."""
+        """Run a command; `more` is appended if it expands to a prompt. Errors are returned, never raised."""
         if isinstance(typed.command, UserError):
             return _failed(typed, typed.command)
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         try:
             outcome = await self.run_command(typed.command, typed.argument)
             if outcome is None:
-                # The usage of an interrupted request is not known.
+                # The provider does not report the usage of an interrupted request.
                 end = Done(f"{typed.name} was interrupted.", turns=0, usage=Usage(), reason="interrupted", cost_usd=0.0)
                 return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
             new_entries = session.snapshot().conversation.entries[entries_before:]
-            # The requests that the command has made beside the conversation.
+            # The cost of requests that the command made outside the conversation.
             spending = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid)).total
             usage, cost_usd = spending.usage, spending.whole_usd
             text, prompt = "", None
@@ -278,7 +278,7 @@ class ScreenlessHost(OpenerHost):
             return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
 
     async def resolve_prompt(self, cli_prompt: CliPrompt) -> Prompt | CommandEnded:
-        """Return the prompt of the command line, or that of its command; else the end of the command."""
+        """Return the command line's prompt, or the prompt that its command expands to, or the command's end."""
         typed = self.command_in(cli_prompt.text)
         if typed is None:
             return Prompt(self.attach(f"{cli_prompt.text}{cli_prompt.piped}"))
@@ -286,7 +286,7 @@ class ScreenlessHost(OpenerHost):
         return ended.prompt or ended
 
     def attach(self, text: str, typed: str = "") -> tuple[Block, ...]:
-        """Return a prompt with the files that it names, or its `typed` part if that is given."""
+        """Return a prompt with the files that it names, or that only its `typed` part names if that is given."""
         return self._opener.attach(text, self._session, typed=typed or text)
 
     def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads the JSON lines of programs, and carries out their controls."""
+"""Reads the JSON lines that programs send, and carries out the controls in them."""
 
 import asyncio
 import base64
@@ -19,8 +19,8 @@ from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.llm.messages import Block, Document, Image, Text, decode_json
 from agentcli.llm.provider import ToolSpec
 
-MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
-MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
+MAX_LINE_BYTES = 64 * 1024 * 1024  # twice the limit of a Messages API request
+MAX_DEPTH = 100  # levels of lists and objects; deeper values could not be encoded for the log
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 DOCUMENT_TYPES = ("application/pdf",)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -74,7 +74,7 @@ class ClientToolsControl(msgspec.Struct, frozen=True, tag="client_tools"):
 
 
 Decision = ops.Approve | AnswerControl | DenyControl
-# In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
+# In the order of error messages. A form's tag is the `subtype` of a control line, and the `type` of a server's op.
 Control = (
     InterruptControl
     | SteerControl
@@ -87,36 +87,36 @@ Control = (
     | ClientToolsControl
     | ops.ClientResult
 )
-Request = UserMessage | Control | ops.Prompt  # a `Prompt` is neither a command nor does it name files
+Request = UserMessage | Control | ops.Prompt  # a `Prompt` is sent as it is: slashes and file names mean nothing in it
 CONTROLS: dict[str, type[msgspec.Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
 class InputLine(msgspec.Struct, frozen=True):
-    """A line of input: its request, or the `problem` it has; `id` is that of a control line."""
+    """A line of input: either its request, or the problem with it."""
 
     raw: bytes
     request: Request | None = None
-    id: str | int | None = None
+    id: str | int | None = None  # of a control line
     problem: str = ""
 
 
 class NobodyWaits(UserError):
-    """No question or call with that id waits for an answer."""
+    """No question or call with this id is waiting for an answer."""
 
 
 class InputLines:
-    """The lines of an input, which a thread reads: not every platform can wait for a pipe to become readable.
+    """The lines of an input. A thread reads them, because not every platform can wait for a pipe asynchronously.
 
-    Of a line that is too long there is only the beginning, which `json_in` then rejects.
+    A line that is too long is cut a byte above the limit, and `json_in` then rejects it.
     """
 
     def __init__(self, input: BinaryIO) -> None:
-        self._first: bytes | None = None  # a line that was looked at and is still to be taken
+        self._first: bytes | None = None  # the line that comes next, if it was peeked at or put back
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         read_lines(input, self._lines)
 
     async def first(self, timeout_s: float) -> bytes | None:
-        """Return the first line, which stays to be taken; None if there is none, or none comes in time."""
+        """Peek at the first line; return None if the input is empty or no line arrives in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 self._first = await self._lines.get()
@@ -125,7 +125,7 @@ class InputLines:
         return self._first
 
     def put_back(self, line: bytes) -> None:
-        """Let the next iteration begin with a line that was taken."""
+        """Make the next iteration begin with a line that was already taken."""
         self._first = line
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -137,13 +137,13 @@ class InputLines:
 
 
 def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
-    """Put lines into the queue from a thread, then None."""
+    """Start a thread that puts the lines into a queue, and None after the last one."""
     loop = asyncio.get_running_loop()
 
     def read() -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
-            with suppress(OSError):  # an input that cannot be read has ended
-                bom = codecs.BOM_UTF8  # a byte order mark may be before the first line
+        with suppress(RuntimeError):  # the event loop has ended, so nobody needs the lines any more
+            with suppress(OSError):  # a read error is treated as the end of the input
+                bom = codecs.BOM_UTF8  # only the first line may begin with a byte order mark
                 while line := input.readline(MAX_LINE_BYTES + 1):
                     chunk = line
                     while len(chunk) > MAX_LINE_BYTES and not chunk.endswith(b"\n"):  # skip the end of a long line
@@ -158,7 +158,7 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
 
 
 def json_in(raw: bytes) -> Any:
-    """Return the value of a line. Raises `ValueError` that says what is wrong with it."""
+    """Decode a line. Raises `ValueError` with the reason for a line that is too long, too deep or not valid."""
     if len(raw) > MAX_LINE_BYTES:
         raise ValueError(f"the line is longer than {MAX_LINE_BYTES // 1024**2} MB")
     try:
@@ -166,7 +166,7 @@ def json_in(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     data = decode_json(raw)
-    level = [data]  # the values at one depth, from the top down
+    level = [data]  # all values at one depth, one level deeper in each round
     for _ in range(MAX_DEPTH):
         parents = [value for value in level if isinstance(value, dict | list)]
         level = [child for parent in parents for child in (parent.values() if isinstance(parent, dict) else parent)]
@@ -176,7 +176,7 @@ def json_in(raw: bytes) -> Any:
 
 
 def control_request(raw: bytes | None) -> tuple[str, dict[str, Any]] | None:
-    """Return the id and the content of an Agent SDK's control request; None for any other line."""
+    """Return the id and content of an Agent SDK's control request; None for any other line."""
     with suppress(ValueError, RecursionError):
         match json_in(raw or b""):
             case {"type": "control_request", "request_id": str(id), "request": {"subtype": str()} as request}:
@@ -185,7 +185,7 @@ def control_request(raw: bytes | None) -> tuple[str, dict[str, Any]] | None:
 
 
 def parse_line(raw: bytes) -> InputLine:
-    """Return the request of a line, or the problem with it and the form that was expected. Never raises."""
+    """Parse a line. A line that is not valid gets a `problem`, which also shows the expected form. Never raises."""
     id: str | int | None = None
     data: Any = None
     try:
@@ -215,7 +215,7 @@ def _request_in(data: Any) -> UserMessage | Control:
 
 
 def check_request(request: object) -> None:
-    """Raise `ValueError` for an empty message, and for tools and media that no model takes."""
+    """Raise `ValueError` for an empty message, and for tools and media that no model accepts."""
     match request:
         case UserMessage(message) | SteerControl(message):
             if not message.blocks:
@@ -232,7 +232,7 @@ def check_request(request: object) -> None:
 
 
 def check_media(blocks: Sequence[Media]) -> None:
-    """Raise `ValueError` for an image or document of a type that no model takes, or whose data is not base64."""
+    """Raise `ValueError` for media of a type that no model accepts, without data, or with data that is not base64."""
     for block in blocks:
         if isinstance(block, Text):
             continue
@@ -249,7 +249,7 @@ def check_media(blocks: Sequence[Media]) -> None:
 
 
 def _expected(data: Any) -> str:
-    """Return a sentence on the form that was probably meant."""
+    """Describe the form that the line was probably meant to have."""
     match data:
         case {"type": "user"}:
             return (
@@ -266,7 +266,7 @@ def _expected(data: Any) -> str:
 
 
 def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]:
-    """Return the content of a message. A text gets the files that it names, unless it is a command; blocks stay."""
+    """Return a message's content. Files that a text names are attached, unless it is a command; blocks stay as sent."""
     content = message.content
     return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
@@ -280,7 +280,7 @@ async def control(host: ScreenlessHost, request: Control) -> None:
         case ModeControl(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
         case ops.SetModel(model):
-            # Also a model that fails the check is set, because the next prompt must not go to the one before it.
+            # Set the model even if the check then fails: the next prompt must not go to the previous model.
             session.submit(request)
             await host.check_model(model)
         case ClientToolsControl(tools):

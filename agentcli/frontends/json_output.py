@@ -1,4 +1,4 @@
-"""Makes JSON objects of a session's events and entries."""
+"""Converts a session's events and log entries to JSON objects."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from agentcli.frontends.printable import exposed
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic import block_to_wire
 
-MAX_ECHO_BYTES = 200  # of a line that was rejected
+MAX_ECHO_BYTES = 200  # of a rejected line, in the object that reports it
 
 
 def write_line(value: dict[str, Any]) -> None:
@@ -24,7 +24,7 @@ def write_line(value: dict[str, Any]) -> None:
 
 
 class JsonOutput:
-    """Turns events into objects, and passes each to `write`. `partial` adds deltas as Messages-API stream events."""
+    """Converts events to objects, and passes each to `write`. `partial` adds deltas as Messages API stream events."""
 
     def __init__(
         self, session: Session, write: Callable[[dict[str, Any]], None], *, partial: bool, demands: Demands = NO_DEMANDS
@@ -34,12 +34,12 @@ class JsonOutput:
         self._partial = partial
         self._demands = demands
         self._result = ResultBuilder(session)
-        # Of the message that is streamed: if it has begun, the index of its newest block, and its usage so far.
+        # The message being streamed: True once it has begun, the index of its newest block, its usage so far.
         self._is_in_message, self._index, self._usage = False, 0, Usage()
-        self._parents: dict[str, str] = {}  # the call that made each subagent
+        self._parents: dict[str, str] = {}  # a subagent's id -> the id of the call that started it
 
     def show(self, event: events.Event) -> None:
-        """Write the objects of an event; messages of a subagent name the call that made it."""
+        """Write the objects of an event; a subagent's messages include the id of the call that started it."""
         is_main = event.agent_id == "main"
         agent = {} if is_main else {"agent_id": event.agent_id}
         if is_main:
@@ -52,10 +52,10 @@ class JsonOutput:
                     self.write(value)
             case events.Notice(text):
                 self._system("notice", text=text, **agent)
-            case events.Question(id, title):  # first, because it is a `QuestionEvent`, too
+            case events.Question(id, title):  # before `QuestionEvent`, which also matches it
                 texts: dict[str, Any] = {"question": title, "options": event.options}
                 self._system("question", id=id, **texts, **_exposed(texts), **agent)
-            case events.QuestionEvent():  # one object for all kinds: fields that a kind does not have are empty
+            case events.QuestionEvent():  # one object for all kinds of questions: some leave fields empty
                 texts = _fields(event, ("title", "reason", "preview", "rules", "hunks", "effects"))
                 others = _fields(event, ("id", "can_try", "kind", "changes"))
                 about = {"tool_name": event.call.name, "tool_input": event.call.input}
@@ -96,7 +96,7 @@ class JsonOutput:
         self._system("command", command=ended.name, output=ended.output, is_error=ended.exit_code != 0)
 
     def command_result(self, ended: CommandEnded, started: float) -> None:
-        """Write the result of a message that was a command; `started` is when it began, by the monotonic clock."""
+        """Write the result of a message that was a command; `started` is its start on the monotonic clock."""
         self.write(ResultBuilder(self._session, started).build(ended.end))
 
     def reject(self, line: bytes, error: str) -> None:
@@ -128,15 +128,15 @@ class JsonOutput:
             case events.UsageReported(usage):
                 self._usage = usage
             case events.TurnEnded(_, stop_reason, model):
-                if not self._is_in_message:  # a reply of nothing at all
+                if not self._is_in_message:  # an empty reply
                     self._start_message(model)
                 self._end_message(stop_reason)
-            # The reply broke off.
+            # The reply was cut off.
             case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:
                 self._end_message(None)
 
     def _start_message(self, model: str) -> None:
-        if self._is_in_message:  # a reply that broke off is asked for again
+        if self._is_in_message:  # the reply was cut off, and the model was asked again
             self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
         message: dict[str, Any] = {
@@ -169,7 +169,7 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _exposed(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
-    """Return the field `exposed`: those texts that have invisible characters, with these made visible."""
+    """Return the field `exposed`: the texts that contain hidden characters, with these made visible."""
     visible = {
         name: exposed(text) if isinstance(text, str) else tuple(map(exposed, text)) for name, text in texts.items()
     }
@@ -194,7 +194,7 @@ def init_object(session: Session, slash_commands: Sequence[str], **more: Any) ->
 
 
 def reply_or_result(entry: entries.Entry, session_id: str, *, parent_id: str | None = None) -> dict[str, Any] | None:
-    """Return the object of a reply, a result or a skill, else None; `parent_id` is the call that made its subagent."""
+    """Return the object of a reply, result or skill, or None; `parent_id` is the call that started the subagent."""
     match entry.body:
         case entries.Assistant() as reply:
             message: dict[str, Any] = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}
@@ -212,7 +212,7 @@ def reply_or_result(entry: entries.Entry, session_id: str, *, parent_id: str | N
 
 
 def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None:
-    """Return the object of an entry that changed the conversation, else None. All but replies have an `entry_id`."""
+    """Return the object of an entry that changed the conversation, or None. All but replies have an `entry_id`."""
     match entry.body:
         case entries.User(content, is_reminder=False):
             message = {"role": "user", "content": [block_to_wire(block) for block in content]}
@@ -222,9 +222,9 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
         case entries.ProviderSwitch(before, after, reason):
             switch = {"from": before, "to": after, "reason": reason}
             return system_object("provider_switch", session_id, **switch, entry_id=entry.id)
-        case entries.Rewound(before):  # the conversation goes on before that entry
+        case entries.Rewound(before):  # the conversation continues from before that entry
             return system_object("rewound", session_id, before=before, entry_id=entry.id)
-        case entries.HeadMoved(to):  # the conversation goes on after that entry
+        case entries.HeadMoved(to):  # the conversation continues after that entry
             return system_object("rewound", session_id, after=to, entry_id=entry.id)
         case entries.Retracted(ids):
             return system_object("retracted", session_id, ids=ids, entry_id=entry.id)

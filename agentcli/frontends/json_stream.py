@@ -1,4 +1,4 @@
-"""Runs a session over JSON lines: requests go in, events come out."""
+"""Runs a session over JSON lines: requests on the input, events on the output."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from agentcli.llm.messages import Block, Text
 
 
 class ControlRequested(UserError):
-    """The first line is in the protocol of the Agent SDKs."""
+    """The first line of the input uses the protocol of the Agent SDKs."""
 
     def __init__(self, line: bytes) -> None:
         super().__init__("The first line is a control request.")
@@ -28,13 +28,14 @@ class ControlRequested(UserError):
 
 
 class CommandFailed(UserError):
-    """A command whose failure was written already; only an id of its line is still to be answered."""
+    """A command failed, and its error is already written; its line still needs an acknowledgement if it has an id."""
 
 
 class Dialogue:
-    """Takes lines in order, but answers and interrupts at once. Once `leaving` is set, it waits for the turn's end.
+    """Carries out input lines in order; only answers and interrupts are carried out at once.
 
-    A message that is a command waits for the prompts before it, a command of a control line for the lines before it.
+    A slash command in a message waits for the answers to earlier prompts; one in a control line only for earlier lines.
+    Once `leaving` is set, the dialogue ends with the current turn.
     """
 
     def __init__(
@@ -54,17 +55,18 @@ class Dialogue:
         self._code = 0  # the exit code of the newest turn or command
         self._unmet: set[int] = set()  # exit codes of demands that an answer did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
-        self._has_client = True
-        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
+        self._has_client = True  # until the input ends: somebody can still answer questions
+        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # for `_work`; None: the input ended
         self._tasks: set[asyncio.Task[None]] = set()
-        self.asides: set[asyncio.Task[None]] = set()
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.asides: set[asyncio.Task[None]] = set()  # commands that run beside the others
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # has the error, if one ends it
         self._turn_ended = asyncio.Event()
         self.begin(host.session)
 
     def begin(self, session: Session) -> None:
-        """Follow a session: the first one, or the one that a command such as /clear has opened."""
+        """Follow a session: the first one, or one that a command such as /clear has opened."""
         self.session = session
+        # Turns that the session began before it was followed, and those that ended since.
         self._turns_before, self._turns_ended = session.turns_begun, 0
         self.output = self.make_output(session)
         self._following = self.spawn(self._follow(session.subscribe()))
@@ -72,7 +74,7 @@ class Dialogue:
             self.end_input()
 
     def make_output(self, session: Session) -> JsonOutput:
-        """Return the output of a session, after writing its first object."""
+        """Return the output of a session, after writing the `init` object."""
         output = JsonOutput(session, self.write, partial=self.partial, demands=self.demands)
         self.write(self.init())
         return output
@@ -83,13 +85,13 @@ class Dialogue:
         return init_object(self.host.session, [command.name for command in commands], skills=skills)
 
     async def run(self, first: CliPrompt, input: json_input.InputLines | None) -> int:
-        """Answer the first prompt, if there is one, then all lines until the end; returns the last exit code."""
+        """Answer the first prompt, if there is one, then all lines of the input; return the exit code."""
         if input is None:
             self.lines.put_nowait(None)
         else:
             self.spawn(self._listen(input))
             conversation = self.session.snapshot().conversation
-            # An earlier run may have ended in the middle of a turn.
+            # The last run ended before these calls began, or while it waited for a usage limit: continue by itself.
             if conversation.unstarted_calls or awaited_reset(conversation):
                 self.session.submit(ops.GoOn(is_killed=True))
         self.spawn(self._work(first))
@@ -102,7 +104,7 @@ class Dialogue:
         return INTERRUPTED_EXIT if self._leaving.is_set() else self._code or min(self._unmet, default=0)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task in the background; an error that it raises ends the dialogue."""
+        """Run `work` in the background; an exception in it ends the dialogue."""
 
         def has_ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
@@ -115,7 +117,7 @@ class Dialogue:
         return task
 
     async def _wake_to_leave(self) -> None:
-        """Once the program is to end, wake `_work` if it waits for a line: no end of a turn would."""
+        """Wake `_work` when the program is about to end: it may be waiting for a line that never comes."""
         await self._leaving.wait()
         self.lines.put_nowait(None)
 
@@ -131,13 +133,13 @@ class Dialogue:
             self.output.show(event)
             self._code = exit_code(event, self.demands)
             self._unmet |= self.demands.unmet(event)
-            # Once the program is to end, nobody can say if queued messages still count.
+            # When the program is about to end, queued messages are not answered any more.
             self.session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
             self._turns_ended += 1
             self._turn_ended.set()
 
     def _is_last_turn(self) -> bool:
-        """Return True if the session ends with the turn that has just ended; `_turns_ended` does not count it yet."""
+        """Return True if the session ends with the turn that just ended, which `_turns_ended` does not include yet."""
         no_other_runs = self.session.turns_begun - self._turns_before == self._turns_ended + 1
         return self._leaving.is_set() or (no_other_runs and not self._has_client and self.lines.empty())
 
@@ -151,28 +153,28 @@ class Dialogue:
         async for raw in input:
             if (line := self.parse(raw)) is None:
                 continue
-            # The request of a line with a problem is None: the problem is reported at once, too.
+            # A line with a problem has the request None, and is reported at once as well.
             if isinstance(line.request, json_input.InterruptControl | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
                 self.lines.put_nowait(line)
-                await asyncio.sleep(0)  # lets it begin, so that an interrupt on the next line finds it running
+                await asyncio.sleep(0)  # lets `_work` begin the line, so that an interrupt on the next line finds it
         self.end_input()
         self.lines.put_nowait(None)
 
     def parse(self, raw: bytes) -> json_input.InputLine | None:
-        """Return the request of a line; None for one that needs no turn. Raises `ControlRequested`."""
+        """Parse a line; subclasses return None for a line that they have handled. Raises `ControlRequested`."""
         if not (self._has_accepted or self._has_rejected) and json_input.control_request(raw) is not None:
             raise ControlRequested(raw)
         return json_input.parse_line(raw)
 
     def end_input(self) -> None:
-        """Tell the session that nobody answers any more: it denies open questions and later ones."""
+        """Make the session deny open and later questions, because nobody can answer them any more."""
         self._has_client = False
         self.session.submit(ops.SetAttended(False))
 
     async def _work(self, first: CliPrompt) -> None:
-        """Answer the first prompt, then the input lines in order until they end; asides run beside them."""
+        """Answer the first prompt, then the input lines in order until the input ends; asides run in parallel."""
         if first.text or first.piped:
             await self._submit((Text(first.text),), first)
         while not self.host.has_left and (line := await self.lines.get()) is not None:
@@ -189,7 +191,7 @@ class Dialogue:
             await asyncio.wait(self.asides)
         await self._wait_for_results()
         if self._has_rejected and not self._has_accepted and not self._leaving.is_set():
-            # A client whose lines were all wrong still waits for a result.
+            # A client whose lines were all rejected is still waiting for a result.
             failed = TurnFailed("Every line of the input was rejected, so there was no prompt.", False, cost_usd=0.0)
             self.output.show(failed)
             self._code = exit_code(failed, self.demands)
@@ -197,9 +199,9 @@ class Dialogue:
             self._over.set_result(None)
 
     async def _do(self, line: json_input.InputLine) -> None:
-        """Carry out a line, and answer it."""
+        """Carry out a line; report an error, and acknowledge the line if it has an id."""
         error = line.problem
-        has_output = False  # the output of a command was written, and says what went wrong
+        has_output = False  # True if the error is in a command's output, which is already written
         try:
             if line.request is not None:
                 await self.carry_out(line.request)
@@ -230,7 +232,7 @@ class Dialogue:
                 await json_input.control(self.host, request)
 
     async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
-        """Submit a message as a prompt, or run the command that it is; `first` is the command line's prompt."""
+        """Submit a message as a prompt, or run it as a command; `first` is the command line's prompt."""
         self._has_accepted = True
         typed = self.host.command_of(content)
         if typed is None:
@@ -248,7 +250,7 @@ class Dialogue:
             self.session.submit(ended.prompt)
 
     async def _run_control(self, typed: TypedCommand) -> None:
-        """Run a command of a control line, which has no result unless it becomes a prompt. Raises `CommandFailed`."""
+        """Run a control line's command. It has no result unless it expands to a prompt. Raises `CommandFailed`."""
         self._has_accepted = True
         ended = await self._run(typed)
         if ended.prompt is not None:
@@ -257,7 +259,7 @@ class Dialogue:
             raise CommandFailed(ended.output)
 
     async def _run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
-        """Run a command; where it has opened another session, the dialogue goes on with that one."""
+        """Run a command. If it opens another session, the dialogue continues with that session."""
         ended = await self.host.run(typed, piped=piped, more=more)
         if self.host.session is not self.session:
             await self._wait_for_results()

@@ -11,11 +11,11 @@ from agentcli.conversation.history import shorten
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost
 from agentcli.frontends.printable import PrintableStream, printable
 
-MAX_TASK_CHARS = 80  # of a subagent's task
+MAX_TASK_CHARS = 80  # of a subagent's task, in its line on stderr
 
 
 async def print_answer(host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: bool, demands: Demands) -> int:
-    """Print an answer or a command's output, and return the exit code. A pipe gets the answer when it is complete."""
+    """Print an answer or a command's output; return the exit code. Only a terminal sees the answer as it arrives."""
     prompt = await host.resolve_prompt(cli_prompt)
     is_live = sys.stdout.isatty()
     if isinstance(prompt, CommandEnded):
@@ -54,14 +54,14 @@ async def print_answer(host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: 
             case events.ProviderSwitched(before, after):
                 _log_line(f"Switched from {before} to {after}.")
             case events.TurnFailed(error):
-                # Nothing can follow in this run, so it does not matter what the conversation keeps.
+                # The run ends here, so the note about the removed prompt would not help.
                 _log_line(f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_live)
                 return exit_code(event, demands)
             case events.Done():
-                value = demands.value(event)  # with a schema a pipe gets the JSON value and nothing around it
+                value = demands.value(event)  # with a schema, a pipe gets the JSON value and nothing else
                 answer = event.text if value is None else to_json_line(value).decode().strip()
                 line_end = "\n" if event.text or is_live else ""
-                print("" if is_live else answer, end=line_end, flush=True)  # a terminal has it already
+                print("" if is_live else answer, end=line_end, flush=True)  # a terminal already shows the answer
                 for line in _explanations(event, session, demands):
                     _log_line(line)
                 return exit_code(event, demands)
@@ -69,7 +69,7 @@ async def print_answer(host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: 
 
 
 def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
-    """Return a line about a subagent; empty for events that are not shown."""
+    """Return a line about a subagent's event; empty for events that are not shown."""
     match event:
         case events.SubagentStarted(id, _, _, task) if is_verbose:
             return f"{id}: {shorten(' '.join(task.split()), MAX_TASK_CHARS)}"
@@ -82,7 +82,7 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
 
 async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, demands: Demands) -> int:
     """Print the result object, and return the exit code."""
-    from agentcli.frontends.json_output import write_line  # 3 ms that an answer in text need not wait for
+    from agentcli.frontends.json_output import write_line  # takes 3 ms, and text answers do not need it
 
     started = time.monotonic()
     prompt = await host.resolve_prompt(cli_prompt)
@@ -105,7 +105,7 @@ async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, demands: De
 
 
 def _explanations(done: events.Done, session: Session, demands: Demands) -> list[str]:
-    """Return lines on an end that is not the usual one, and on demands that the answer did not meet."""
+    """Return lines that explain an unusual end of the answer, denied calls, and demands that were not met."""
     limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
         "max_turns": f"{limit}. Raise --max-turns, or resume with --continue.",
@@ -128,7 +128,7 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
 
 
 def _log_line(text: str, *, after_text: bool = False) -> None:
-    """Print a line to stderr; an answer on the terminal whose line is not complete is ended first."""
+    """Print a line to stderr; with `after_text` first end the line of a partial answer on the terminal."""
     if after_text and sys.stdout.isatty():
         print(flush=True)
     print(printable(text), file=sys.stderr, flush=True)

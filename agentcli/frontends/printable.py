@@ -6,51 +6,51 @@ from functools import cache
 
 from agentcli.patterns import lazy_pattern
 
-# In prose whole escape sequences are removed; other control characters are shown as pictures of themselves.
+# In prose, whole escape sequences are removed, and other control characters are replaced with visible symbols.
 _SEQUENCE = lazy_pattern(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
-_CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+_CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}  # code point -> symbol
 _CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
-# Characters that turn the direction of text around can make a command look like another one.
+# Characters that change the direction of text can make a command look like another one.
 _CONTROLS |= dict.fromkeys((*range(8234, 8239), *range(8294, 8298), 8206, 8207, 1564), "�")
 _CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC),), "�")  # interlinear annotations, which no terminal shows
 _CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "�")  # lone surrogates cannot be written at all
 
-MAX_LINE_ENDS = 20  # in a row; more would only push earlier text off the screen
+MAX_LINE_ENDS = 20  # in a row; more would push earlier text off the screen
 
 _EMOJI = "©®\u203c-\u3299\U0001f000-\U0001faff"
-# Soft hyphens, joiners of words, byte order marks; tags and selectors, which can carry whole texts unseen.
+# Soft hyphens, word joiners, byte order marks; tags and variation selectors, which can carry whole hidden texts.
 _INVISIBLE = "\u00ad\u180e\u200b\u2060-\u2064\ufeff\U000e0000-\U000e0fff"
 _CJK = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-# Arabic, the scripts of South Asia, Khmer and Mongolian: there a joiner chooses the form of a letter.
+# Arabic, the scripts of South Asia, Khmer and Mongolian, in which a joiner selects the form of a letter.
 _JOINED = "\u0600-\u109f\u1780-\u17ff\u1820-\u18af\ua800-\uabff\U00010a00-\U0001123f"
 _IN_EMOJI = rf"(?<=[{_EMOJI}\ufe0f])\u200d(?=[{_EMOJI}])|(?<=[{_EMOJI}])\ufe0f"
-# Letters of Greek and Cyrillic that are drawn like Latin ones.
+# Greek and Cyrillic letters that look like Latin ones.
 _ALIKE = "АВЕКМНОРСТХУЅІЈасеорхуѕіјһԁӏԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 _NOT_LATIN = "\u0370-\u03ff\u0400-\u052f"
 
 
 def printable(text: str) -> str:
-    """Return text without anything that could control a terminal. Line ends stay, a lone return becomes one."""
+    """Return text without anything that could control a terminal. A lone carriage return becomes a line break."""
     return _without_hidden(_without_controls(text), "")
 
 
 def exposed(text: str) -> str:
-    """Return text for a question: hidden characters and look-alikes of Latin letters become escapes."""
+    """Return text for a question, with hidden characters and look-alikes of Latin letters written as escapes."""
     return _with_hidden(text, _escape_of)
 
 
 def pictured(text: str) -> str:
-    """Return text for a document: as `exposed`, with a picture in place of each escape, which is shorter."""
+    """Return text for a document: like `exposed`, but with a one-character symbol in place of each escape."""
     return _with_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
 
 
 def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
-    """Return text in which `shown` replaces each character that a person would not see, or would take for another."""
+    """Replace each character that a person would not see, or would mistake for another, with the result of `shown`."""
 
     def replace(match: re.Match[str]) -> str:
-        found = match.groupdict()  # one of the two patterns has no groups
+        found = match.groupdict()  # empty for `_steering`, which has no groups
         if empty := found.get("empty"):
             return f"… {len(empty):,} more line breaks\n"
         return found.get("stays") or "".join(map(shown, match.group()))
@@ -67,7 +67,7 @@ def _without_controls(text: str) -> str:
 
 
 def _without_hidden(text: str, before: str) -> str:
-    """Return `text`, which follows `before`, without invisible characters and with pictures for look-alike letters."""
+    """Return `text`, which follows `before`, without invisible characters and with � for look-alike letters."""
     full, position = before + text, len(before)
     if not _is_suspect(full):
         return text
@@ -82,30 +82,30 @@ def _is_suspect(text: str) -> bool:
     return "\n" * MAX_LINE_ENDS in text if text.isascii() else _SUSPECTS.search(text) is not None
 
 
-# A character with which every match of the next two patterns begins; few texts have any.
+# Every match of the next two patterns begins with one of these. Few texts contain any, so it is searched first.
 _SUSPECTS = lazy_pattern(rf"[{_INVISIBLE}{_NOT_LATIN}\u200c\u200d\ufe00-\ufe0f\U0001f3f4]|\n{{{MAX_LINE_ENDS},}}")
-# In order: invisible characters that may stay, those that may not, look-alike letters.
+# In order: invisible characters that may stay, those that may not, too many line ends, look-alike letters.
 _HIDDEN_IN_PROSE = lazy_pattern(
     rf"(?P<stays>{_IN_EMOJI}|(?<=[{_JOINED}])[\u200c\u200d]|(?<=[{_CJK}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
     rf"|(?<=[#*0-9])\ufe0f|\U0001f3f4[\U000e0020-\U000e007e]{{1,6}}\U000e007f)"
     rf"|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]|(?<=\n{{{MAX_LINE_ENDS}}})\n+"
-    # A word of Russian may end in a Latin name, and a Latin name in a Russian ending: neither is a disguise.
+    # A Russian word may end with a Latin name, and a Latin name with a Russian ending: neither is a disguise.
     rf"|(?<![{_NOT_LATIN}])(?P<alike>[{_ALIKE}]+)(?=[A-Za-z])"
 )
-# The same where only the inside of emoji may stay, and where any word of mixed scripts is suspect.
+# The same for questions: only characters within emoji may stay, and every word of mixed scripts is suspect.
 _HIDDEN_IN_REQUEST = lazy_pattern(
     rf"(?P<stays>{_IN_EMOJI})|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]"
     rf"|(?:(?<=[A-Za-z])|(?<![{_NOT_LATIN}])(?=[{_ALIKE}]+[A-Za-z]))[{_ALIKE}]+(?![{_NOT_LATIN}])"
     rf"|(?<=\n{{{MAX_LINE_ENDS}}})(?P<empty>\n+)"
 )
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
-# The end of a text in prose whose meaning depends on the text that follows.
+# The end of a piece of prose whose treatment depends on the next piece.
 _UNDECIDED = lazy_pattern(rf"(?:\u200d(?:{_FLAG})?|{_FLAG}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
 
 
 @cache
 def _steering() -> re.Pattern[str]:
-    """Match characters that control a terminal, change the direction of text, or are drawn as nothing."""
+    """Match characters that control a terminal, change the direction of text, or are displayed as blank."""
     blank = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2028\u2029\u206a-\u206f\u2800\u3164\uffa0"
     return re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}{blank}\U0001d173-\U0001d17a]")
 
@@ -118,18 +118,19 @@ def _escape_of(character: str) -> str:
 
 
 class PrintableStream:
-    """Does the same as `printable` for text that comes in pieces, also for sequences that are split."""
+    """Does the same as `printable` for text that arrives in pieces, even if sequences are split between them."""
 
     _UNFINISHED = lazy_pattern(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
-    _MAX_HELD_CHARS = 4_096  # what is longer is no sequence that a terminal would wait for
+    _MAX_HELD_CHARS = 4_096  # anything longer is not an escape sequence or a word
 
     def __init__(self) -> None:
-        self._sequence = ""  # the beginning of an escape sequence
-        self._text = ""  # without controls: the end of what was returned, on which the rest may depend, and the rest
-        self._returned = 0  # the length of that end
+        self._sequence = ""  # the beginning of an unfinished escape sequence
+        # Text without controls: first the last characters returned, which later decisions depend on, then the rest.
+        self._text = ""
+        self._returned = 0  # how many characters of `_text` were returned already
 
     def feed(self, text: str) -> str:
-        """Return the text that can be printed now; what may be the beginning of a sequence waits for the rest."""
+        """Return the text that can be printed now, and hold back the possible beginning of a sequence."""
         text = self._sequence + text
         unfinished = self._UNFINISHED.search(text)
         is_held = unfinished is not None and len(unfinished.group()) <= self._MAX_HELD_CHARS
@@ -147,7 +148,7 @@ class PrintableStream:
         return self._take(len(self._text))
 
     def _take(self, end: int) -> str:
-        """Return the text up to `end` that was not returned yet; of it, keep as much as later text may depend on."""
+        """Return the new text up to `end`, and keep its last characters, which later text may depend on."""
         shown = _without_hidden(self._text[self._returned : end], self._text[: self._returned])
         start = max(0, end - MAX_LINE_ENDS)
         self._text, self._returned = self._text[start:], end - start
@@ -155,7 +156,7 @@ class PrintableStream:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """Return a code block of Markdown, whose fence is longer than any in the text."""
+    """Return a Markdown code block whose fence is longer than any fence in the text."""
     fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 

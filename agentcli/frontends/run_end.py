@@ -1,4 +1,4 @@
-"""Ends a run in order: at a signal, when nothing happens any more, and with the background jobs that still run."""
+"""Ends a run properly: at a signal, when nothing happens any more, and with its background jobs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from agentcli.agent.session import Session
     from agentcli.tools.command import BackgroundJob
 
-_INTERRUPT_TIMEOUT_S = 10.0  # for a turn that does not even react to its interruption
-_MAX_COMMAND_CHARS = 60
+_INTERRUPT_TIMEOUT_S = 10.0  # for an idle turn to react to its interruption
+_MAX_COMMAND_CHARS = 60  # of a job's command, in the line about running jobs
 
 
 @contextmanager
 def interrupt_on_signals(
     interrupt: Callable[[], object], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
 ) -> Iterator[dict[str, int]]:
-    """Let a signal call `interrupt`, and a second one `at_once`, with its number.
+    """Call `interrupt` at the first signal, and `at_once` with the signal's number at the second.
 
-    Yield a dictionary that has the number of the first one as `signal` once it has come.
+    Yield a dictionary that is empty until the first signal, whose number it then has as `signal`.
     """
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
@@ -36,31 +36,31 @@ def interrupt_on_signals(
 
     def count(number: int, frame: object) -> None:
         numbers.append(number)
-        if len(numbers) > 1 and number != signal.SIGHUP:  # a terminal that closes sends SIGHUP several times
+        if len(numbers) > 1 and number != signal.SIGHUP:  # a closing terminal sends SIGHUP several times
             at_once(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] == signal.SIG_IGN:  # nohup has started the program, which must outlive its terminal
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # started by nohup: the program must outlive its terminal
         del before[signal.SIGHUP]
     for number in before:
         loop.add_signal_handler(number, handle_first, number)
-        # This replaces the handler of the loop, which does nothing: the loop gets signals through a pipe.
+        # The replaced handler is the event loop's, which does nothing: the loop receives signals through a pipe.
         signal.signal(number, count)
     try:
         yield received
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)  # else the loop resets it when it closes
+            loop.remove_signal_handler(number)  # otherwise the loop would reset the handler when it closes
             signal.signal(number, handler)
 
 
 def leave_on_signals(leave: Callable[[int], None]) -> None:
-    """Call `leave` with the exit code when the process is to end, or when its terminal has closed."""
+    """Call `leave` with the exit code at SIGTERM, and at SIGHUP, which a closing terminal sends."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int) -> None:
-        if number == signal.SIGHUP:  # a terminal that closes sends it several times, of which the first counts
-            loop.remove_signal_handler(number)  # else the loop resets it when it closes
+        if number == signal.SIGHUP:  # a closing terminal sends it several times: ignore all but the first
+            loop.remove_signal_handler(number)  # otherwise the loop would reset the handler when it closes
             signal.signal(number, signal.SIG_IGN)
         leave(128 + number)
 
@@ -69,18 +69,18 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
 
 
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
-    """Interrupt a turn that had no events for `limit_s` seconds, unless it waits for somebody.
+    """Interrupt a turn that has had no events for `limit_s` seconds, unless it is waiting for somebody.
 
-    If the turn does not react to that, `leave` is called with the reason. `session` returns the open session, which a
-    command may replace by another one.
+    If the turn does not react, `leave` is called with the reason. `session` returns the open session, which a command
+    may replace.
     """
     from agentcli.agent.ops import Interrupt
 
     loop = asyncio.get_running_loop()
-    looked_at = loop.time()
+    looked_at = loop.time()  # of the last check, or of the start
     while True:
         watched = session()
-        # Looking at a time now and then costs less than waking up for every event.
+        # Comparing times now and then costs less than waking up for every event.
         left_s = max(looked_at, watched.last_event_at) + limit_s - loop.time()
         if left_s > 0:
             await asyncio.sleep(left_s)

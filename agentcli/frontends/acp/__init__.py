@@ -1,1 +1,1 @@
-"""Serves sessions to an editor over the Agent Client Protocol, version 1, on stdin and stdout (docs/acp.md)."""
+"""Serves sessions to editors over version 1 of the Agent Client Protocol, on stdin and stdout (docs/acp.md)."""

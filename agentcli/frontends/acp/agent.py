@@ -1,4 +1,4 @@
-"""Answers a client's requests: opens and closes sessions, and passes each session its prompts and settings."""
+"""Answers a client's requests: opens and closes sessions, and passes on their prompts and settings."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from agentcli.frontends.acp.session import ClientSession
 from agentcli.version import __version__
 
 PROTOCOL_VERSION = 1
-MAX_LISTED = 1_000  # sessions, in one page
+MAX_LISTED = 1_000  # sessions, all in one page
 
 _LOGIN = {
     "id": "login",
@@ -34,7 +34,7 @@ _CAPABILITIES = {
 }
 
 
-_CODES: dict[type[UserError], int] = {
+_CODES: dict[type[UserError], int] = {  # error codes; other errors get INTERNAL_ERROR
     NoSession: rpc.NOT_FOUND,
     NoKey: rpc.AUTH_REQUIRED,
     NoModel: rpc.AUTH_REQUIRED,
@@ -42,11 +42,11 @@ _CODES: dict[type[UserError], int] = {
 }
 
 
-CheckKey = Callable[[], Awaitable[None]]  # raises `NoModel` or `NoKey` while no model can be asked
+CheckKey = Callable[[], Awaitable[None]]  # raises `NoModel` or `NoKey` if no model can be used
 
 
 class AcpAgent:
-    """One connection with all its sessions. `out` is the descriptor that the client reads from."""
+    """One connection with all its sessions. The client reads from the descriptor `out`."""
 
     def __init__(
         self, open_session: hosts.OpenForClient, store: hosts.UsageStore, check_key: CheckKey, *, out: int
@@ -54,13 +54,13 @@ class AcpAgent:
         self._open_session, self._store, self._check_key = open_session, store, check_key
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
-        self._open: dict[str, ClientSession] = {}
-        self._opening: set[str] = set()
+        self._open: dict[str, ClientSession] = {}  # by session id
+        self._opening: set[str] = set()  # ids of sessions that are being resumed
         self._closing: set[asyncio.Task[None]] = set()
-        self._is_introduced = self._is_leaving = False
+        self._is_introduced = self._is_leaving = False  # after `initialize`; after the connection ended
 
     async def run(self, input: BinaryIO) -> None:
-        """Serve until the client has gone or `leave` is called; then interrupt all turns and store everything."""
+        """Serve until the client disconnects or `leave` is called; then interrupt all turns and store everything."""
         await self._connection.run(input)
         self._is_leaving = True
         closing = (*(session.close() for session in self._open.values()), *self._closing)
@@ -101,17 +101,17 @@ class AcpAgent:
             case messages.Initialize():
                 return self._initialize(request)
             case messages.Authenticate(method_id) if method_id == _LOGIN["id"]:
-                await self._check_key()  # a client that has run the login reconnects, so usually all is well
+                await self._check_key()  # the client has already run the login in a terminal
             case messages.Authenticate(method_id):
                 raise UsageError(
                     f"Unknown authentication method {method_id[:80]!r}. Set the key in the environment of "
                     "this program, or save it with agentcli login PROVIDER in a terminal."
                 )
-            case messages.NewSessionRequest():  # or one that opens a stored session
+            case messages.NewSessionRequest():  # or a subclass, which opens a stored session
                 session = await self._open_session_for(request)
                 if isinstance(request, messages.LoadSession):
                     await session.replay()
-                asyncio.get_running_loop().call_soon(session.send_commands)  # after the answer
+                asyncio.get_running_loop().call_soon(session.send_commands)  # sent after this answer
                 has_known_id = isinstance(request, messages.LoadSession | messages.ResumeSession)
                 return session.state() if has_known_id else session.state() | {"sessionId": session.id}
             case messages.ListSessions():
@@ -121,7 +121,7 @@ class AcpAgent:
             case messages.DeleteSession():
                 if request.session_id in self._open:
                     await self._close(request.session_id)
-                with suppress(NoSession):  # counts as deleted
+                with suppress(NoSession):  # deleting a session that does not exist succeeds
                     await hosts.session_info(self._store, request.session_id)
                     await self._store.remove(request.session_id)
             case messages.PromptRequest():
@@ -135,7 +135,7 @@ class AcpAgent:
         return {}
 
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
-        """Answer with the only version that is spoken here, whichever the client asks for."""
+        """Answer with the only supported version, whichever one the client asks for."""
         self._client.can = request.client_capabilities or messages.ClientCapabilities()
         self._is_introduced = True
         has_mcp = find_spec("mcp") is not None
@@ -147,7 +147,7 @@ class AcpAgent:
         }
 
     async def _open_session_for(self, request: messages.NewSessionRequest) -> ClientSession:
-        """Open a new session, a stored one, which is closed first if it is open here, or a fork of a stored one."""
+        """Open a new session, a stored one (closed first if it is open here), or a fork of a stored one."""
         cwd = hosts.working_folder(request.cwd)
         folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
@@ -169,14 +169,14 @@ class AcpAgent:
             key = opened.session.id
             try:
                 models = await opened.opener.list_models(with_key=True)
-                if not id and not models:  # else another model can be chosen, and a stored session can be read
+                if not id and not models:  # otherwise the client can choose another model, or read the stored session
                     opened.opener.check_model(opened.session.snapshot().model)
             except BaseException:
                 await opened.session.close()
                 await opened.aclose()
                 raise
             session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, key))
-            if self._is_leaving:  # since this began the client has gone
+            if self._is_leaving:  # the client disconnected in the meantime
                 await session.close()
                 raise NoSession(id)
         finally:

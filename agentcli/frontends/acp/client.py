@@ -1,4 +1,4 @@
-"""Represents the client: the requests and updates sent to it, the files it holds, and the questions put to it."""
+"""Represents the client: the requests, updates and questions sent to it, and the files that it has open."""
 
 import asyncio
 import errno
@@ -31,16 +31,16 @@ T = TypeVar("T")
 
 
 def option(id: str, name: str, kind: str) -> dict[str, str]:
-    """Return an answer to a permission request; `kind` is allow_once, allow_always, reject_once or reject_always."""
+    """Return an option of a permission request; `kind` is allow_once, allow_always, reject_once or reject_always."""
     return {"optionId": id, "name": name, "kind": kind}
 
 
 class Client:
-    """Sends updates and requests to the client; the requests raise `RpcError`. `can` comes from `initialize`."""
+    """Sends updates and requests to the client; requests raise `RpcError`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.can = ClientCapabilities()
+        self.can = ClientCapabilities()  # replaced by those of `initialize`
 
     def update(self, session_id: str, update: dict[str, Any]) -> None:
         if update["sessionUpdate"] == "notice" and not self.can.has_notices:
@@ -48,7 +48,7 @@ class Client:
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
     async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
-        """Ask for permission to make a call; return the id of the chosen option, None if the turn was cancelled."""
+        """Ask for permission for a call; return the id of the chosen option, or None if the turn was cancelled."""
         params = {"sessionId": session_id, "toolCall": call, "options": options}
         match await self.connection.request("session/request_permission", params):
             case {"outcome": {"outcome": "selected", "optionId": str(id)}}:
@@ -70,12 +70,12 @@ def _nonsense(method: str, answer: object) -> RpcError:
     return RpcError(INTERNAL_ERROR, f"The client's answer to {method} is invalid: {answer!r:.200}")
 
 
-MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
-FILE_TIMEOUT_S = 30.0
+MAX_FILE_BYTES = 10 * 1024 * 1024  # larger files are read from the disk, without asking the editor
+FILE_TIMEOUT_S = 30.0  # for the editor to read or write a file
 
 
 class ClientFiles:
-    """Reads and writes files through the editor, so that its unsaved changes count. Commands see the disk.
+    """Reads and writes files through the editor, so that tools see its unsaved changes. Commands see only the disk.
 
     A write that the editor refuses fails. Methods block, so they are called in threads; `_loop` serves the connection.
     """
@@ -85,16 +85,16 @@ class ClientFiles:
         self._cwd, self._real_cwd = cwd, cwd.resolve()
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
-        self._disk: Sandbox
+        self._disk: Sandbox  # set by `sandbox`, as `_roots` is
         self._roots: Callable[[], Sequence[Path]]
 
     def sandbox(self, disk: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
-        """Return the sandbox with reading and writing through the editor; `roots` are the workspace's folders."""
+        """Return `disk` with reading and writing through the editor; `roots` are the workspace's folders."""
         self._disk, self._roots = disk, roots
         return cast("Sandbox", _Wrapper(disk, read=self._read, write=self._write))
 
     def checkpoints(self, checkpoints: Checkpoints) -> Checkpoints:
-        """Save unsaved changes before a call edits their file, so that undoing the call leaves them alone."""
+        """Return `checkpoints` that save the editor's changes first, so that undoing a call does not revert them."""
 
         async def begin(call_id: str, paths: Sequence[Path] | None) -> Any:
             for path in paths or ():
@@ -104,7 +104,7 @@ class ClientFiles:
         return cast("Checkpoints", _Wrapper(checkpoints, begin=begin))
 
     def _read(self, path: Path) -> BinaryIO:
-        """Open a file as the editor would save it now, or as it is on the disk if the editor has no changes."""
+        """Open a file with the editor's unsaved changes, if there are any."""
         file = self._disk.read(path)
         if not self._is_shared(path):
             return file
@@ -116,9 +116,9 @@ class ClientFiles:
         return file
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
+        """Make sure that `content` is on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
-        # The protocol has only texts, so the editor could not write another encoding. Not every editor makes folders.
+        # The protocol sends text, so the editor can write only UTF-8. Not every editor creates missing folders.
         is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom and _is_all_text(decoded)
         has_folder = self._disk.look(path.parent).kind is not None
         if decoded is not None and is_plain and has_folder and self._is_shared(path):
@@ -146,7 +146,7 @@ class ClientFiles:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
         decoded = decode(on_disk) if len(on_disk) <= MAX_FILE_BYTES else None
         if decoded is None or not decoded.is_certain or not _is_all_text(decoded):
-            return None  # what the editor reads otherwise, such as broken bytes as U+FFFD, is no change
+            return None  # the editor may show such a file differently, as with U+FFFD, which is not a change
         try:
             text = _as_edited(self._wait(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
@@ -162,21 +162,21 @@ class ClientFiles:
             return None
 
     def _is_shared(self, path: Path) -> bool:
-        """Return True if a file is the editor's, too: one of the workspace that is not auto-executed.
+        """Return True for files that go through the editor: those in the workspace that are not auto-executed.
 
-        In the event loop it is False, because the answer of the editor cannot be waited for there.
+        In the event loop it is False, because waiting there for the editor's answer would block the connection.
         """
         try:
             if asyncio.get_running_loop() is self._loop:
                 return False
         except RuntimeError:
-            pass  # in a thread, as it should be
+            pass  # no event loop in this thread: waiting is possible
         roots = tuple(self._roots())
         is_inside = any(map(path.is_relative_to, roots))
         return is_inside and not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed
 
     def _params(self, path: Path) -> dict[str, Any]:
-        """Name a file by the editor's own path, which may lead to the folder through a link."""
+        """Return the parameters that name a file, by the path that the editor knows, which may contain links."""
         if path.is_relative_to(self._real_cwd):
             path = self._cwd / path.relative_to(self._real_cwd)
         return {"sessionId": self._session_id, "path": str(path)}
@@ -186,7 +186,7 @@ class ClientFiles:
 
 
 class _Wrapper:
-    """Forwards to an object, except for the methods that replace its own."""
+    """Forwards everything to an object, except for the methods that are replaced."""
 
     def __init__(self, wrapped: object, **methods: Any) -> None:
         self._wrapped = wrapped
@@ -197,27 +197,27 @@ class _Wrapper:
 
 
 def _is_all_text(decoded: DecodedText) -> bool:
-    """Return False for a file with bytes that are no characters, which an editor cannot be sent, and would not keep."""
+    """Return False if some bytes are not characters: these cannot be sent to an editor."""
     return without_surrogates(decoded.text) == decoded.text
 
 
 def _as_edited(text: str) -> str:
-    """Return a text as editors hold it: line ends and a byte order mark are not part of it."""
+    """Normalize a text for comparison: editors drop a byte order mark and convert line ends."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _as_saved(text: str, before: DecodedText) -> bytes:
-    """Encode an editor's text as the file was `before`: with its encoding, and its line ends if they were all alike."""
+    """Encode an editor's text like the file `before`: with its encoding, and with CRLF if all its lines had it."""
     if 0 < before.text.count("\n") == before.text.count("\r\n"):
         text = text.replace("\n", "\r\n")
     try:
         return before.encoded(text)
-    except ToolError:  # the encoding lacks a character: the editor will need another one, too
+    except ToolError:  # the encoding lacks a character, so the editor will not be able to keep it either
         return text.encode()
 
 
 class ClientQuestions:
-    """Puts each open question of a session to the client, in a task that ends with the question."""
+    """Sends each open question of a session to the client, in a task that ends with the question."""
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
@@ -246,17 +246,17 @@ class ClientQuestions:
                 case Question() if self._client.can.has_forms:
                     answer = await self._answer_in_form(question)
                 case Question(options=()):
-                    pass  # without a form there is no room for an answer
+                    pass  # without a form the person cannot enter an answer
                 case _:
                     answer = await self._choose_answer(question)
         except RpcError as error:
             log.warning("the client could not be asked: %s", error)
-        except Exception:  # a bug here must not leave the turn waiting for good
+        except Exception:  # a bug here must not leave the turn waiting for ever
             log.exception("a question could not be put")
         self._session.submit(answer if answer is not None else Interrupt())
 
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
-        """Offer the choices of a question as a permission request; None where the turn was cancelled."""
+        """Offer the choices of a question as a permission request; return None if the turn was cancelled."""
         choices = choices_for(question, question.rules)
         call = self._call_of(question)
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
@@ -267,7 +267,7 @@ class ClientQuestions:
         return answer
 
     def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
-        """Describe the call for the permission request, with all that it would do; hidden characters are escaped."""
+        """Describe the call and its effects for the permission request, with hidden characters escaped."""
         use = question.call
         content: list[dict[str, Any]] = []
         call: dict[str, Any] = {
@@ -286,7 +286,7 @@ class ClientQuestions:
                     call["locations"] = changes["locations"]
                 elif preview:
                     content.append(updates.code_content(exposed(preview), "sh" if use.name == "bash" else ""))
-            case Question(title=words) if words != call["title"]:  # the title is one line, without markup
+            case Question(title=words) if words != call["title"]:  # `plain_title` has shortened it to one plain line
                 content = [updates.text_content(exposed(words))]
             case PlanApproval(preview=preview):
                 call["kind"] = "switch_mode"
@@ -297,7 +297,7 @@ class ClientQuestions:
         return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
 
     async def _answer_in_form(self, question: Question) -> Approve:
-        """Show the model's own question as a form: a choice if there are options, and a field for free text."""
+        """Show the model's question as a form: a field for free text, and a choice if there are options."""
         form: dict[str, Any] = {"properties": {"words": {"type": "string", "title": "Answer"}}, "required": ["words"]}
         if question.options:
             choice = {"type": "string", "title": "Answer", "enum": list(question.options)}
@@ -307,7 +307,7 @@ class ClientQuestions:
         params["requestedSchema"] = {"type": "object", **form}
         if key := updates.call_id(question.agent_id, question.call.id):
             params["toolCallId"] = key
-        text = ""  # unless the person fills it in
+        text = ""  # stays empty if the person declines
         match await self._client.connection.request("elicitation/create", params):
             case {"action": "accept", "content": dict(values)}:
                 text = str(values.get("words") or "").strip() or str(values.get("choice") or "")
@@ -328,7 +328,7 @@ def _option_for(choice: Choice) -> dict[str, str]:
 
 
 class ClientHost(ScreenlessHost):
-    """Implements `CommandHost`. It opens no other session, because clients do that themselves."""
+    """Implements `CommandHost`. It never opens another session, because clients do that themselves."""
 
     def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, client: Client) -> None:
         super().__init__(opener, session, commands, stays_open=False)

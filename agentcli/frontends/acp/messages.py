@@ -1,4 +1,4 @@
-"""Defines the client's requests, as far as they are read, and reads its prompts.
+"""Defines the fields that are used of the client's requests, and parses its prompts.
 
 Schema: https://agentclientprotocol.com/protocol/schema. Unknown fields are ignored.
 """
@@ -21,7 +21,7 @@ class AcpMessage(Struct, frozen=True, rename="camel"):
 
 
 class AcpRequest(AcpMessage, frozen=True, tag_field="method"):
-    """A request of the client: its parameters, tagged by its method."""
+    """The parameters of a client's request; the method is the tag."""
 
 
 class ClientCapabilities(AcpMessage, frozen=True):
@@ -33,7 +33,7 @@ class ClientCapabilities(AcpMessage, frozen=True):
 
     @property
     def has_files(self) -> bool:
-        """True if files can be read and written through the client: one without the other would split them in two."""
+        """True if the client both reads and writes files: with only one of them, its and our versions would diverge."""
         return self.fs is not None and bool(self.fs.get("readTextFile") and self.fs.get("writeTextFile"))
 
     @property
@@ -46,7 +46,7 @@ class ClientCapabilities(AcpMessage, frozen=True):
 
     @property
     def has_terminal_login(self) -> bool:
-        """True if the client runs this program in a terminal; before the standard had it, clients used `_meta`."""
+        """True if the client can run the login in a terminal; older clients say so in `_meta`."""
         return bool((self.auth or {}).get("terminal") or (self.meta or {}).get("terminal-auth"))
 
 
@@ -65,12 +65,12 @@ class LinkContent(AcpMessage, frozen=True, tag="resource_link"):
 
 
 class Resource(AcpMessage, frozen=True):
-    """A resource: its `text`, or its bytes in base64."""
+    """An embedded resource, which has either a `text` or a `blob`."""
 
     uri: str
     mime_type: str | None = None
     text: str | None = None
-    blob: str | None = None
+    blob: str | None = None  # base64
 
 
 class ResourceContent(AcpMessage, frozen=True, tag="resource"):
@@ -95,7 +95,7 @@ class NamedValue(AcpMessage, frozen=True):
 
 
 class McpServer(AcpMessage, frozen=True, kw_only=True):
-    """A server to connect to: by `command`, or with another `type` by `url`."""
+    """A server to connect to: with `type` stdio by its `command`, otherwise by its `url`."""
 
     name: str
     type: Literal["stdio", "http", "sse", "acp"] = "stdio"
@@ -181,24 +181,24 @@ Request = (
 )
 METHODS = frozenset(str(form.__struct_config__.tag) for form in get_args(Request))
 
-_LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
+_LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")  # L10, L10:20 or L10-L20
 
 
 class PromptParts(Struct, frozen=True):
-    """An editor's prompt: its text with links to files as `@path`, those links quoted, and its embedded files."""
+    """The parts of an editor's prompt."""
 
-    text: str
-    links: tuple[str, ...]
-    media: tuple[Media, ...]
+    text: str  # with links to files as `@path`
+    links: tuple[str, ...]  # the links to files as `@"path"`, which paths with spaces need
+    media: tuple[Media, ...]  # images and embedded files
 
 
 def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
-    """Raises `ValueError` for an empty prompt, and for images or documents that no model takes."""
+    """Parse a prompt. Raises `ValueError` if it is empty, or has images or documents that no model accepts."""
     text = ""
     links: list[str] = []
     media: list[Media] = []
     for previous, part in zip((None, *content), content, strict=False):
-        if text and not text[-1].isspace():  # texts are paragraphs, a link is part of a line
+        if text and not text[-1].isspace():  # two texts are separate paragraphs, but a link belongs to a line
             text += "\n" if isinstance(previous, TextContent) and isinstance(part, TextContent) else " "
         match part:
             case TextContent(typed):
@@ -221,7 +221,7 @@ def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
 
 
 def _file_of(uri: str, cwd: Path) -> tuple[str, str] | None:
-    """Split a `file:` address into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
+    """Split a `file:` URI into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -234,7 +234,7 @@ def _file_of(uri: str, cwd: Path) -> tuple[str, str] | None:
 
 
 def _embedded(resource: Resource, name: str) -> Iterator[Media]:
-    """Yield an embedded file as the model gets it: text, an image, a document, or a note on other contents."""
+    """Yield an embedded file for the model: a text, an image, a document, or a note about other contents."""
     kind, blob = resource.mime_type or "", resource.blob or ""
     if resource.text is not None:
         yield Text(f'<file path="{name}">\n{resource.text}\n</file>')
@@ -243,5 +243,5 @@ def _embedded(resource: Resource, name: str) -> Iterator[Media]:
     elif kind in DOCUMENT_TYPES:
         yield Document(Base64Source(kind, blob))
     else:
-        size = len(blob) * 3 // 4  # four characters of base64 are three bytes
+        size = len(blob) * 3 // 4  # base64 has four characters for three bytes
         yield Text(f'<file path="{name}">\n[{kind or "binary"}, about {size:,} bytes: not shown]\n</file>')

@@ -1,4 +1,4 @@
-"""Speaks JSON-RPC 2.0 (jsonrpc.org/specification) over two pipes, one message a line, with requests both ways."""
+"""Speaks JSON-RPC 2.0 (jsonrpc.org/specification) over two pipes: one message per line, requests in both directions."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ from agentcli.llm.messages import encode_json
 log = logging.getLogger(__name__)
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
-AUTH_REQUIRED, NOT_FOUND, CANCELLED = -32000, -32002, -32800  # ACP's own
+AUTH_REQUIRED, NOT_FOUND, CANCELLED = -32000, -32002, -32800  # defined by ACP
 
-MAX_UNREAD_BYTES = 1024 * 1024  # while the peer has more than that to read, updates are held back
+MAX_UNREAD_BYTES = 1024 * 1024  # while more than this is unwritten, `wait_for_room` makes senders of updates wait
 NO_MESSAGE = "Invalid request: this is not a JSON-RPC 2.0 message."
 FLUSH_TIMEOUT_S = 2.0  # at the end, for a peer that does not read
 
@@ -26,7 +26,7 @@ RequestId = str | int | None
 
 
 class RpcError(Exception):
-    """A failed request, as it is sent to the peer or was received from it."""
+    """The failure of a request: one to send to the peer, or one received from it."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class RpcError(Exception):
 
 
 class Connection:
-    """A connection to the peer, which reads from `out`; `handle` answers requests in tasks, and raises `RpcError`."""
+    """A connection to a peer that reads from `out`. `handle` answers requests, each in a task; it raises `RpcError`."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Connection:
         on_notification: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._handle, self._on_notification = handle, on_notification
-        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()  # received; None ends `run`
         self.out = Output(out, on_failure=self.close)
-        self._answering: dict[RequestId, asyncio.Task[None]] = {}
-        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._answering: dict[RequestId, asyncio.Task[None]] = {}  # the peer's requests, by id
+        self._requests: dict[int, asyncio.Future[Any]] = {}  # our requests, by id
         self._ids = count()
 
     async def run(self, input: BinaryIO) -> None:
-        """Take messages until the peer has gone, or `close` is called."""
+        """Receive messages until the peer disconnects or `close` is called."""
         read_lines(input, self._lines)
         while (line := await self._lines.get()) is not None:
             self._receive(line)
@@ -62,12 +62,12 @@ class Connection:
                 future.set_exception(RpcError(CANCELLED, "The client has disconnected."))
 
     def close(self) -> None:
-        """Stop taking messages; sending still works."""
+        """Stop receiving messages; sending still works."""
         self._lines.put_nowait(None)
 
     async def aclose(self) -> None:
-        """Cancel the requests that are not answered yet, and wait until everything is written, or nobody reads it."""
-        await asyncio.sleep(0)  # requests that came just before the end begin, so that each gets an answer
+        """Cancel unanswered requests, and wait until everything is written or the peer does not read any more."""
+        await asyncio.sleep(0)  # lets the newest requests begin, because a task that has not begun sends no answer
         for task in self._answering.values():
             task.cancel()
         if self._answering:
@@ -75,7 +75,7 @@ class Connection:
         await self.out.aclose()
 
     async def request(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request and return its result. Raises `RpcError`. Cancelling it also cancels it at the peer."""
+        """Send a request and return its result. Cancellation is passed on to the peer. Raises `RpcError`."""
         id = next(self._ids)
         self._requests[id] = asyncio.get_running_loop().create_future()
         self._send(id=id, method=method, params=params)
@@ -100,7 +100,7 @@ class Connection:
             self._send_error(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
         match message:
-            case {"id": bool()}:  # which is an `int` in Python
+            case {"id": bool()}:  # `bool` would match `int` below
                 self._send_error(None, RpcError(INVALID_REQUEST, NO_MESSAGE))
             case {"jsonrpc": "2.0", "id": str() | int() | None as id, "method": str(method)}:
                 self._receive_request(id, method, message.get("params"))
@@ -128,9 +128,9 @@ class Connection:
             self._send(id=id, result=await self._handle(method, _as_object(params)))
         except RpcError as error:
             self._send_error(id, error)
-        except asyncio.CancelledError:  # the client sent $/cancel_request, or the connection closes
+        except asyncio.CancelledError:  # the client sent $/cancel_request, or the connection is closing
             self._send_error(id, RpcError(CANCELLED, "The request was cancelled."))
-        except Exception as bug:  # a bug in one request must not end the sessions of the others
+        except Exception as bug:  # a bug in one request must not end the other sessions
             log.exception("%s failed", method)
             self._send_error(id, RpcError(INTERNAL_ERROR, f"Internal error: {bug!r}. The log has details."))
 
@@ -139,7 +139,7 @@ class Connection:
         self._send(id=id, error={"code": error.code, "message": str(error), **data})
 
     def _receive_notification(self, method: str, params: Any) -> None:
-        """Cancel a request that we answer, or pass the notification on. No notification is ever answered."""
+        """Cancel a request that is being answered, or pass the notification on. Notifications get no answer."""
         try:
             match method, _as_object(params):
                 case "$/cancel_request", {"requestId": str() | int() as id} if id in self._answering:
@@ -151,7 +151,7 @@ class Connection:
 
     def _receive_answer(self, id: int, *, result: Any = None, error: Any = None) -> None:
         future = self._requests.get(id)
-        if future is None or future.done():  # the request was cancelled, or was never sent
+        if future is None or future.done():  # the request was cancelled, or never sent
             return
         match error:
             case None:
@@ -163,33 +163,33 @@ class Connection:
 
 
 def _as_object(params: Any) -> dict[str, Any]:
-    """Return the parameters, none as an empty object. Raises `RpcError` for anything else."""
+    """Return the parameters as an object, which is empty if there are none. Raises `RpcError` for other values."""
     if params is None or isinstance(params, dict):
         return params or {}
     raise RpcError(INVALID_PARAMS, "Invalid params: expected an object.")
 
 
 class Output:
-    """Writes to a descriptor in its own thread, so that a peer that does not read blocks nothing else."""
+    """Writes to a descriptor in a thread, so that a peer that does not read blocks nothing else."""
 
     def __init__(self, out: int, *, on_failure: Callable[[], None]) -> None:
         self._out = out
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._lines: SimpleQueue[bytes] = SimpleQueue()
-        self._unread = 0  # bytes
-        self._holds_back = True
-        self._has_failed = False
-        self._progress = asyncio.Event()
+        self._lines: SimpleQueue[bytes] = SimpleQueue()  # for the thread
+        self._unwritten = 0  # bytes of the lines that the thread has not written, because the peer must read first
+        self._holds_back = True  # `wait_for_room` waits for the peer, until the connection ends
+        self._has_failed = False  # the peer has closed its end
+        self._progress = asyncio.Event()  # set when the thread has written something, or waiting is pointless
         threading.Thread(target=self._work, name="agentcli-stdout", daemon=True).start()
 
     def write(self, line: bytes) -> None:
         if not self._has_failed:
-            self._unread += len(line)
+            self._unwritten += len(line)
             self._lines.put(line)
 
     async def wait_for_room(self) -> None:
-        while self._unread > MAX_UNREAD_BYTES and self._holds_back:
+        while self._unwritten > MAX_UNREAD_BYTES and self._holds_back:
             await self._next_progress()
 
     def stop_holding_back(self) -> None:
@@ -199,18 +199,18 @@ class Output:
     async def aclose(self) -> None:
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                while self._unread and not self._has_failed:
+                while self._unwritten and not self._has_failed:
                     await self._next_progress()
         except TimeoutError:
-            log.warning("the client has not read the last %d bytes", self._unread)
+            log.warning("the client has not read the last %d bytes", self._unwritten)
 
     async def _next_progress(self) -> None:
         self._progress.clear()
         await self._progress.wait()
 
     def _work(self) -> None:
-        """Write the lines. Runs in a thread of its own, and tells the event loop how far it has come."""
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+        """Write the lines, in the thread, and report the progress to the event loop."""
+        with suppress(RuntimeError):  # the event loop has ended, so nobody waits any more
             try:
                 while True:
                     line = memoryview(self._lines.get())
@@ -222,7 +222,7 @@ class Output:
                 self._loop.call_soon_threadsafe(self._fail)
 
     def _note_written(self, size: int) -> None:
-        self._unread -= size
+        self._unwritten -= size
         self._progress.set()
 
     def _fail(self) -> None:

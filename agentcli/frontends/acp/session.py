@@ -1,4 +1,4 @@
-"""Drives one session for a client: prompts and settings in, updates out."""
+"""Runs one session for a client: prompts and settings come in, updates go out."""
 
 import asyncio
 import logging
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
 _MODES = [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
-DEFAULT_EFFORT = "default"  # the effort of the settings
+DEFAULT_EFFORT = "default"  # as in the settings
 _CANCELLED = {"stopReason": "cancelled"}
 
 
 class ClientSession:
-    """A session as a client sees it. `on_taken_over` is called when another program takes it over."""
+    """A session that a client has open. `on_taken_over` is called when another program takes it over."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class ClientSession:
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._send)
         self._questions = ClientQuestions(client, session)
-        self._ended_turns_sent = session.turns_begun  # turns whose end was sent, or need not be sent
+        self._ended_turns_sent = session.turns_begun  # turns whose updates were all sent; earlier turns need none
         self._turn_end_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
-        # True while a prompt is answered; once the client has cancelled that prompt; once the model has refused it.
+        # A prompt is being answered; the client has cancelled it; the model has refused it.
         self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
         self._options_sent = self.state()["configOptions"]
@@ -66,9 +66,9 @@ class ClientSession:
         return self._opened.opener.model_info(model).window
 
     def state(self) -> dict[str, Any]:
-        """Return the modes, and the options that the client may set, as session/new answers."""
+        """Return the modes, and the options that the client may set, in the form of the answer to session/new."""
         shown, models = self._session.snapshot(), [(name, name, detail) for name, detail in self._models]
-        if shown.model not in dict(self._models):  # models that are not listed work, too
+        if shown.model not in dict(self._models):  # a model that is not listed may be in use
             models.insert(0, (shown.model, shown.model, ""))
         efforts = [(DEFAULT_EFFORT, "Default", "from the settings, or the model default")]
         efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
@@ -95,7 +95,7 @@ class ClientSession:
         self._send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
-        """Answer a prompt, or run it if it is a command; return the answer to session/prompt. Raises `RpcError`."""
+        """Answer a prompt, or run it as a command; return the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
             raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
         self._is_prompted, self._is_cancelled, self._is_refused = True, False, False
@@ -125,7 +125,7 @@ class ClientSession:
             typed_text = " ".join((parts.text, *parts.links))
             blocks = await asyncio.to_thread(self._host.attach, parts.text, typed_text)
             prompt = Prompt((*blocks, *parts.media))
-        await self._wait_for_turns()  # reports of subagents start turns, too
+        await self._wait_for_turns()  # a subagent's report may have started a turn
         if self._is_cancelled:
             return _CANCELLED
         self._updates.own_prompts.append(prompt.blocks)
@@ -134,19 +134,19 @@ class ClientSession:
         return self._stop_reason()
 
     async def _run(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
-        """Run a command and send its output; return a prompt if the command stands for one."""
+        """Run a command and send its output, or return the prompt that the command expands to."""
         ended = await self._host.run(typed, more=media)
         self._send_settings()
         if ended.prompt is not None:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
-            is_table = "\n" in ended.output.strip() and not ended.exit_code  # in columns, which Markdown would join
+            is_table = "\n" in ended.output.strip() and not ended.exit_code  # Markdown would join the lines
             self._send(command_output(fenced(ended.output) if is_table else ended.output))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
-        """Return the answer to session/prompt for the turn that has just ended. Raises `RpcError`."""
+        """Return the answer to session/prompt for the turn that just ended. Raises `RpcError`."""
         match self._end:
             case events.Done(reason=reason):
                 stopped = _STOP_REASONS.get(reason, "end_turn")
@@ -184,7 +184,7 @@ class ClientSession:
         self._send_settings()
 
     def _send_settings(self) -> None:
-        """Send the config options if any has changed, whoever changed it."""
+        """Send the config options if any has changed since they were sent."""
         options = self.state()["configOptions"]
         if options != self._options_sent:
             self._options_sent = options
@@ -194,7 +194,7 @@ class ClientSession:
         self._client.update(self.id, update)
 
     async def _follow(self, stream: AsyncGenerator[events.Event, None]) -> None:
-        """Send updates of the session's events, as fast as the client reads them."""
+        """Send updates on the session's events, as fast as the client reads them."""
         async for event in stream:
             try:
                 self._show(event)
@@ -230,7 +230,7 @@ class ClientSession:
                 self._on_taken_over()
 
     async def close(self) -> None:
-        """Interrupt what runs, which answers the prompt, and store everything."""
+        """Interrupt the turn, so that the open prompt is answered, and close the session."""
         self.cancel()
         await self._wait_for_turns()
         if jobs := jobs_that_end(self._session):

@@ -1,4 +1,4 @@
-"""Turns events, tool calls, and the entries of a stored conversation, into `session/update`s."""
+"""Converts events, tool calls and the entries of a stored conversation to `session/update`s."""
 
 import asyncio
 import uuid
@@ -18,34 +18,32 @@ from agentcli.tools.text.diff import path_of, sides_of_hunks, split_files
 
 Update = dict[str, Any]
 
-LIVE_INTERVAL_S = 0.25  # between two updates of output that is still coming
-MAX_LIVE_CHARS = 8_000  # of such output: its end
+LIVE_INTERVAL_S = 0.25  # between two updates with the output of a running call
+MAX_LIVE_CHARS = 8_000  # the end of such output that an update contains
 
-KINDS = {  # of calls, by the names of tools
+KINDS = {  # tool name -> the protocol's kind of call
     "file_read": "read", "read_more": "read", "skill": "read", "file_write": "edit", "file_edit": "edit",
     "file_list": "search", "grep_search": "search", "recall": "search", "bash": "execute", "jobs": "execute",
     "think": "think", "todo": "think", "create_subagent": "think", "web_fetch": "fetch", "web_search": "fetch",
 }  # fmt: skip
+# Tools whose results are Markdown, and tools whose `path` is shown as a location.
 _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
-_IN_PROSE = frozenset(("", "create_subagent", "think", "ask_user"))  # what their titles quote may have markup
-_MARKUP = lazy_pattern(r"`+|(?<!\S)#{1,6} |\*\*(\w[^*]*)\*\*")  # not the stars of `src/**/*.py`
+_IN_PROSE = frozenset(("", "create_subagent", "think", "ask_user"))  # tools whose titles quote prose, with markup
+_MARKUP = lazy_pattern(r"`+|(?<!\S)#{1,6} |\*\*(\w[^*]*)\*\*")  # does not match the stars of `src/**/*.py`
 
 
 class Updates:
-    """Turns one session's events into updates. `window` returns a model's window in tokens.
-
-    The client's own prompts are put into `own_prompts`, so that they are not sent back to it.
-    """
+    """Converts one session's events to updates. `window` returns a model's window in tokens."""
 
     def __init__(self, cwd: Path, *, window: Callable[[str], int], shows_claims: bool) -> None:
         self._cwd = cwd
         self._window = window
         self._shows_claims = shows_claims
-        self._message_id = ""  # of the reply that is being streamed
-        self._open: set[str] = set()  # calls that were announced and have not ended
-        self.own_prompts: list[tuple[Block, ...]] = []
+        self._message_id = ""  # of the reply being streamed
+        self._open: set[str] = set()  # ids of calls that were announced and have not ended
+        self.own_prompts: list[tuple[Block, ...]] = []  # from the client, which does not need them sent back
 
     def of(self, event: events.Event) -> Iterator[Update]:
         match event:
@@ -89,7 +87,7 @@ class Updates:
                 yield notice("\n".join(("Claims checked:", *lines)), "info" if is_true else "warning")
 
     def _started(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
-        """Announce a call that runs now, or update it if it was announced with its reply."""
+        """Announce a call that starts now, or update it if it was already announced with its reply."""
         key = call_id(agent_id, id)
         if key in self._open:
             return updated(key, status="in_progress")
@@ -97,7 +95,7 @@ class Updates:
         return begun(key, name, input, self._cwd, status="in_progress", agent="" if agent_id == "main" else agent_id)
 
     def _of_entry(self, entry: Entry) -> Iterator[Update]:
-        """Announce calls with their reply, and end those that never began with their result."""
+        """Announce the calls of a reply, and end a call that never started when its result is stored."""
         match entry.body:
             case Assistant(content=content):
                 for block in content:
@@ -108,7 +106,7 @@ class Updates:
                 self._open.discard(result.tool_use_id)
                 yield ended(result.tool_use_id, body, self._cwd)
             case User(content, is_reminder=False) if content in self.own_prompts:
-                self.own_prompts.remove(content)  # only once: the same words may come again
+                self.own_prompts.remove(content)  # only once: the same prompt may come again from elsewhere
             case User(content, is_reminder=False):
                 yield from _prompt_chunks(content, entry.id)
 
@@ -123,7 +121,7 @@ def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
                 yield from _reply_updates(content, entry.id, cwd)
             case Result() as body:
                 yield ended(body.result.tool_use_id, body, cwd)
-    for id in conversation.open_calls:  # an earlier run of the program ended while they ran
+    for id in conversation.open_calls:  # an earlier process ended while they were running
         yield updated(id, status="failed")
     if items := todo_items(conversation.path):
         yield plan({"content": item.content, "status": item.status} for item in items)
@@ -155,19 +153,19 @@ def chunk(kind: str, text: str, message_id: str) -> Update:
 
 
 def command_output(text: str) -> Update:
-    """Return what a slash command answers, as a message of the conversation, because the person asked for it."""
+    """Return a slash command's output as a message of the conversation."""
     return chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
 
 
 def notice(text: str, severity: Literal["info", "warning", "error"]) -> Update:
-    """Return a notice, which is not part of the conversation: its first line as the title, the rest below it."""
+    """Return a notice, which is not part of the conversation; the first line of the text is its title."""
     title, _, rest = text.strip().partition("\n")
     below = {"description": rest} if rest else {}
     return {"sessionUpdate": "notice", "severity": severity, "title": plain_title(title), **below}
 
 
 def notice_as_call(update: Update) -> Update:
-    """Return a notice as a call that has ended, for clients without notices: it must not read as the model's words."""
+    """Convert a notice to a completed call, for clients without notices: it must not look like the model's text."""
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": uuid.uuid4().hex,
@@ -180,7 +178,7 @@ def notice_as_call(update: Update) -> Update:
 
 
 def plan(items: Iterable[dict[str, Any]]) -> Update:
-    """Return the model's todo list. Its states have the protocol's names; it knows no priorities."""
+    """Return the model's todo list. Its states already have the protocol's names; it has no priorities."""
     entries = [{"content": item["content"], "priority": "medium", "status": item["status"]} for item in items]
     return {"sessionUpdate": "plan", "entries": entries}
 
@@ -191,15 +189,12 @@ def used(tokens: int, window: int, cost_usd: float | None) -> Update:
 
 
 def call_id(agent_id: str, id: str) -> str:
-    """Return the id of a call for the client. A subagent's may be the same as one of its parent, so it is prefixed."""
+    """Return a call's id for the client, prefixed for a subagent, whose ids may be the same as its parent's."""
     return id if agent_id == "main" else f"{agent_id}/{id}"
 
 
 def plain_title(title: str, name: str = "") -> str:
-    """Return the title of a call to the tool `name` as one line of plain text; some clients would render markup.
-
-    Backticks and stars of commands and patterns are no markup, and stay.
-    """
+    """Return a call's title as one plain line. Markup is removed from prose, but not from commands and patterns."""
     title = " ".join(exposed(title).split())
     return _MARKUP.sub(r"\1", title) if name in _IN_PROSE else title
 
@@ -234,16 +229,16 @@ def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
 
 
 def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
-    """Turn one file's diff into `content`, hunk by hunk, and `locations`; empty if the text is no diff."""
+    """Convert one file's diff to `content`, hunk by hunk, and `locations`; empty if the text is not a diff."""
     if not (path := path_of(diff)):
         return {}
-    first_line = next((line for line, _, _ in sides_of_hunks(diff)), 1)  # 0 for a file without lines
+    first_line = next((line for line, _, _ in sides_of_hunks(diff)), 1)  # 0 for an empty file
     location = {"path": str(cwd / path), "line": max(1, first_line)}
     return {"content": list(_diffs(diff, cwd)), "locations": [location]}
 
 
 def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
-    """Turn the changes of a dry run into content: the diffs of files, and any text before them."""
+    """Convert the changes of a dry run to content: the diffs of files, and any text before them."""
     content: list[dict[str, Any]] = []
     for part in split_files(text):
         content += _diffs(part, cwd) if path_of(part) else [code_content(exposed(part))]
@@ -251,7 +246,7 @@ def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
 
 
 def hidden_characters(diff: str) -> list[dict[str, Any]]:
-    """Return a diff once more as text, with escapes, where an editor may not show all of it."""
+    """Return a diff again, as text with escapes, if it has characters that an editor may not show."""
     shown = exposed(diff)
     if shown == diff.replace("\r\n", "\n"):
         return []
@@ -270,7 +265,7 @@ def code_content(text: str, language: str = "") -> dict[str, Any]:
 def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
     path = str(cwd / path_of(diff))
     for line, old, new in sides_of_hunks(diff):
-        is_new = not old and line <= 1  # a hunk without old lines elsewhere only inserts some
+        is_new = not old and line <= 1  # further down, a hunk without old lines only inserts
         yield {"type": "diff", "path": path, "oldText": None if is_new else old, "newText": new}
 
 
@@ -295,12 +290,12 @@ def _locations(name: str, input: dict[str, Any], cwd: Path) -> list[dict[str, An
 
 
 class LiveOutput:
-    """Sends the output of running calls as it comes; each update replaces the one before."""
+    """Sends the output of running calls as it arrives; each update replaces the previous one."""
 
     def __init__(self, send: Callable[[Update], None]) -> None:
         self._send = send
-        self._texts: dict[str, str] = {}
-        self._due: dict[str, asyncio.TimerHandle] = {}
+        self._texts: dict[str, str] = {}  # call id -> the end of its output
+        self._due: dict[str, asyncio.TimerHandle] = {}  # call id -> its next update
 
     def add(self, id: str, text: str) -> None:
         self._texts[id] = (self._texts.get(id, "") + text)[-MAX_LIVE_CHARS:]
@@ -308,7 +303,7 @@ class LiveOutput:
             self._due[id] = asyncio.get_running_loop().call_later(LIVE_INTERVAL_S, self._flush, id)
 
     def end(self, id: str) -> None:
-        """Drop what was not sent yet, because the call's result replaces it."""
+        """Drop output that was not sent yet, because the call's result replaces it."""
         self._texts.pop(id, None)
         if timer := self._due.pop(id, None):
             timer.cancel()

@@ -1,1 +1,1 @@
-"""Serves programs that use an Agent SDK of Claude Code: its control protocol, over lines of JSON."""
+"""Serves programs that use an Agent SDK of Claude Code, in its control protocol of JSON lines."""

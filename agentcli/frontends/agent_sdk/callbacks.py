@@ -1,6 +1,6 @@
-"""Asks the program at the other end: for its hooks, its MCP servers, and answers to questions.
+"""Sends control requests to the program at the other end: for its hooks, its MCP servers, and approvals.
 
-The control protocol has requests that wait for their responses, in both directions.
+In the control protocol both sides send requests and wait for the responses.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _INVALID_PARAMETERS = -32602  # JSON-RPC 2.0 §5.1
 
 
 class ClientError(UserError):
-    """The program has answered a request with an error, or not with an object, or cannot answer any more."""
+    """The program answered a request with an error or without an object, or cannot answer any more."""
 
 
 class ClientGone(ClientError):
@@ -40,16 +40,16 @@ class ClientGone(ClientError):
 
 
 class ControlChannel:
-    """Asks the program at the other end, and answers its requests; `write` sends an object."""
+    """Sends requests to the program at the other end, and responds to its requests; `write` sends an object."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # for responses, by the ids of their requests
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # request id -> its future response
         self._numbers = count(1)
         self._is_closed = False
 
     async def ask(self, subtype: str, **fields: Any) -> dict[str, Any]:
-        """Send a request and return the response; if it is cancelled, the program is told so. Raises `ClientError`."""
+        """Send a request and return the response. Cancellation is reported to the program. Raises `ClientError`."""
         if self._is_closed:
             raise ClientGone
         response: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class ControlChannel:
             del self._waiting[id]
 
     def post(self, subtype: str, **fields: Any) -> str:
-        """Send a request whose response does not matter; return its id."""
+        """Send a request without waiting for the response; return its id."""
         id = f"agentcli-{next(self._numbers)}"
         self.write({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
         return id
@@ -91,7 +91,7 @@ class ControlChannel:
         self.write({"type": "control_response", "response": {"subtype": "error", "request_id": id, "error": error}})
 
     def close(self) -> None:
-        """End the waiting for responses: the program sends no more of them."""
+        """Fail all waiting and later requests, because the program sends no more responses."""
         self._is_closed = True
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -101,7 +101,7 @@ class ControlChannel:
 def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
     """Yield the hooks of an `initialize` request, whose commands are the ids of callbacks.
 
-    `report` gets a sentence on an unknown event. Raises `UsageError` for a hook that cannot be read: it might deny.
+    `report` gets a sentence on an unknown event. Raises `UsageError` for an invalid hook, which was perhaps to deny.
     """
 
     def refuse(why: str) -> NoReturn:
@@ -117,7 +117,7 @@ def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) ->
 
 
 class CallbackHooks(RunningHooks, kw_only=True):
-    """Asks the program for the answers of its hooks."""
+    """Runs the program's hooks by asking the program for their answers."""
 
     channel: ControlChannel
 
@@ -141,7 +141,7 @@ class CallbackHooks(RunningHooks, kw_only=True):
 
 
 async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
-    """Let the hooks run around the calls and at the events of a session."""
+    """Make a session run the program's hooks."""
     if specs:
         transcript = HookTranscript(session).path
         about = HookSession(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
@@ -150,7 +150,7 @@ async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel:
 
 
 class HostedServer:
-    """A server of the program, which is sent the messages of MCP in control requests. Implements `MCPClient`."""
+    """An MCP server inside the program, which receives MCP messages in control requests. Implements `MCPClient`."""
 
     def __init__(self, name: str, channel: ControlChannel) -> None:
         self.name = name
@@ -178,7 +178,7 @@ class HostedServer:
         return
 
     async def _request(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a request and return its result; if it is cancelled, so is the request on the server."""
+        """Send a request and return its result. Cancellation is passed on to the server. Raises `ToolError`."""
         id = next(self._ids)
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
         try:
@@ -218,11 +218,11 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class PermissionBridge:
-    """Passes the questions of a session to `can_use_tool` of the SDK, and submits the answers; `spawn` runs a task."""
+    """Passes a session's questions to `can_use_tool` of the SDK, and submits the answers; `spawn` starts tasks."""
 
     def __init__(self, session: Session, channel: ControlChannel, spawn: Spawn) -> None:
         self._session, self._channel, self._spawn = session, channel, spawn
-        self._asking: dict[str, asyncio.Task[None]] = {}  # by the ids of questions
+        self._asking: dict[str, asyncio.Task[None]] = {}  # by the question's id
 
     def ask(self, question: events.QuestionEvent) -> None:
         self._asking[question.id] = task = self._spawn(self._ask(question))
@@ -247,11 +247,11 @@ class PermissionBridge:
             op = ops.Approve(question.id, False, comment=str(error))
         except (AttributeError, TypeError, ValueError) as error:
             op = ops.Approve(question.id, False, comment=f"The program's answer is not valid: {error}")
-        self._asking.pop(question.id, None)  # the answer settles it
+        self._asking.pop(question.id, None)  # before the answer settles the question, which would cancel this task
         self._session.submit(op)
 
     def _call_of(self, question: events.QuestionEvent) -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments that stand for a question."""
+        """Return the tool name and the arguments that represent a question in the SDK."""
         match question:
             case events.Question(title=title, options=options):
                 return "AskUserQuestion", field_question(title, options)
@@ -262,7 +262,7 @@ class PermissionBridge:
                 return field_call(call.name, call.input, self._session.snapshot().workspace.cwd)
 
     def _op(self, question: events.QuestionEvent, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> ops.Approve:
-        """Return the answer as an operation."""
+        """Convert the program's answer to an operation."""
         id = question.id
         match answer:
             case {"behavior": "deny"}:
@@ -280,9 +280,9 @@ class PermissionBridge:
                 return ops.Approve(id, False, comment="The program's answer was neither allow nor deny.")
 
     def _change_permissions(self, updates: Sequence[Any]) -> dict[str, Any]:
-        """Change the mode and the rules that restrict; return what else the answer allows, as fields of `Approve`.
+        """Apply changes of the mode and of restricting rules; return the allow rules as fields of `Approve`.
 
-        If one change cannot be made, none is: it may be a restriction that the others were meant to come with.
+        If one change is invalid, none is applied: it may be a restriction that belongs to the others.
         """
         mode, restrictions, allowed, is_lasting = "", list[tuple[Verb, Rule]](), list[str](), False
         try:
@@ -325,7 +325,7 @@ def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
 
 
 def _answer_text(updated: Mapping[str, Any], question: str) -> str:
-    """Return the answer to a question; a program gives it by the question's text."""
+    """Return the answer to a question from the program's `answers`, whose keys are the texts of questions."""
     answers = updated.get("answers")
     answer = answers.get(question, next(iter(answers.values()), "")) if isinstance(answers, Mapping) else ""
     return ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)

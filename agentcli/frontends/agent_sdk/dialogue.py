@@ -1,4 +1,4 @@
-"""Runs a session for a program that uses an Agent SDK: control requests come in, Claude Code's objects go out."""
+"""Runs a session for a program that uses an Agent SDK: reads control requests, writes Claude Code's objects."""
 
 import asyncio
 from typing import Any
@@ -26,13 +26,13 @@ class ControlDialogue(Dialogue):
 
     def __init__(self, host: ScreenlessHost, *, client: ControlClient, **options: Any) -> None:
         self._client, self._channel = client, client.channel
-        self._is_initialized = False
-        self._first_model = host.session.state.model.name
-        self._handling: dict[str, asyncio.Task[None]] = {}  # requests that are being answered, by their ids
+        self._is_initialized = False  # True after the first `initialize`; hooks of a later one are not used
+        self._first_model = host.session.state.model.name  # the model that "default" means
+        self._handling: dict[str, asyncio.Task[None]] = {}  # requests being answered, by id
         super().__init__(host, client.channel.write, **options)
 
     def make_output(self, session: Session) -> FieldOutput:
-        if self._client.answers_questions:  # before a command runs, not about what a dry run has changed
+        if self._client.answers_questions:  # SDKs approve a command before it runs, not the changes of a dry run
             session.runtime.calls.services.dry_runs = False
         self._attaching = self.spawn(attach_callbacks(session, self._client.hooks, self._channel))
         output = FieldOutput(session, self._client, partial=self.partial, demands=self.demands)
@@ -44,7 +44,7 @@ class ControlDialogue(Dialogue):
         return super().init() | {"agents": [agent["name"] for agent in _known_agents(self.session)]}
 
     def parse(self, raw: bytes) -> json_input.InputLine | None:
-        """Return the request of a line; None for one that is answered beside the others, or needs no answer."""
+        """Parse a line; return None if it is answered in parallel to other lines, or needs no answer."""
         try:
             line = json_input.json_in(raw)
         except (ValueError, RecursionError) as error:
@@ -60,7 +60,7 @@ class ControlDialogue(Dialogue):
                     task.cancel()
                 return None
             case {"type": "user", "message": {"content": str(text)}, "client_composed": True} if text.strip():
-                return json_input.InputLine(raw, ops.Prompt((Text(text),)))  # neither a command nor names of files
+                return json_input.InputLine(raw, ops.Prompt((Text(text),)))  # sent as it is, even if it begins with /
             case {"type": "user"}:
                 return json_input.parse_line(raw)
             case {"type": "keep_alive" | "update_environment_variables"}:
@@ -80,13 +80,13 @@ class ControlDialogue(Dialogue):
                 return json_input.InputLine(raw, ops.SetModel(self._first_model if is_first else str(name)), id)
             case _:
                 self._handling[id] = task = self.spawn(self._answer(id, request))
-                self.asides.add(task)  # it is answered also where the input ends
+                self.asides.add(task)  # the request is answered even if the input ends first
                 task.add_done_callback(lambda done: self._handling.pop(id, None))
                 task.add_done_callback(self.asides.discard)
                 return None
 
     async def _answer(self, id: str, request: dict[str, Any]) -> None:
-        """Answer a control request; one that cannot be carried out gets an error."""
+        """Answer a control request, with an error if it cannot be carried out."""
         try:
             if request["subtype"] == "initialize":
                 answer = _server_info(self.host)
@@ -112,7 +112,7 @@ class ControlDialogue(Dialogue):
         self._channel.close()
 
     def _is_idle(self) -> bool:
-        """Return True if no other turn follows the one that ends."""
+        """Return True if no other turn follows the one that is ending."""
         queue = self.session.state.conversation.queue
         return not (queue.steering or queue.follow_ups) and self.lines.empty()
 
@@ -139,7 +139,7 @@ def _known_agents(session: Session) -> list[dict[str, Any]]:
 
 
 async def _answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a control request. Raises `UserError`, `ToolError`, or `KeyError` and such for a bad one."""
+    """Carry out a control request; return the answer. Raises `UserError`, `ToolError`, or `KeyError` and the like."""
     session = host.session
     match request["subtype"]:
         case "mcp_status":
@@ -159,7 +159,7 @@ async def _answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict
             session.submit(ops.Background())
             return {}
         case "stop_task":
-            is_job = request["task_id"].startswith("job")  # else it is a subagent
+            is_job = request["task_id"].startswith("job")  # otherwise it is a subagent
             return await _run(host, "/stop" if is_job else "/agents stop", request["task_id"])
         case "mcp_reconnect":
             return await _run(host, "/mcp restart", request["serverName"])
@@ -200,7 +200,7 @@ async def _context_usage(host: ScreenlessHost) -> dict[str, Any]:
 
 
 async def _rewind_files(host: ScreenlessHost, message_id: str, *, is_dry: bool) -> dict[str, Any]:
-    """Take back the changes of files since a prompt. Raises `UserError` and `ToolError`."""
+    """Undo the file changes since a prompt, or only list them if `is_dry`. Raises `UserError` and `ToolError`."""
     entries = host.session.state.conversation.entries
     if all(entry.id != message_id for entry in entries):
         raise UsageError(f"The session has no message {message_id!r}.")

@@ -1,4 +1,4 @@
-"""Writes a session's events as Claude Code does: its names of tools, its fields, its subtypes of results."""
+"""Writes a session's events as Claude Code does, with its tool names, its fields and its result subtypes."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -18,34 +18,36 @@ from agentcli.frontends.agent_sdk.transcripts import mirror_object
 from agentcli.frontends.json_output import JsonOutput, entry_object
 from agentcli.version import __version__
 
-STATUSES = {"connecting": "pending", "idle": "pending", "changed": "connected"}  # of servers; the others are the same
-VERSION = f"{__version__} (agentcli)"  # of the program, under the field's name `claude_code_version`
+# Names that differ, ours -> Claude Code's: an MCP server's status, a result's subtype, fields of usage.
+STATUSES = {"connecting": "pending", "idle": "pending", "changed": "connected"}
+VERSION = f"{__version__} (agentcli)"  # the value of the field `claude_code_version`
 _SUBTYPES = {
     "interrupted": "error_during_execution", "error_permission": "error_during_execution",
     "error_evidence": "error_during_execution", "error_schema": "error_max_structured_output_retries",
 }  # fmt: skip
-_USAGE = {
+_USAGE = {  # here theirs -> ours
     "inputTokens": "input_tokens", "outputTokens": "output_tokens",
     "cacheReadInputTokens": "cache_read_input_tokens", "cacheCreationInputTokens": "cache_creation_input_tokens",
 }  # fmt: skip
 
 
 class ControlClient(msgspec.Struct, frozen=True, kw_only=True):
-    """The program at the other end, and what it wants to see."""
+    """The program at the other end, and its choices."""
 
     channel: ControlChannel
     first_id: str  # of its first request
-    hooks: tuple[HookSpec, ...]
-    answers_questions: bool
-    replays_prompts: bool
-    shows_hooks: bool
-    reads_state: bool
-    transcripts: Path | None  # the folder of its own store of sessions, if it has one
+    hooks: tuple[HookSpec, ...]  # run by the program
+    answers_questions: bool  # with `can_use_tool`
+    replays_prompts: bool  # it wants its own prompts back
+    shows_hooks: bool  # it wants an object for each hook that ran
+    reads_state: bool  # it wants objects about changes between running and idle
+    transcripts: Path | None  # the folder of its own session store, if it has one
 
 
 class FieldOutput(JsonOutput):
-    """Turns events into objects of Claude Code. Each turn begins with `init`, and the program answers the questions."""
+    """Converts events to Claude Code's objects. Each turn begins with `init`, and the program answers questions."""
 
+    # Set by `ControlDialogue` once this object exists.
     questions: PermissionBridge
     init: Callable[[], dict[str, Any]]
     is_idle: Callable[[], bool]
@@ -53,9 +55,9 @@ class FieldOutput(JsonOutput):
     def __init__(self, session: Session, client: ControlClient, *, partial: bool, demands: Demands) -> None:
         super().__init__(session, self._write_translated, partial=partial, demands=demands)
         self._channel, self._client = client.channel, client
-        self._entry_id = ""  # of the entry that is shown
-        self._spent_usd = 0.0
-        self._calls: dict[int, tuple[str, list[str]]] = {}  # calls that stream: name and arguments, by their index
+        self._entry_id = ""  # the entry being shown
+        self._spent_usd = 0.0  # by all turns so far
+        self._calls: dict[int, tuple[str, list[str]]] = {}  # calls being streamed: block index -> name, argument pieces
 
     def show(self, event: events.Event) -> None:
         match event:
@@ -98,7 +100,7 @@ class FieldOutput(JsonOutput):
             case {"type": "stream_event", "event": event}:
                 yield from ({**value, "event": one, "parent_tool_use_id": None} for one in self._stream_events(event))
             case {"type": "result"}:
-                self.questions.withdraw_settled()  # an interrupt has closed them
+                self.questions.withdraw_settled()  # an interrupt settles questions without an event
                 if self.is_idle():
                     self.report_state("idle")
                 yield self._result_object(value)
@@ -130,12 +132,12 @@ class FieldOutput(JsonOutput):
                 output = {"output": value["reason"], "stdout": "", "stderr": problem}
                 yield _system("hook_response", value, **about, **output, outcome="error" if problem else "success")
             case {"subtype": "hook" | "command"}:
-                return  # the result has the output of a command
+                return  # a command's output is in its result
             case _:
                 yield value
 
     def _renamed(self, value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        """Return an object with the call in its fields `name` and `input` in the words of Claude Code."""
+        """Translate the call in the fields `name` and `input` of an object to Claude Code's names."""
         name, input = f"{prefix}name", f"{prefix}input"
         call = field_call(value[name], value[input], self._session.snapshot().workspace.cwd)
         return value | dict(zip((name, input), call, strict=True))
@@ -146,7 +148,7 @@ class FieldOutput(JsonOutput):
         return {"signature": "", **block} if block["type"] == "thinking" else block
 
     def _stream_events(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield an event of a stream; the arguments of a call come at its end, because their names are translated."""
+        """Yield a stream event. Arguments of a call are held until its end, because their names must be translated."""
         match event:
             case {"type": "content_block_start", "index": index, "content_block": {"type": "tool_use"} as block}:
                 self._calls[index] = block["name"], []
@@ -157,7 +159,7 @@ class FieldOutput(JsonOutput):
             case {"type": "content_block_stop", "index": index} if index in self._calls:
                 name, parts = self._calls.pop(index)
                 text = "".join(parts)
-                with suppress(msgspec.DecodeError):  # the model wrote no valid JSON
+                with suppress(msgspec.DecodeError):  # the model's JSON is not valid: pass it on as it is
                     input = msgspec.json.decode(text or "{}", type=dict[str, Any])
                     text = msgspec.json.encode(self._renamed({"name": name, "input": input})["input"]).decode()
                 delta = {"type": "input_json_delta", "partial_json": text}

@@ -1,4 +1,4 @@
-"""Writes the entries of a session as transcripts, for programs and hooks, and opens a session from a program's."""
+"""Writes a session's entries as transcripts for programs and hooks, and imports a session from a transcript."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ from agentcli.settings.files import home_of, make_private_folder
 from agentcli.version import __version__
 
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_OWN = "agentcli"  # the key of a line with the whole entry
-_MAX_KEY = 200  # characters; longer ones of Claude Code end with a hash
+_OWN = "agentcli"  # the key, in a transcript's line, of the complete log entry
+_MAX_KEY = 200  # characters of a project's folder name; Claude Code adds a hash to longer ones
 
 
 def transcript_folder(environment: Mapping[str, str], cwd: Path) -> Path:
-    """Return the folder in which Claude Code would write transcripts, which the SDKs know."""
+    """Return the folder where Claude Code would write transcripts, and where the SDKs look for them."""
     home = Path(environment.get("CLAUDE_CONFIG_DIR") or home_of(environment) / ".claude")
     return home / "projects" / re.sub(r"[^a-zA-Z0-9]", "-", str(cwd.resolve()))[:_MAX_KEY]
 
 
 def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]:
-    """Return the object that carries an entry to the program's store, as a line of a transcript."""
+    """Return the object that sends an entry, as a line of a transcript, to the program's session store."""
     line = {**_line(entry, session_id), _OWN: msgspec.to_builtins(entry)}
     return {"type": "transcript_mirror", "filePath": str(folder / f"{session_id}.jsonl"), "entries": [line]}
 
@@ -50,24 +50,24 @@ def _line(entry: Entry, session_id: str) -> dict[str, Any]:
 
 
 class HookTranscript:
-    """The file with a session's conversation that hooks may read. It is removed with this object, or at exit."""
+    """A file with a session's conversation, for hooks to read. It is removed with this object, or at exit."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._folder: TemporaryDirectory[str] | None = None
-        self._written: set[str] = set()  # the ids of entries
+        self._written: set[str] = set()  # ids of the entries in the file
 
     def path(self) -> str:
-        """Write the entries that are not in the file yet, and return its path; empty where it cannot be written.
+        """Append new entries to the file, and return its path; empty if the file cannot be written.
 
-        It blocks for 0.15 s where 5,000 entries are new, and a third of a millisecond for two.
+        Blocks for 0.15 s if 5,000 entries are new, and for a third of a millisecond if two are.
         """
-        # All entries before a written one are written: it is their successor on some branch.
+        # All ancestors of a written entry are already written, so only the newest part of the branch is new.
         path = self._session.state.conversation.path
         new = [*takewhile(lambda entry: entry.id not in self._written, reversed(path))][::-1]
         try:
             return self._append(new)
-        except OSError:  # hooks must run on a full disk, too
+        except OSError:  # hooks must run even if the disk is full
             self._written.clear()
             return ""
 
@@ -92,22 +92,22 @@ class HookTranscript:
 
 
 async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd: Path) -> None:
-    """Store the session of a transcript that lies in the folder, unless it is stored already.
+    """Store the session of a transcript in the folder, unless the session is already stored.
 
-    The entries get new ids. Raises `UsageError` for a transcript that agentcli has not written.
+    The entries get new ids. Raises `UsageError` for a transcript that agentcli did not write.
     """
     file = folder / f"{session_id}.jsonl"
     if not file.is_file():
         return
     try:
         await store.load(session_id)
-    except StorageError:  # there is none
+    except StorageError:  # the session is not stored
         lines = map(msgspec.json.decode, file.read_bytes().splitlines())
         entries = [msgspec.convert(line[_OWN], Entry) for line in lines if _OWN in line]
         if not entries:
             raise UsageError(f"{file} was not written by agentcli, so it cannot be resumed.") from None
         log = await store.create(cwd=cwd, session_id=session_id)
-        ids: dict[bytes, bytes] = {}  # the new ones by those in the transcript
+        ids: dict[bytes, bytes] = {}  # id in the transcript -> new id
         for entry in entries:
             encoded = _UUID.sub(lambda found: ids.get(found[0], found[0]), msgspec.json.encode(entry.body))
             parent = entry.parent_id and ids.get(entry.parent_id.encode(), NEWEST.encode()).decode()

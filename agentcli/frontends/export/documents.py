@@ -1,6 +1,6 @@
-"""Writes a session as Markdown, JSON or one HTML page, without secrets.
+"""Writes a session as Markdown, as JSON or as one HTML page, with secrets masked.
 
-The page needs no network and runs nothing of its content.
+The page needs no network, and nothing in it is executed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _ENDINGS: dict[str, Form] = {"": "md", ".md": "md", ".markdown": "md", ".json": 
 
 
 def form_of(file: str) -> Form:
-    """Return the form that a file's ending names; Markdown without an ending. Raises `UsageError` for another one."""
+    """Return the form for a file's ending; without an ending it is Markdown. Raises `UsageError` for other endings."""
     ending = Path(file).suffix.lower()
     if ending not in _ENDINGS:
         raise UsageError(f"Unknown format {ending}. Use .md, .json or .html.")
@@ -46,7 +46,7 @@ def form_of(file: str) -> Form:
 
 
 def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask | None) -> tuple[str, int]:
-    """Return the document, and the number of places in which a secret was masked. A long one takes seconds."""
+    """Return the document, and the number of masked secrets. Takes seconds for a long session."""
     places = 0
     if mask:
         value, places = mask.written(msgspec.to_builtins({"info": info, "entries": list(entries)}))
@@ -76,19 +76,19 @@ def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
 
 
 async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
-    """Return the conversation of an open session, in the form that the file's ending names. Raises `UsageError`."""
+    """Return the conversation of an open session in the form for the file's ending. Raises `UsageError`."""
     form, services, entries = form_of(file), session.runtime.calls.services, session.snapshot().conversation.entries
     cwd, title, now = str(services.workspace.cwd), title_of(entries), time.time()
     begun_at = entries[0].time if entries else now
     unstored = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
     info = next((info for info in known if info.id == session.id), unstored)
-    await services.know_secrets()  # those that the mask does not know yet
+    await services.know_secrets()  # the mask may not know all secrets of the workspace yet
     text, _ = await asyncio.to_thread(document, form, info, tuple(entries), services.mask)
     return text
 
 
 def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return a session as plain values: messages as the next request would send them, all entries, records of turns."""
+    """Return a session as plain values: the messages that the next request would send, all entries, all turns."""
     conversation = Conversation(entries)
     parts = msgspec.to_builtins({"entries": list(entries), "turns": turn_records(conversation.path)})
     return {"session_id": info.id, "messages": wire_messages(conversation.valid_messages()), **parts}
@@ -112,7 +112,7 @@ def as_page(story: markdown_export.Story) -> str:
 
 
 def html_page(title: str, body: str) -> str:
-    """Return a page whose policy allows only its own style, and no script."""
+    """Return a page whose content security policy allows its own style sheet and no scripts."""
     style = Path(__file__).with_name("page.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -126,7 +126,7 @@ def html_page(title: str, body: str) -> str:
 
 
 def line(text: str) -> str:
-    """Return foreign text for a page, in one line."""
+    """Return untrusted text for a page, in one line."""
     return _text(" ".join(text.split()))
 
 
@@ -155,7 +155,7 @@ def _item(item: markdown_export.Item) -> Iterator[str]:
 
 
 def _folded(title: str, text: str) -> str:
-    """Return a text that opens at a click on its title, which is HTML of ours; empty without a text."""
+    """Return a text that a click on its title unfolds; empty if there is no text. The title is not escaped."""
     return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
 
 
@@ -168,7 +168,7 @@ def _call(call: markdown_export.CallItem) -> Iterator[str]:
     yield "</details>"
 
 
-_LINES = {"+": "add", "-": "del", "@": "hunk"}  # by the first character: classes of page.css
+_LINES = {"+": "add", "-": "del", "@": "hunk"}  # a line's first character -> its class in page.css
 
 
 def _diff(diff: str) -> Iterable[str]:
@@ -184,13 +184,13 @@ def _images(images: Sequence[Base64Source]) -> Iterator[str]:
 
 
 def _cell(_: object, tokens: Sequence[Token], index: int, *_more: object) -> str:
-    """Write a cell's alignment as a class, because the page's policy forbids the style attribute of the library."""
+    """Render a cell's alignment as a class: the page's policy forbids the style attribute that the library uses."""
     token = tokens[index]
     return f'<{token.tag} class="n">' if token.attrGet("style") == "text-align:right" else f"<{token.tag}>"
 
 
 class _PageMarkdown(MarkdownIt):
-    """Renders no HTML, loads no images, and accepts only these links."""
+    """Renders Markdown without raw HTML and images, and only with links that match a pattern."""
 
     def __init__(self, links: re.Pattern[str]) -> None:
         super().__init__("commonmark", {"html": False})

@@ -1,6 +1,6 @@
-"""Turns a session's entries into a story, and writes it as Markdown for a pull request.
+"""Converts a session's entries to a story, and writes that as Markdown for a pull request.
 
-A story has the parts of a document: turns of prompts, replies, calls with their results, and remarks.
+A story is a session as readers see it: turns with prompts, replies, calls with their results, and remarks.
 """
 
 import html
@@ -25,19 +25,19 @@ _ATTACHED = re.compile(r'<(?:file|folder) path="([^"]*)"')
 
 
 class PromptItem(Struct, frozen=True):
-    """A message of the person; `attached` names the files that came with it."""
+    """A message of the person."""
 
     time: float
     text: str
     images: tuple[Base64Source, ...] = ()
-    attached: tuple[str, ...] = ()
+    attached: tuple[str, ...] = ()  # names of files and folders
 
 
 class CallItem(Struct, frozen=True, kw_only=True):
-    """A call and its result. `outcome` is the summary of the result and the person's answer, in a line."""
+    """A call and its result."""
 
     title: str
-    outcome: str = "no result"
+    outcome: str = "no result"  # a line: the summary of the result, and the person's answer
     is_failed: bool = True
     text: str = ""
     diff: str = ""
@@ -45,7 +45,7 @@ class CallItem(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True):
-    """One reply, and its calls."""
+    """One reply of the model, and its calls."""
 
     body: entries.Assistant
     calls: tuple[CallItem, ...]
@@ -64,7 +64,7 @@ class Reply(Struct, frozen=True):
 
 
 class Remark(Struct, frozen=True):
-    """A line on an event of the session, and a longer text that belongs to it."""
+    """A line about an event of the session, with an optional longer text."""
 
     text: str
     detail: str = ""
@@ -74,11 +74,11 @@ Item = PromptItem | Reply | Remark
 
 
 class Story(Struct, frozen=True):
-    """A session as documents show it: the turns of its path. `cost` also covers entries that were taken back."""
+    """A session as documents show it."""
 
     info: SessionInfo
-    turns: tuple[tuple[Item, ...], ...]
-    cost: UsageCollector
+    turns: tuple[tuple[Item, ...], ...]  # of the current branch
+    cost: UsageCollector  # of all branches
 
     @property
     def title(self) -> str:
@@ -97,7 +97,7 @@ def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
     conversation = Conversation(log)
     cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]
-    results: dict[str, deque[entries.Result]] = {}  # a queue for each call id, because a model may use an id again
+    results: dict[str, deque[entries.Result]] = {}  # a queue for each call id, because a model may reuse an id
     for entry in conversation.path:
         if isinstance(entry.body, entries.Result):
             results.setdefault(entry.body.result.tool_use_id, deque()).append(entry.body)
@@ -170,13 +170,13 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             yield Remark(f"[{error}]")
 
 
-MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
+MAX_RESULT_CHARS = 20_000  # a whole pull request description may have 65,536
 
 
 def as_markdown(story: Story) -> str:
     parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts(story).items())]
     for turn in story.turns:
-        model = ""  # of the newest heading
+        model = ""  # named in the latest heading
         for item in turn:
             if isinstance(item, Reply) and item.text and item.model != model:
                 parts.append(f"### {_line(item.model)}")
@@ -231,30 +231,30 @@ def _folded(title: str, text: str) -> str:
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # code as a whole (group 1), or the < of a tag
+_TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # a whole code span (with group 1), or the < of a tag
 
 
 def contained(text: str) -> str:
-    """Return foreign Markdown whose tags are escaped, and whose last code block is closed."""
+    """Return untrusted Markdown with its HTML tags escaped and its last code block closed."""
     lines, open_fence = [], ""
     for line in pictured(text).split("\n"):
         fence = _FENCE.match(line)
         if not open_fence:
             open_fence = fence[1] if fence else ""
             line = line if fence else _TAG.sub(lambda found: found[0] if found[1] else "&lt;", line)
-        elif fence and fence[1].startswith(open_fence) and not line.strip(" `~"):  # a closing fence, without a language
+        elif fence and fence[1].startswith(open_fence) and not line.strip(" `~"):  # a closing fence names no language
             open_fence = ""
         lines.append(line)
     return "\n".join([*lines, open_fence] if open_fence else lines)
 
 
 def _quoted(text: str) -> str:
-    """Quote a prompt, so that no heading or fence in it affects what follows."""
+    """Quote a prompt, so that headings and fences in it do not affect the rest of the document."""
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
 def _line(text: str) -> str:
-    """Return foreign text in one line, without markup."""
+    """Return untrusted text in one line, with markup escaped."""
     text = html.escape(" ".join(pictured(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
 

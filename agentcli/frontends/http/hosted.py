@@ -1,4 +1,4 @@
-"""Runs one session for everybody who follows and steers it over HTTP."""
+"""Runs one session for all clients that follow and steer it over HTTP."""
 
 import asyncio
 import logging
@@ -26,16 +26,16 @@ from agentcli.llm.provider import ToolSpec
 
 log = logging.getLogger(__name__)
 
-BATCH_S = 0.05  # deltas of this time are stored together
-MAX_QUEUED = 50  # messages, each of which is stored again with each change of the queue
-MAX_EXCERPT_CHARS = 200  # of a queued message
-MAX_ACCEPTED = 32  # messages that are recognized when they are sent again
+BATCH_S = 0.05  # events within this time are stored together
+MAX_QUEUED = 50  # messages; all of them are stored again with each change of the queue
+MAX_EXCERPT_CHARS = 200  # of a queued message, in the event that lists the queue
+MAX_ACCEPTED = 32  # messages that are recognized if they are sent again
 
 
 class HostedSession:
-    """A session that this process owns. `on_given_up` is called when another program takes it over."""
+    """A session that this process has open. `on_given_up` is called when another program takes it over."""
 
-    is_owner = True  # False where a terminal in this process decides what runs, and when the session ends
+    is_owner = True  # False if a terminal in this process owns the session: runs its queue and closes it
 
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
@@ -44,25 +44,25 @@ class HostedSession:
         self._host = ScreenlessHost(opened.opener, session, opened.commands, stays_open=False)
         self._writer = writer
         self._on_given_up = on_given_up
-        self._objects: list[dict[str, Any]] = []  # to be written next
+        self._objects: list[dict[str, Any]] = []  # to write next
         self._output = JsonOutput(session, self._objects.append, partial=True)
-        self._status: StreamStatus | None = None  # to be written next, if it changes
-        self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts whose turn has not begun
-        self._steers: dict[str, str] = {}  # names of the turns that steering messages were sent to, by their hashes
-        self._submitting = asyncio.Lock()
-        self._commands: set[asyncio.Task[None]] = set()  # slash commands under way
-        self._offset = 0  # from the number of an entry in its log to its place in the session
+        self._status: StreamStatus | None = None  # to write next; None: unchanged
+        self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts without a turn yet: content, stream_id
+        self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
+        self._submitting = asyncio.Lock()  # one message at a time, so that none is accepted twice
+        self._commands: set[asyncio.Task[None]] = set()  # running slash commands
+        self._offset = 0  # position of an entry in the session - its number in the session's own log
         self._following: asyncio.Task[None] | None = None
         self._is_closing = False
         self.last_used = time.monotonic()
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing runs here and nobody is asked."""
+        """True if nothing is running or queued, and no question is open."""
         return not (self._session.is_busy or self._commands or self._messages or self._session.open_questions)
 
     async def begin(self, *, was_running: bool) -> None:
-        """Write the entries that the stream lacks, and continue a turn that a kill cut short. Raises `StorageError`."""
+        """Write the entries that the stream lacks; continue a turn that a kill interrupted. Raises `StorageError`."""
         session, conversation = self._session, self._session.snapshot().conversation
         self._offset = len(conversation.entries) - await session.stored()
         objects, is_open = self._missing_objects(conversation.entries[self._writer.note.entries :])
@@ -74,23 +74,23 @@ class HostedSession:
         is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
         continues = was_running and is_open and bool(is_unfinished)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
-        for question in session.open_questions.values():  # of a session that was open before
+        for question in session.open_questions.values():  # the terminal of a shared session asked them earlier
             self._output.show(question)
         objects += [init_object(session, offered, is_resumed=continues), *self._objects]
         self._objects.clear()
         await self._writer.write(objects)
         if continues:
             session.submit(GoOn(is_killed=True))
-        elif was_running:  # the kill came after the last reply, so only its result is missing
+        elif was_running:  # the process was killed after the last reply, so only the result is missing
             self._writer.change(is_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
             await self._writer.write([self._result(conversation.entries)] if is_open else [], status=status)
             session.submit(RunQueued())
 
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the objects of entries not yet sent, the last of the log, and True if a turn is open at its end.
+        """Return the objects of entries that were not sent, and True if a turn is open at the log's end.
 
-        A prompt that waited in the queue ends the turn before it, whose result is then missing too.
+        A queued prompt starts only after the previous turn: if that turn is still open, its result is missing as well.
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ class HostedSession:
             if (prompt := _prompt_in(entry)) is not None:
                 queue = self._writer.note.waiting
                 queued = next((message for message in queue if message.content == hash_of(prompt.content)), None)
-                if queued or not is_open:  # else it is a steering message of the open turn
+                if queued or not is_open:  # otherwise the prompt is a steering message of the open turn
                     if is_open:
                         objects.append(self._result(entries[:position]))
                     waiting = tuple(message for message in queue if message is not queued)
@@ -110,22 +110,22 @@ class HostedSession:
         return objects, is_open
 
     def _restore_queue(self) -> None:
-        """Find the names of the queued messages in the stream's note."""
+        """Restore the `stream_id`s of the session's queued messages from the stream's note."""
         note = self._writer.note
-        unmatched = list(note.waiting)
+        unmatched = list(note.waiting)  # messages of equal content take the ids in order
         for content in self._session.snapshot().conversation.queue.follow_ups:
             if found := next((message for message in unmatched if message.content == hash_of(content)), None):
                 unmatched.remove(found)
                 self._messages.append((content, found.stream_id))
-        # A message that was noted but not stored is no longer accepted, so that it may be sent again.
-        lost = {message.stream_id for message in note.waiting} - {name for _, name in self._messages}
-        self._writer.change(waiting=self._waiting(), accepted=tuple(name for name in note.accepted if name not in lost))
+        # After a kill, messages that were noted but not stored are not accepted yet: clients may send them again.
+        lost = {message.stream_id for message in note.waiting} - {stream_id for _, stream_id in self._messages}
+        self._writer.change(waiting=self._waiting(), accepted=tuple(id for id in note.accepted if id not in lost))
 
     def _waiting(self) -> tuple[Waiting, ...]:
-        return tuple(Waiting(name, hash_of(content)) for content, name in self._messages)
+        return tuple(Waiting(stream_id, hash_of(content)) for content, stream_id in self._messages)
 
     def _result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """Return the result of a turn that ended with its newest reply while no server had the session."""
+        """Return the result of a turn that ended, with the last reply in `entries`, before its result was written."""
         reply = next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
         text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
         end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)
@@ -138,7 +138,7 @@ class HostedSession:
                 for event in batch:
                     self._add(event)
                 objects, status = [*self._objects], self._status
-                self._objects.clear()  # not replaced: `JsonOutput` adds to this list
+                self._objects.clear()  # not a new list, because `JsonOutput` appends to this one
                 self._status = None
                 await self._writer.write(objects, status=status)
                 self.last_used = time.monotonic()
@@ -146,25 +146,25 @@ class HostedSession:
         except StreamMoved as moved:
             log.warning("%s", moved)
             self._on_given_up(self.id)
-        except Exception:  # a bug must be logged, and not leave readers waiting for good
+        except Exception:  # a bug: log it, and give the session up so that readers do not wait for ever
             log.exception("the stream of session %s ended", self.id)
             self._on_given_up(self.id)
 
     def _add(self, event: events.Event) -> None:
-        """Make objects of an event, and note the state that the next writer needs."""
+        """Add the objects of an event, and note the state that the next writer needs."""
         first_new = len(self._objects)
         is_main = event.agent_id == "main"
         match event:
             case events.EntryStored(entry, seq) if is_main:
                 if seq + self._offset <= self._writer.note.entries:
-                    return  # `begin` has written it
+                    return  # `begin` has already written this entry
                 self._writer.change(entries=seq + self._offset)
                 if (prompt := _prompt_in(entry)) is not None:
                     self._begin_span(prompt)
                 if value := entry_object(entry, self.id):
                     self._objects.append(value)
             case events.Compaction() | events.ProviderSwitched() if is_main:
-                pass  # their entries have objects
+                pass  # written as the objects of their entries
             case events.QueueChanged(steering, follow_ups) if is_main:
                 waiting = {"steering": _excerpts(steering), "follow_ups": _excerpts(follow_ups)}
                 self._objects.append(system_object("queue_changed", self.id, **waiting))
@@ -181,10 +181,10 @@ class HostedSession:
             for value in self._objects[first_new:]:
                 value["stream_id"] = self._writer.note.span
         is_end = isinstance(event, events.Done | events.TurnFailed) and is_main
-        if is_end and not self._session.snapshot().conversation.pending_calls:  # their results continue the turn
+        if is_end and not self._session.snapshot().conversation.pending_calls:  # results of pending calls continue it
             self._writer.change(is_open=False)
             if self.is_owner and not self._is_closing:
-                self._session.submit(RunQueued())  # here nobody decides whether queued messages still count
+                self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
     def _note_status(self, event: events.Event) -> None:
         match event:
@@ -200,24 +200,24 @@ class HostedSession:
         conversation = self._session.snapshot().conversation
         queue = conversation.queue
         if queue.steering or queue.follow_ups or self._messages or conversation.pending_calls:
-            self._status = "running"  # queued messages or results of the client come next, also after a restart
+            self._status = "running"  # queued messages or the client's results follow, even after a restart
 
     def _begin_span(self, prompt: User) -> None:
-        """Name the turn that begins with a prompt; a message that joins a turn belongs to it."""
+        """Set the `stream_id` of the turn that begins with a prompt; a steering message keeps that of the open turn."""
         steered = self._steers.pop(hash_of(prompt.content), "")
         if self._messages and self._messages[0][0] == prompt.content:
             _, span = self._messages.popleft()
             self._writer.change(span=span, waiting=self._waiting())
-        elif not self._writer.note.is_open:  # a steering message that came too late keeps the name it was given
+        elif not self._writer.note.is_open:  # a steering message that came too late keeps the id that its client got
             self._writer.change(span=steered or uuid.uuid4().hex)
         self._writer.change(is_open=True)
 
     async def message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
-        """Accept a message and return the `stream_id` of its turn. It is stored when this returns.
+        """Accept and store a message, and return the `stream_id` of its turn.
 
-        A message whose `stream_id` was accepted before is not submitted again. Raises `UserError`.
+        A message whose `stream_id` was already accepted is not submitted again. Raises `UserError`.
         """
         self.last_used = time.monotonic()
         async with self._submitting:
@@ -250,7 +250,7 @@ class HostedSession:
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
-        """Note a prompt in the stream, then store it. After a kill between the two the next owner drops the note."""
+        """Note a prompt in the stream, then store it. If a kill comes in between, the next owner drops the note."""
         before = self._writer.note
         self._messages.append((prompt.blocks, stream_id))
         self._writer.change(waiting=self._waiting(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
@@ -271,12 +271,12 @@ class HostedSession:
             case json_input.SteerControl(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
-                await self._writer.write_now(status=None)  # fails if another server has taken the session over
+                await self._writer.write_now(status=None)  # raises an error if another server has taken over
                 if isinstance(request, SetModel):
                     await self._host.check_model(request.name)
                 await json_input.control(self._host, request)
                 self._writer.change(model=self._session.snapshot().model)
-                await self._writer.write([])  # the note alone
+                await self._writer.write([])  # stores only the note
 
     def _spawn_command(
         self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), has_result: bool = False
@@ -286,7 +286,7 @@ class HostedSession:
         task.add_done_callback(self._commands.discard)
 
     async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, has_result: bool) -> None:
-        """Run a command and write its output; one that came as a message also has a result, as a prompt does."""
+        """Run a command and write its output; a command sent as a message also `has_result`, as a prompt does."""
         objects: list[dict[str, Any]] = []
         output = JsonOutput(self._session, objects.append, partial=True)
         started = time.monotonic()
@@ -298,17 +298,17 @@ class HostedSession:
             output.command_result(ended, started)
         self._writer.change(model=self._session.snapshot().model)
         await self._writer.write([value | {"stream_id": stream_id} for value in objects])
-        if ended.prompt is not None:  # the command stands for a prompt, as that of a skill does
+        if ended.prompt is not None:  # the command expanded to a prompt, as a skill's does
             try:
                 await self._submit(ended.prompt, stream_id)
             except UserError as error:
                 log.warning("the prompt of %s was not accepted: %s", typed.name, error)
 
     async def close(self) -> None:
-        """Interrupt what runs, write its end, and release the session. One that is not ours goes on."""
+        """Interrupt the turn, write its end, and close the session; a session that we do not own continues."""
         self._is_closing = True
         if self.is_owner:
-            self._session.submit(Pause())  # the next owner takes the results of the client
+            self._session.submit(Pause())  # the next owner accepts the client's results
             self._host.interrupt()
             await self._session.close()
         elif self._following is not None:

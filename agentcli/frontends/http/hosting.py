@@ -1,4 +1,4 @@
-"""Keeps the sessions of one server process: opens them, finds their owners, and takes over those whose owner died."""
+"""Manages the sessions of one server process: opens them, finds their owners, and takes over from dead owners."""
 
 import asyncio
 import logging
@@ -24,17 +24,16 @@ from agentcli.frontends.json_output import entry_object, system_object
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 0.5
-# How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
+# Limits for shutting down: for the server's own sessions, for its other processes, and for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is shutting down. Try again in a moment."
-_RETRY_AFTER_S = 5.0
+_RETRY_AFTER_S = 5.0  # after work for a session failed
 
 
 class Hosting:
-    """The `sessions` that are open here, by id.
+    """The sessions that are open in this process.
 
-    `account_of` returns the account of a user whose spending is limited. A session that nobody uses for `idle_s` is
-    closed.
+    `account_of` returns the account that limits a user's spending. Sessions that nobody uses for `idle_s` are closed.
     """
 
     def __init__(
@@ -50,17 +49,17 @@ class Hosting:
         self.events = events
         self._account_of = account_of
         self._idle_s = idle_s
-        self.sessions: dict[str, HostedSession] = {}
-        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._readers: Counter[str] = Counter()  # by session, also of sessions that are open elsewhere
-        self._retry_at: dict[str, float] = {}  # by the monotonic clock, for sessions that failed
+        self.sessions: dict[str, HostedSession] = {}  # by id
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session id
+        self._readers: Counter[str] = Counter()  # by session id, including sessions that are open elsewhere
+        self._retry_at: dict[str, float] = {}  # session id -> monotonic time, after a failure
         self._closing: set[asyncio.Task[None]] = set()
-        self._waiting: set[asyncio.Task[object]] = set()  # of readers that wait for events
-        self._leaving: asyncio.Task[None] | None = None
-        self._is_over = False  # no session is open here any more, and readers get the rest
+        self._waiting: set[asyncio.Task[object]] = set()  # readers that wait for events
+        self._leaving: asyncio.Task[None] | None = None  # set when the server shuts down
+        self._is_over = False  # no session is open here any more; readers get only the remaining events
 
     async def create(self, request: OpenRequest) -> str:
-        """Open a new session, which is stored when this returns. Raises `UserError`."""
+        """Open and store a new session, and return its id. Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDING)
         return (await self._open_here(request)).id
@@ -68,7 +67,7 @@ class Hosting:
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
         """Open the session here, or return the address of the process that has it open.
 
-        The address is empty for a process that is no server. Raises `UserError`.
+        The address is empty if that process is a terminal. Raises `UserError`.
         """
         if self._leaving is not None:
             raise StorageError(_ENDING)
@@ -77,7 +76,7 @@ class Hosting:
                 return hosted
             info = await session_info(self.store, session_id)
             holder = await self.store.holder(session_id)
-            # A terminal, which has no address, can be asked to give the session up; another server is not.
+            # A terminal (no address) can be asked to give the session up; a request to a server is forwarded instead.
             if holder is not None and not (take_over and holder == ""):
                 return holder
             try:
@@ -92,7 +91,7 @@ class Hosting:
         if request.id:
             state = await self.events.state(request.id)
             note = (await StreamWriter.of(self.events, request.id)).note
-            request = replace(request, model=note.model, mode=note.mode)  # as its last owner noted them
+            request = replace(request, model=note.model, mode=note.mode)  # those that the last owner noted
         opened = await self._open_session(request)
         id = opened.session.id
         try:
@@ -104,7 +103,7 @@ class Hosting:
             await opened.session.close()
             await opened.aclose()
             raise
-        if self._leaving is not None:  # since this began
+        if self._leaving is not None:  # the shutdown began in the meantime
             await hosted.close()
             raise StorageError(_ENDING)
         self.sessions[id] = hosted
@@ -125,7 +124,7 @@ class Hosting:
             task.add_done_callback(self._closing.discard)
 
     async def remove(self, session_id: str) -> None:
-        """Move a session to the trash, and end its stream. Raises `UserError`."""
+        """Move a session to the trash and end its stream. Raises `UserError`."""
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self.sessions.pop(session_id, None)) is not None:
                 await hosted.close()
@@ -139,10 +138,10 @@ class Hosting:
         try:
             yield
         finally:
-            self._readers -= Counter((session_id,))  # this also drops what nobody reads any more
+            self._readers -= Counter((session_id,))  # subtraction also drops sessions without readers
 
     def leave(self) -> asyncio.Task[None]:
-        """Close the sessions, and end the streams after their last events; readers may come back to another server."""
+        """Start to close the sessions and to end the streams after their last events; return the task that does it."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave())
         return self._leaving
@@ -168,7 +167,7 @@ class Hosting:
             await asyncio.sleep(0.02)
 
     async def _are_peers_running(self, own_ids: Sequence[str]) -> bool:
-        """Return True if somebody reads a session here that runs in another process of this server, which also ends."""
+        """Return True if readers here follow a session that still runs in another process of this server."""
         try:
             return not (self._readers.keys() - own_ids).isdisjoint(await self.events.running())
         except StorageError as error:
@@ -176,7 +175,7 @@ class Hosting:
             return False
 
     async def events_after(self, session_id: str, after: int, count: int, *, wait_s: float) -> Sequence[StreamEvent]:
-        """Read events of a stream. Raises `StorageError`, also when the server ends and nothing is left to read."""
+        """Read events of a stream. Raises `StorageError`, also if the server is ending and nothing is left to read."""
         task = asyncio.current_task()
         assert task is not None
         if not self._is_over:
@@ -186,7 +185,7 @@ class Hosting:
             except asyncio.CancelledError:
                 if not self._is_over:
                     raise
-                task.uncancel()  # `_leave` has cancelled it, so that the rest is read now
+                task.uncancel()  # `_leave` cancelled the wait: read the remaining events now
             finally:
                 self._waiting.discard(task)
         if found := await self.events.read(session_id, after, count):
@@ -194,29 +193,27 @@ class Hosting:
         raise StorageError("The server is shutting down.")
 
     async def catch_up(self, session_id: str) -> None:
-        """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`.
-
-        The holder of a session is the address of a server, which writes the stream itself; "" for a terminal; or None.
-        """
+        """Add new entries of the log to the stream if no server has the session open. Raises `StorageError`."""
+        # The holder is the address of a server, which writes the stream itself; "" for a terminal; None for nobody.
         if session_id in self.sessions or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
         if holder is None and state is not None and state.status == "running":
-            return  # the server that takes the session over adds what is missing
+            return  # the server that takes the session over adds the missing entries
         writer = await StreamWriter.of(self.events, session_id)
         stored = writer.note.entries
         info, missing = await self.store.load(session_id, after=stored)
-        if not missing and (stored or writer.note.epoch):  # the stream has had entries or a writer, and lacks nothing
+        if not missing and (stored or writer.note.epoch):  # complete, and not a new stream, which still needs `init`
             return
         objects = [] if stored else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
         objects += [value for entry in missing if (value := entry_object(entry, session_id))]
         writer.change(entries=stored + len(missing))
-        with suppress(StreamMoved):  # another process has added what was missing
-            # No turn of a new stream runs on a server; an older stream keeps its status.
+        with suppress(StreamMoved):  # another process has added the missing entries
+            # A new stream's session does not run on a server, so it is complete; an older stream keeps its status.
             await writer.write(objects, status=None if stored else "complete")
 
     async def run(self) -> None:
-        """Take over running sessions without an owner, follow those of terminals, and close those nobody needs."""
+        """Take over sessions of dead owners, follow those of terminals, and close idle ones, until the server ends."""
         while self._leaving is None:
             await asyncio.sleep(CHECK_INTERVAL_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
             try:
@@ -237,12 +234,12 @@ class Hosting:
             await self.owner(session_id)
 
     async def _try(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
-        """Do some work for a session; after a failure it is not tried again before `_RETRY_AFTER_S`."""
+        """Do some work for a session; after a failure nothing is done for it during `_RETRY_AFTER_S`."""
         if time.monotonic() < self._retry_at.get(session_id, 0.0):
             return
         try:
             await work(session_id)
-        except Exception as error:  # even a bug: it must not hold up the other sessions
+        except Exception as error:  # even a bug must not hold up the other sessions
             self._retry_at[session_id] = time.monotonic() + _RETRY_AFTER_S
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
 

@@ -1,4 +1,4 @@
-"""Lets requests in, defines and reads their bodies, and describes them and the answers as OpenAPI 3.1.
+"""Authenticates requests, defines and parses their bodies, and describes the interface as OpenAPI 3.1.
 
 https://spec.openapis.org/oas/v3.1.1.html
 """
@@ -22,12 +22,12 @@ from agentcli.llm.provider import ToolSpec
 from agentcli.settings.structs import ServeTokenSettings
 from agentcli.version import __version__
 
-MAX_BODY_BYTES = 32 * 1024 * 1024  # what the Messages API takes in one request
+MAX_BODY_BYTES = 32 * 1024 * 1024  # as in the Messages API
 PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 
 
 class HttpError(UserError):
-    """A request that is not served: an HTTP status, and a word for programs."""
+    """A rejected request: an HTTP status, and a `code` for programs."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -40,6 +40,7 @@ def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = 
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
+# The error, its HTTP status and its code. The first class that matches an error applies.
 _FAILURES: tuple[tuple[type[UserError], int, str], ...] = (
     (NoSession, 404, "not_found"),
     (AmbiguousSession, 404, "not_found"),
@@ -59,25 +60,26 @@ def error_answer(error: UserError) -> Response:
     return json_answer({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)
 
 
-_OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))  # show no session
+# Paths that need no token, because they show nothing of a session.
+_OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
-BURST_S = 10.0
+BURST_S = 10.0  # a token may use the requests of this many seconds at once
 
 
 class Access:
-    """Lets in the requests of a token, for the sessions of its user, on paths that begin with `path`.
+    """The access of a token: to the sessions of its user, on paths that begin with `path`.
 
-    As many come through in a minute as its rate says, and at once as many as in `BURST_S` seconds (at least one).
+    Its rate limits the requests per minute; up to `BURST_S` seconds' worth of them (at least one) may come at once.
     """
 
     def __init__(self, token: ServeTokenSettings, path: str) -> None:
         self.token, self.path = token, path
         self._interval_s = 60 / token.rate_per_minute
         self._lead_s = max(0.0, BURST_S - self._interval_s)
-        self._due = 0.0  # when the next request would come if all came evenly
+        self._due = 0.0  # monotonic time of the next request if requests were evenly spaced
 
     def wait_s(self) -> float:
-        """Let a request through and return 0, or return the seconds until one may come."""
+        """Admit a request and return 0, or return the seconds until the next one may come."""
         now = time.monotonic()
         if (wait_s := self._due - self._lead_s - now) > 0:
             return wait_s
@@ -86,10 +88,10 @@ class Access:
 
 
 class Guard:
-    """ASGI middleware that lets in requests with a token, from an address of ours, and not too often.
+    """ASGI middleware that checks the host, the token and the rate of requests.
 
-    `hosts` are names of this server beside the loopback's; on a unix socket any name will do. A token without a
-    `user_id` opens the sessions of all users.
+    `hosts` are names of this server in addition to the loopback names; a unix socket accepts any name. A token without
+    a `user_id` has access to the sessions of all users.
     """
 
     def __init__(
@@ -108,17 +110,17 @@ class Guard:
         self._is_socket = is_socket
 
     def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
-        """Open the paths that begin with `path` to a token."""
+        """Give a token access to the paths that begin with `path`."""
         self._accesses[token.sha256] = Access(token, path)
 
     def forget(self, secret: str) -> None:
-        """Open nothing to a token any more."""
+        """Revoke the access of a token."""
         self._accesses.pop(token_hash(secret), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         if scope["type"] == "http":
-            # Spaces around a header's value are no part of it, but httptools keeps those after it.
+            # Spaces around a header's value are not part of it, but httptools keeps trailing ones.
             scope["headers"] = [(name, value.strip()) for name, value in scope["headers"]]
             try:
                 scope["state"] = {**scope.get("state", {}), "token": self._check(HTTPConnection(scope))}
@@ -127,9 +129,9 @@ class Guard:
         await app(scope, receive, send)
 
     def _check(self, request: HTTPConnection) -> ServeTokenSettings | None:
-        """Return the token of a request, None for a path that needs none. Raises `HttpError`."""
+        """Return the token of a request, or None for a path that needs none. Raises `HttpError`."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        # A page of a foreign name may reach this server: its DNS can lead the browser here.
+        # DNS rebinding: a foreign page's name may resolve to this server's address.
         if not self._is_socket and _name_of(f"//{host}") not in self._hosts:
             raise HttpError(
                 403, "host", f"This server does not accept the host {host[:200]!r}. To allow it, add it to serve.hosts."
@@ -141,7 +143,7 @@ class Guard:
         if not (secret := bearer_of(request)):
             how = "Send the header Authorization: Bearer TOKEN, with the token of the token file."
             raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
-        # Looked up by its hash, so the time that this takes says nothing about a token.
+        # Looked up by its hash, so that the time of the lookup reveals nothing about valid tokens.
         access = self._accesses.get(token_hash(secret))
         if access is None:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
@@ -150,13 +152,13 @@ class Guard:
         if access.path != "/" and not is_inside:
             raise HttpError(403, "one_session", "This token only follows and steers one session.")
         if wait_s := access.wait_s():
-            headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, and not too early
+            headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, rounded up
             raise HttpError(429, "rate_limit", f"Too many requests. Try again in {wait_s:.1f} s.", headers=headers)
         return access.token
 
 
 def bearer_of(request: HTTPConnection) -> str:
-    """Return the token that a request brings, "" if it has none."""
+    """Return the bearer token of a request, or "" if it has none."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" else ""
 
@@ -180,7 +182,7 @@ Time = Annotated[float, msgspec.Meta(description="Seconds since 1970.")]
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session to begin. `cwd` is absolute; what is left out is as the settings of that folder say."""
+    """A session to start. `cwd` is absolute; omitted fields are as in the settings of that folder."""
 
     cwd: str = ""
     model: str = ""
@@ -190,10 +192,10 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message. While a turn runs `steer` reaches the model with its next request; others wait for the turn's end.
+    """A message. While a turn runs, `steer` reaches the model with its next request; others wait for the turn's end.
 
-    `tools` are the client's own, from the next turn on. With a `stream_id` of the client's own the message is taken
-    once, however often it is sent.
+    `tools` are the client's own, from the next turn on. A message with a `stream_id` chosen by the client is accepted
+    only once, however often it is sent.
     """
 
     content: str | tuple[json_input.Media, ...]
@@ -261,9 +263,9 @@ class Error(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """`type` is assistant, user, stream_event, system (with a `subtype`) or result.
 
-    Objects of a prompt's turn carry its `stream_id`; its result is the last of them. A system object `reset` holds all
-    messages, and takes the place of what the reader has; one `init` with `is_resumed` takes back an unfinished message.
-    A system object `approval_requested` or `question` waits for an op with its `id`.
+    Objects of a prompt's turn carry its `stream_id`; the last of them is the result. The system object `reset` contains
+    all messages and replaces those that the reader has; `init` with `is_resumed` withdraws an unfinished message.
+    `approval_requested` and `question` wait for an op with the same `id`.
     """
 
     type: str
@@ -273,20 +275,20 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A method of a path: the types of its body, its answer and its parameters. One that `is_open` needs no token."""
+    """A method of a path, as OpenAPI describes it."""
 
     method: str
     path: str
     summary: str
-    body: Any = None
+    body: Any = None  # the type of the request's body
     status: int = 200
-    answer: Any = None
-    query: dict[str, type] = {}
-    is_open: bool = False
+    answer: Any = None  # the type of the answer's body
+    query: dict[str, type] = {}  # parameters; a name with a hyphen is a header
+    is_open: bool = False  # needs no token
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request. Raises `HttpError` if it is too large or breaks off."""
+    """Return the body of a request. Raises `HttpError` if it is too large or incomplete."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -301,10 +303,10 @@ async def body_of(request: Request) -> bytes:
 
 
 def parse_body(body: bytes, form: Any) -> Any:
-    """Return the body as a `form`. Raises `HttpError` that says what was expected."""
+    """Parse the body as the type `form`. Raises `HttpError` with the reason if it is not valid."""
     try:
         parsed = msgspec.convert(json_input.json_in(body or b"{}"), form)
-        if isinstance(parsed, NewMessage):  # it is checked like the same message on stdin
+        if isinstance(parsed, NewMessage):  # checked like the same message on stdin
             json_input.check_request(json_input.UserMessage(parsed.message))
             json_input.check_request(json_input.ClientToolsControl(parsed.tools))
         else:
@@ -337,7 +339,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         kind = "text/event-stream" if operation.answer is Event else "application/json"
         answer = _content(kind, next(next_schema) if operation.answer is not None else None, "Done.")
         described["responses"] = {str(operation.status): answer, "4XX": failure}
-        described |= {"security": []} if operation.is_open else {}  # else the one for the whole server applies
+        described |= {"security": []} if operation.is_open else {}  # otherwise the top-level `security` applies
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",

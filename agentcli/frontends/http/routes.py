@@ -1,4 +1,4 @@
-"""Answers the requests of clients, or passes them to the server process that has the session open.
+"""Answers the requests of clients, or forwards them to the server process that has the session open.
 
 Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -34,7 +34,7 @@ from agentcli.frontends.json_output import system_object, wire_messages
 
 MAX_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_OWNER_TIMEOUT_S = 8.0  # longer than the lease of an owner that died
+_OWNER_TIMEOUT_S = 8.0  # longer than the lease of a dead owner, after which another server takes over
 
 Handler = Callable[[Any, Request], Awaitable[Response]]
 
@@ -53,14 +53,14 @@ def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[H
 
 
 class Routes:
-    """The application of one server process. Sessions begin in `cwd` where a client names no folder."""
+    """The application of one server process. Sessions start in `cwd` if the client names no folder."""
 
     def __init__(self, hosting: Hosting, *, cwd: Path) -> None:
         self._hosting = hosting
         self._cwd = cwd
 
     def application(self, *, on_ready: Callable[[], Any], more: Sequence[Route] = ()) -> Starlette:
-        """Return the ASGI application, with `more` routes; it calls `on_ready` once it answers."""
+        """Return the ASGI application, with `more` routes; it calls `on_ready` when it starts to answer."""
         pages = {"/": "page.html", **{f"/{name}": name for name in forms.PAGE_FILES}}
         routes = [
             *(Route(path, _page(name)) for path, name in pages.items()),
@@ -139,7 +139,7 @@ class Routes:
     async def _remove(self, request: Request) -> Response:
         info = await self._session_of(request)
         owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
-        if owner == "":  # a program without an address
+        if owner == "":  # a terminal, which has no address to forward to
             raise forms.HttpError(
                 409, "in_use", "The session is open in a terminal. Close it there, or take it over first."
             )
@@ -149,7 +149,7 @@ class Routes:
         return Response(status_code=204)
 
     async def _session_of(self, request: Request) -> SessionInfo:
-        """Return the session that the address names. Raises `NoSession`, also for another user's."""
+        """Return the session in the request's path. Raises `NoSession`, also for a session of another user."""
         user = forms.token_of(request).user_id or None
         return await session_info(self._hosting.store, request.path_params["session_id"], user_id=user)
 
@@ -164,7 +164,7 @@ class Routes:
     async def _message(self, request: Request) -> Response:
         body, info = await forms.body_of(request), await self._session_of(request)
         new: forms.NewMessage = forms.parse_body(body, forms.NewMessage)
-        # The message gets its stream_id before it is forwarded, perhaps twice.
+        # The stream_id must be set before forwarding, so that a message forwarded twice is accepted once.
         new = msgspec.structs.replace(new, stream_id=new.stream_id or uuid.uuid4().hex)
 
         async def submit(hosted: HostedSession) -> forms.MessageTaken:
@@ -205,8 +205,8 @@ class Routes:
     ) -> Response:
         """Submit a request to the session here, or forward it to the server that owns the session.
 
-        Raises `HttpError` if a terminal has the session, or its owner does not answer, and another `UserError` if the
-        session rejects the request.
+        Raises `HttpError` if a terminal has the session open or the owner does not answer, and other `UserError`s if
+        the session rejects the request.
         """
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
@@ -215,7 +215,7 @@ class Routes:
                 try:
                     return forms.json_answer(await submit(owner), 202)
                 except StreamMoved:
-                    self._hosting.give_up(info.id)  # another server has taken it
+                    self._hosting.give_up(info.id)  # another server has taken the session over
             elif not owner:
                 how = 'send the op {"type":"take_over"}, which closes it there.'
                 where = f"Session {info.id} is open in a terminal. You can follow it but not steer it."
@@ -238,9 +238,9 @@ class Routes:
     async def _events(self, request: Request) -> Response:
         info = await self._session_of(request)
         last_id = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-        # Ids have 64 bits. -1 is an id that was never given out, so the reader gets a `reset`.
+        # 18 digits always fit into the 64 bits of an id. No event has the id -1, so the reader gets a `reset`.
         after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx does not hold events back
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # keeps nginx from buffering events
         events = stream_events(self._hosting, info.id, after)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
@@ -260,13 +260,13 @@ class Routes:
 
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:  # Python refuses to read very long numbers
+    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:  # `int` raises an error for very long numbers
         raise forms.HttpError(400, "invalid", f"{name} must be a number from 0 to {maximum}.")
     return int(text)
 
 
 def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return the route of a file of the page, which is plain HTML, CSS or JavaScript."""
+    """Return the handler that serves one file of the page."""
     content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
     headers = {
@@ -287,22 +287,22 @@ async def _describe(request: Request) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):  # of the router: no route has this path (404) or this method (405)
+    if isinstance(error, HTTPException):  # from the router: no route has this path (404) or this method (405)
         error = forms.HttpError(error.status_code, "not_found", f"{error.detail}. For all routes, see /openapi.json.")
     assert isinstance(error, UserError)
     return forms.error_answer(error)
 
 
 KEEPALIVE_S = 15.0
-_MAX_EVENTS = 200  # that are read at once
+_MAX_EVENTS = 200  # read from the store at once
 
 
 async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
-    """Send the server-sent events after an id until the session is removed; an unknown id gives a `reset` first."""
+    """Send the events after an id until the session is removed; a reader with an unknown id first gets a `reset`."""
     events = hosting.events
     async with hosting.reading(session_id):
         await hosting.catch_up(session_id)
-        yield b"retry: 1000\n\n"  # ms before a reader connects again
+        yield b"retry: 1000\n\n"  # ms until a disconnected reader connects again
         if after and not await events.has(session_id, after):
             event = await _reset(hosting, session_id)
             after = event.id
@@ -312,7 +312,7 @@ async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncI
                 found = await hosting.events_after(session_id, after, _MAX_EVENTS, wait_s=KEEPALIVE_S)
             except StorageError as error:
                 yield b": " + str(error).replace("\n", " ").encode() + b"\n\n"
-                return  # the reader comes again
+                return  # the reader will connect again
             if not found and await events.state(session_id) is None:
                 return
             yield b"".join(map(_frame, found)) or b": alive\n\n"
@@ -324,13 +324,13 @@ def _frame(event: StreamEvent) -> bytes:
 
 
 async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
-    """Return the log as one event. It has the id of the newest entry's event, after which deltas may follow."""
+    """Return the log as one event with the id of the newest entry's event, so that later deltas still follow."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
     info, entries = await hosting.store.load(session_id)
     reset = system_object(
         "reset",
         session_id,
-        messages=wire_messages(Conversation(entries[: note.entries]).messages),  # later ones come as events
+        messages=wire_messages(Conversation(entries[: note.entries]).messages),  # later entries follow as events
         model=note.model,
         permission_mode=note.mode,
         cwd=info.cwd,
@@ -345,12 +345,12 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
 
 
 async def forward(request: Request, address: str, body: bytes, *, is_repeatable: bool = False) -> Response | None:
-    """Forward a request once, to `unix:/run/a.sock` or `http://10.0.0.5:8001`; None if it may be tried again.
+    """Forward a request to `unix:/run/a.sock` or `http://10.0.0.5:8001`; return None if it may be sent again.
 
-    It may be tried again if it was not sent, or if it `is_repeatable` and was not answered. Raises `HttpError` if its
+    It may be sent again if the server was not reached, or if the request `is_repeatable`. Raises `HttpError` if the
     outcome is unknown.
     """
-    if FORWARDED in request.headers:  # by a server that took this one for the owner
+    if FORWARDED in request.headers:  # another server believed that this one is the owner: prevent a loop
         return None
     headers = {"authorization": request.headers["authorization"], FORWARDED: "1", "host": "localhost"}
     kind, _, path = address.partition(":")

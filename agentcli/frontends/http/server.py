@@ -1,4 +1,4 @@
-"""Starts an HTTP server in this process, with the packages of the extra `server`."""
+"""Starts an HTTP server in this process, using the packages of the extra `server`."""
 
 import socket
 from contextlib import nullcontext
@@ -9,14 +9,14 @@ from agentcli.errors import UsageError
 if TYPE_CHECKING:
     import uvicorn
 
-_GRACE_S = 1  # for answers that are under way when the server ends
-_KEEP_ALIVE_S = 75
+_GRACE_S = 1  # for answers in progress when the server ends
+_KEEP_ALIVE_S = 75  # before an idle connection is closed
 
 
 def import_server() -> None:
-    """Import the server's modules, which takes a while. Raises `UsageError` where a package of theirs is missing."""
+    """Import the server's modules, which takes a while. Raises `UsageError` if one of their packages is missing."""
     try:
-        import segno  # noqa: F401 - to find out now if it is there
+        import segno  # noqa: F401 - to detect now that it is missing
         import uvicorn  # noqa: F401 - as above
 
         import agentcli.frontends.http.routes  # noqa: F401 - as above
@@ -28,9 +28,9 @@ def import_server() -> None:
 
 
 def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
-    """Return a socket that is bound to an address, and its URL.
+    """Return a socket bound to an address, and its URL.
 
-    Raises `OSError`, and `OverflowError` for a port that is no 16-bit number.
+    Raises `OSError`, and `OverflowError` for a port that is not a 16-bit number.
     """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -40,7 +40,7 @@ def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
 
 
 def http_server(app: Any) -> "uvicorn.Server":
-    """Return a server of an ASGI application, which leaves signals to the caller."""
+    """Return a server for an ASGI application; the caller handles signals."""
     import uvicorn
 
     waits: dict[str, Any] = {"timeout_keep_alive": _KEEP_ALIVE_S, "timeout_graceful_shutdown": _GRACE_S}

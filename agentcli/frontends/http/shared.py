@@ -1,7 +1,7 @@
-"""Shows the session of a terminal on a web page (`/remote`): both ask the same questions, and the first answer counts.
+"""Shows a terminal's session on a web page (`/remote`). Both ask the same questions; the first answer applies.
 
-The page is that of `agentcli serve`, for one session and as long as the terminal lives. A link opens it once: the
-page exchanges the code in it for a token that it keeps until its tab is closed.
+The page is that of `agentcli serve`, but for one session, and ends with the terminal. A link works once: the page
+exchanges the code in the link for a token, which it keeps until its tab is closed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ PAIR_PATH = "/v1/pair"
 
 
 class SharedSession(HostedSession):
-    """A session of a terminal, which goes on when its page ends; `on_prompt` shows the page's prompts there."""
+    """A terminal's session, which continues when its page is closed. `on_prompt` shows the page's prompts there."""
 
     is_owner = False
 
@@ -41,21 +41,21 @@ class SharedSession(HostedSession):
         self._on_prompt = on_prompt
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
-        if not self._session.is_busy:  # else the terminal shows it as a message that waits
+        if not self._session.is_busy:  # otherwise the terminal shows the prompt as a queued message
             self._on_prompt(typed_text(prompt.blocks))
         await super()._submit(prompt, stream_id)
 
     async def control(self, request: json_input.Control) -> None:
         asked = self._session.open_questions.get(getattr(request, "id", ""))
         await super().control(request)
-        if asked is not None:  # the question vanishes from the terminal, which says why
+        if asked is not None:  # explains why the question disappears from the terminal
             answer = "Declined" if isinstance(request, json_input.DenyControl) else "Allowed"
             answer = "Answered" if isinstance(asked, events.Question) else answer
             self._session.publish(events.Notice(f"{answer} on the page: {asked.title}"))
 
 
 class Remote:
-    """Serves the page of one open session; `on_notice` tells its terminal who opens it, `on_prompt` what is sent."""
+    """Serves the page of one open session. `on_notice` and `on_prompt` show its events and prompts in the terminal."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Remote:
         async def refuse(request: OpenRequest) -> OpenSession:
             raise UserError("This page shows one session. To start others: agentcli serve")
 
-        # Without accounts, and never closed for being idle: the session is the terminal's.
+        # No accounts, and no closing of idle sessions, because the session belongs to the terminal.
         self._hosting = Hosting(refuse, store, stream, account_of=lambda user: None, idle_s=float("inf"))
-        self._code = ""  # of the newest link, until it is used
+        self._code = ""  # the code in the newest link, until it is used
 
     async def start(self, address: str) -> None:
-        """Listen on a free port of an address of this machine. Raises `UserError` if that is impossible."""
+        """Serve the page on a free port of one of this machine's addresses. Raises `UserError` if that fails."""
         self.address = address
         try:
             listener, self._url = await asyncio.to_thread(listen_tcp, address, 0)
@@ -98,7 +98,7 @@ class Remote:
         await ready.wait()
 
     def new_link(self) -> str:
-        """Return the address of the page with a code that works once; an earlier link that nobody used ends."""
+        """Return a link to the page with a code that works once; an earlier unused link becomes invalid."""
         self._guard.forget(self._code)
         self._code = self._let_in(PAIR_PATH)
         return f"{self._url}/#once={self._code}"
@@ -106,7 +106,7 @@ class Remote:
     def _let_in(self, path: str) -> str:
         """Return a new token for the paths that begin with `path`."""
         token = secrets.token_urlsafe(18)  # 144 bits; short, for the sake of the QR code
-        self._guard.let_in(ServeTokenSettings(token_hash(token), ""), path)  # of no user: the page is the person's own
+        self._guard.let_in(ServeTokenSettings(token_hash(token), ""), path)  # "": no user, the page is the person's own
         return token
 
     async def _pair(self, request: Request) -> Response:
@@ -116,7 +116,7 @@ class Remote:
             return error_answer(HttpError(401, "used", "This link was used already."))
         self._guard.forget(code)
         self._code = ""
-        client = request.client.host if request.client else "somewhere"  # as ASGI allows
+        client = request.client.host if request.client else "somewhere"  # ASGI allows requests without an address
         self._on_notice(f"A browser at {client} opened this session's page. To close it: /remote off")
         token = self._let_in(f"/v1/sessions/{self.session_id}")
         return json_answer({"token": token, "session_id": self.session_id})

@@ -1,7 +1,7 @@
-"""Writes the event stream of one session: every entry of its log, once and in order, and the events in between.
+"""Writes the event stream of one session: each entry of its log once, in order, and the events in between.
 
-The note beside it counts the log's entries that were sent, and changes only together with their events. The next
-writer first sends the missing ones, so a kill loses none and doubles none.
+The stream's note has the number of log entries that were sent, and is stored together with their events. The next
+writer begins with the missing entries, so a killed process neither loses nor repeats any.
 """
 
 import asyncio
@@ -19,66 +19,66 @@ from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
 
-IDS_PER_WRITER = 1_000_000
-_RETRY_AFTER_S = 1.0
+IDS_PER_WRITER = 1_000_000  # each writer begins at a multiple of this
+_RETRY_AFTER_S = 1.0  # after the store could not be reached
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A message whose turn has not begun: its `stream_id`, and a hash of its content."""
+    """A message whose turn has not begun."""
 
     stream_id: str
-    content: str
+    content: str  # a hash of the content
 
 
 class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state that the next writer of a stream needs, stored with it."""
 
     epoch: int = 0  # the number of writers so far
-    entries: int = 0  # of the log that were sent
-    last_entry_event: int = msgspec.field(default=0, name="told")  # the id of the event with the newest of them
+    entries: int = 0  # how many entries of the log were sent
+    last_entry_event: int = msgspec.field(default=0, name="told")  # the id of the event with the newest sent entry
     model: str = ""
     mode: str = ""
-    span: str = ""  # the `stream_id` of the prompt answered last
+    span: str = ""  # the `stream_id` of the newest turn
     waiting: tuple[Waiting, ...] = ()  # queued messages
     accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # the `stream_id`s of the newest messages
-    is_open: bool = False  # a turn's result was not sent yet
+    is_open: bool = False  # the newest turn's result was not sent yet
 
 
 class StreamWriter:
-    """Writes to one stream for as long as nobody else does."""
+    """Writes to one stream until another writer begins."""
 
     def __init__(self, store: EventStore, stream_id: str, stored_note: str, last_id: int) -> None:
         self._store = store
         self._stream_id = stream_id
-        self._stored_note = stored_note
-        self._last_id = last_id
+        self._stored_note = stored_note  # the store rejects writes if it has another note by now
+        self._last_id = last_id  # of the newest event
         self._writing = asyncio.Lock()
         self.note = msgspec.json.decode(stored_note, type=StreamNote) if stored_note else StreamNote()
 
     @classmethod
     async def of(cls, store: EventStore, stream_id: str) -> Self:
-        """Return a writer that adds what is missing, where nobody else writes. Raises `StorageError`."""
+        """Return a writer for a stream that has no writer, to read its note or add entries. Raises `StorageError`."""
         state = await store.state(stream_id)
         return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
 
     @classmethod
     async def acquire(cls, store: EventStore, stream_id: str) -> Self:
-        """Return the stream's only writer: a former one can write no more. Raises `StorageError`."""
+        """Become the stream's only writer, which stops the previous one. Raises `StorageError`."""
         while True:
             writer = await cls.of(store, stream_id)
-            with suppress(StreamMoved):  # another writer has begun just now, and this one begins after it
+            with suppress(StreamMoved):  # another writer began at the same time: try again after it
                 await writer.begin()
                 return writer
 
     async def begin(self) -> None:
-        """Keep all others from writing. Raises `StreamMoved` where another one has begun."""
-        # A power cut may take back ids that readers know already: go on with the next multiple of `IDS_PER_WRITER`.
+        """Stop all other writers. Raises `StreamMoved` if another one has begun meanwhile."""
+        # After a power cut the store may have lost ids that readers already know, so skip to the next multiple.
         self._last_id = -(-self._last_id // IDS_PER_WRITER) * IDS_PER_WRITER
         self.change(epoch=self.note.epoch + 1)
         await self._append([], None)
 
     def change(self, **fields: Any) -> None:
-        """Change the note; it is stored with the next objects."""
+        """Change the note, which is stored with the next objects."""
         self.note = msgspec.structs.replace(self.note, **fields)
 
     async def write_now(self, *, status: StreamStatus | None) -> None:
@@ -87,7 +87,7 @@ class StreamWriter:
             await self._append([], status)
 
     async def write(self, objects: Sequence[dict[str, Any]], *, status: StreamStatus | None = None) -> None:
-        """Store the objects and the note; waits for a store that cannot be reached. Raises `StreamMoved`."""
+        """Store the objects and the note, and wait while the store cannot be reached. Raises `StreamMoved`."""
         async with self._writing:
             while True:
                 try:
@@ -100,9 +100,9 @@ class StreamWriter:
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(value) for value in objects]
-        ids_of_entries = [  # of the events that show an entry of the log
+        ids_of_entries = [  # the ids of those events that are entries of the log
             id
-            for id, value in enumerate(objects, self._last_id + 1)  # the store gives them the same ids
+            for id, value in enumerate(objects, self._last_id + 1)  # the store assigns the same ids
             if value["type"] in ("assistant", "user") or "entry_id" in value
         ]
         last_entry_event = max(ids_of_entries, default=self.note.last_entry_event)
@@ -111,9 +111,9 @@ class StreamWriter:
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
         )
-        self._last_id = max(self._last_id, last_id)  # without events the store returns its own, below that of `begin`
+        self._last_id = max(self._last_id, last_id)  # without events the store returns an id below the one of `begin`
         self._stored_note = text
-        # Others may have changed `self.note` meanwhile, so it only takes over what changed here.
+        # `self.note` may have changed while the store was writing, so only this field is set.
         self.change(last_entry_event=last_entry_event)
 
 
