@@ -74,7 +74,7 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the table's models in columns, those with a key first; `with_key` keeps only keyed providers that have one."""
+        """Return the table's models in columns, models with a key first; `with_key`: only those with a key."""
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:
