@@ -1,1 +1,1 @@
-"""Runs commands and file operations locally, inside the configured sandbox; `local` puts the parts together."""
+"""Runs commands and file operations locally, inside the configured sandbox; `local` combines the parts."""

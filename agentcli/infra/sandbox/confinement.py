@@ -1,11 +1,11 @@
-"""Defines the bounds of a command, the `Confinement` protocol of the backends that hold it to them, and what they plan.
+"""Defines the bounds of a command, the `Confinement` protocol of the backends that enforce them, and shared planning.
 
 The *roots* are the workspace's folders. A *mask* hides the contents of a file or folder. A *protected* name cannot be
 written although the folder around it can.
 
-A cover is mounted over a secret file. It is as long and as old as the file, and nobody can read it. Git looks at the
-length and the time of a file before it reads it (`core.checkStat`, which is `minimal` for commands), so for git a
-secret file in the repository, such as one of its tests, is unchanged, and everything else can be committed.
+A *cover* is mounted over a secret file. It has the file's size and time, and nobody can read it. Git compares size and
+time before it reads a file (`core.checkStat`, which is `minimal` for commands). For git, a covered file that is
+committed, such as sample keys of tests, is therefore unchanged, and everything else can be committed.
 """
 
 import contextlib
@@ -27,35 +27,31 @@ from agentcli.tools.command import Profile, Reverts
 
 
 class CommandResources(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources that a session provides for its commands, and for the planning of their confinement.
+    """The resources that a session provides for its commands, and for planning their confinement.
 
-    Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`, and the `ports`
-    of this machine, such as `127.0.0.1:8000`, as if they were open in their own network. In `cache`
-    package managers and compilers keep their caches instead of in HOME. The folder belongs to this workspace's commands
-    alone and outlives them; without it they use the private /tmp. Mount points are noted in `note` before they are
-    made, so that they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a
-    configuration names; commands must not be able to replace it.
+    Package managers and compilers use `cache` instead of HOME. That folder belongs only to this workspace's commands
+    and outlives them; without it they use the private /tmp.
     """
 
-    proxy_socket: Path | None = None
-    ports: tuple[str, ...] = ()
+    proxy_socket: Path | None = None  # of the `NetworkProxy` through which commands reach the granted hosts
+    ports: tuple[str, ...] = ()  # of this machine, such as 127.0.0.1:8000, which commands reach as if they were theirs
     cache: Path | None = None
-    note: Note | None = None
-    scan: Scan = msgspec.field(default_factory=Scan)
-    git: str = SYSTEM_GIT
+    note: Note | None = None  # lists mount points before they are created, so that they can be removed after a kill
+    scan: Scan = msgspec.field(default_factory=Scan)  # of the roots; sharing it saves another walk
+    git: str = SYSTEM_GIT  # reads configurations; commands must not be able to replace this program
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a command. Every path is absolute, and symlinks in it are resolved.
 
-    `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no
-    bounds at all; such a command is given to no backend but `Unconfined`.
+    `read-only`: only a private /tmp can be written. `workspace-write`: the `roots` as well. `danger-full-access`: no
+    bounds at all; only the backend `Unconfined` accepts such a command.
 
-    The contents of `masked` files and folders may not be read, except those that are `readable_again`: the longer path
-    wins, and of two equal ones the exception. `writable` are further paths that may be written under
-    `workspace-write`; they must exist, and they win over what is protected. What is `protected` may not be written,
-    made, renamed or removed: names relative to each root, and absolute paths where they lie in one. With `.git` among
-    them a repository is read-only as a whole; without it commits work, while what git would execute stays protected.
+    `masked` files and folders cannot be read, except for paths in `readable_again`: the longer path wins, and the
+    exception if both are equal. `writable` paths can also be written under `workspace-write`; they must exist, and they
+    win over protection. `protected` paths cannot be written, created, renamed or removed: names relative to each root,
+    and absolute paths inside the roots. If `.git` is one of them, whole repositories are read-only; otherwise commits
+    work, but files that git would execute stay protected.
     """
 
     profile: Profile
@@ -70,75 +66,67 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 _MAX_PROBE_S = 20.0
 
-# What a confinement is planned from can be gone before it is mounted: another program's socket, a file that is being
-# replaced. Then it is planned again, which may take several times where sockets come and go all the time.
+# Paths in a plan may disappear before they are mounted: another program's socket, a file that is being replaced. The
+# confinement is then planned again, which may happen several times if sockets come and go all the time.
 MAX_PLANS = 10
 
 
 class Mount(NamedTuple):
-    """One mount of a command: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
-
-    `descriptor` is that of the source, where it was opened before a command could have led the path elsewhere. Through
-    a mount that `is_writable` what is on the disk can be changed.
-    """
+    """One mount of a command: `path` shows the file or folder at `source`, or an empty folder in memory."""
 
     path: str
-    source: str = ""
-    descriptor: int | None = None
-    is_writable: bool = False
-    mode: str = "0000"
+    source: str = ""  # empty: a folder in memory
+    descriptor: int | None = None  # of the source, opened before a command could make the path lead elsewhere
+    is_writable: bool = False  # the command can change the source on the disk
+    mode: str = "0000"  # of the folder in memory
 
 
 class Launch(NamedTuple):
-    """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
+    """A confined command, ready to start.
 
-    Who starts it may append arguments to `argv`, and put further descriptors before those of `pass_fds`.
-    The output begins with `refusal` when the confinement could not be set up, so that nothing ran; it is empty where
-    that cannot be known. With `launcher_words` the keeper bounds the command itself (backends/launcher.py), by the plan
-    behind the last of `pass_fds`, and leaves out so many arguments at the beginning: they would start the launcher as a
-    program. `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by which the
-    keeper cleans up if agentcli is killed first. `mounts`, in their order, become arguments at last (`rendered`).
+    The caller may append arguments to `argv`, and put further descriptors before those of `pass_fds`.
+
+    With `launcher_words`, the keeper confines the command itself (backends/launcher.py), by the plan in the last
+    descriptor of `pass_fds`. It skips that many arguments at the start, which would run the launcher as a program.
     """
 
     argv: list[str]
-    pass_fds: tuple[int, ...] = ()
-    environment: Mapping[str, str] = {}  # nobody adds to it
-    refusal: str = ""
+    pass_fds: tuple[int, ...] = ()  # descriptors that the command inherits
+    environment: Mapping[str, str] = {}  # variables to add to the command's environment; never modified
+    refusal: str = ""  # output that begins with this means that confining failed and nothing ran; empty: unknown
     launcher_words: int | None = None
-    reverts: Reverts = Reverts()
-    note: int | None = None
-    mounts: tuple[Mount, ...] = ()
+    reverts: Reverts = Reverts()  # filled when the context is left
+    note: int | None = None  # a descriptor of the session's note, for the keeper to clean up if agentcli is killed
+    mounts: tuple[Mount, ...] = ()  # in this order; `rendered` turns them into arguments
 
 
 class Confinement(Protocol):
-    """Holds commands to their bounds. One object serves any number of commands at the same time."""
+    """Enforces the bounds of commands. One object serves any number of commands at the same time."""
 
     name: str  # `bubblewrap`, `landlock`, `seatbelt`, `docker` or `none`
-    keeps_names: bool  # True if protected names cannot be written; else changes to them have to be reverted
-    hides_in: tuple[Profile, ...]  # the profiles in which commands cannot read what is masked inside the roots
-    weakness: str  # what commands can do but should not, as part of a sentence; empty where they are held as meant
+    keeps_names: bool  # True if protected names cannot be written; otherwise changes to them must be reverted
+    hides_in: tuple[Profile, ...]  # the profiles in which commands cannot read masked files inside the roots
+    weakness: str  # things that commands can do but should not, as part of a sentence; empty if there are none
 
     @property
     def why(self) -> str:
-        """The reason why nothing better is used, for the person; empty for the best there is."""
+        """The reason why no better backend is used, for the person; empty for the best one."""
 
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> contextlib.AbstractContextManager[Launch]:
-        """Prepare one command. Leave the context after its process has ended, not before: protections depend on it.
+        """Prepare one command. Leave the context only after its process has ended: protections depend on it.
 
-        The caller starts `argv` in a session of its own, from a thread that lives as long as the command may (where
-        the command is tied to its parent, the kernel ties it to the *thread*), with `pass_fds`, and with `environment`
-        over what the command gets.
-
-        Raises `OSError`.
+        The caller starts `argv` in a session of its own, with `pass_fds`, and with `environment` added. It starts it
+        from a thread that lives at least as long as the command: if the command is to die with its parent, the kernel
+        takes the *thread* for the parent. Raises `OSError`.
         """
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        """Return the promises of these bounds that this confinement does not keep here, as sentences for the person."""
+        """Return sentences for the person on the parts of these bounds that this backend cannot enforce here."""
 
 
 @contextlib.contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
-    """Yield a descriptor from which only the launched program can read a content."""
+    """Yield a descriptor of a file in memory, which only the launched program can read."""
     with os.fdopen(os.memfd_create("agentcli"), "w+b", 0) as file:
         file.write(content)
         file.seek(0)
@@ -146,9 +134,9 @@ def memory_file(content: bytes) -> Iterator[int]:
 
 
 def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
-    """Run a program that shows whether something works here. Raises `OSError` and `SubprocessError`.
+    """Run a program to find out if something works here; return its output, and an error message if it failed.
 
-    Return its output, and its error message, which is empty if it worked.
+    Raises `OSError` and `SubprocessError`.
     """
     done = subprocess.run(
         argv, pass_fds=pass_fds, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_MAX_PROBE_S
@@ -158,7 +146,7 @@ def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]
 
 
 class FullConfinement:
-    """The attributes of a `Confinement` that can hold commands to all bounds."""
+    """The attributes of a `Confinement` that can enforce all bounds."""
 
     weakness = ""
     keeps_names = True
@@ -166,7 +154,7 @@ class FullConfinement:
 
 
 class Unconfined:
-    """Implements `Confinement` by doing nothing, where nothing works or the person wants that; `why` is the reason."""
+    """Implements `Confinement` without confining: no backend works, or the person wants that; `why` is the reason."""
 
     name = "none"
     weakness = ""
@@ -184,20 +172,20 @@ class Unconfined:
         return ("Commands are not confined: they can do whatever you can.",)
 
 
-_PRIVATE = ("/run", "/tmp", "/var/tmp")  # noqa: S108  # where they are, not what is in them
-NOTHING = "/dev/null"  # a device, on a mount without devices, so it cannot be read either
-_KEPT_FOR_S = 24 * 3_600  # a cover that is mounted stays mounted when its name is removed
+_PRIVATE = ("/run", "/tmp", "/var/tmp")  # noqa: S108  # only the paths; their contents are not used
+NOTHING = "/dev/null"  # a cover without a size; mounted without device access, it cannot be read either
+_KEPT_FOR_S = 24 * 3_600  # after that a cover's file is removed, which does not affect commands that have it mounted
 
 
 class RealPath(NamedTuple):
-    """Something that exists, by its real path."""
+    """An existing file or folder, by its real path."""
 
     path: str
     is_folder: bool
 
 
 class HideStep(NamedTuple):
-    """`hide` a file, `hide folder` entirely, `hide around` what further steps show in it, `show` again."""
+    """A step of hiding: `hide` a file, `hide folder` entirely, `hide around` paths in it that are shown, or `show`."""
 
     action: Literal["hide", "hide folder", "hide around", "show"]
     path: str
@@ -221,18 +209,18 @@ def find_place(path: str) -> RealPath | None:
 
 
 def is_real(path: str) -> bool:
-    """Return True if something is at this very path, with no symlink on the way."""
+    """Return True if this path exists, and no part of it is a symlink."""
     place = find_place(path)
     return place is not None and place.path == path
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return True if a normal absolute path is `folder` or leads below it."""
+    """Return True if a normalized absolute path is `folder` or inside it."""
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
 
 
 def kind_of(path: str) -> Literal["nothing", "link", "folder", "file"]:
-    """Return the kind of what is there; devices, pipes and sockets count as files."""
+    """Return the kind of the entry at a path, without following a link; devices, pipes and sockets are files."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -243,7 +231,7 @@ def kind_of(path: str) -> Literal["nothing", "link", "folder", "file"]:
 
 
 def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
-    """Plan what to hide and what to show: the longest path above a file wins.
+    """Plan the steps that hide and show paths: for each file, the longest path that contains it wins.
 
     `reachable` folders are mounted later, so no folder around them may be hidden entirely.
     """
@@ -251,7 +239,7 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
     steps: list[tuple[RealPath, bool]] = []  # outer paths first; True if the path is to be hidden
     for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
         around = [hidden for outer, hidden in steps if is_inside(place.path, outer.path)]
-        if is_hidden[place] != (around[-1] if around else False):  # else the innermost step around it does that already
+        if is_hidden[place] != (around[-1] if around else False):  # otherwise the innermost step around it is enough
             steps.append((place, is_hidden[place]))
     exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
     return [HideStep(_how_to_hide(place, exceptions) if hidden else "show", place.path) for place, hidden in steps]
@@ -265,7 +253,7 @@ def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", 
 def listening_sockets() -> list[str]:
     """Return the paths of this network namespace's unix sockets (proc_net(5)).
 
-    Commands could connect to them although everything around them is read-only.
+    Commands could connect to them even on a read-only mount.
     """
     try:
         with open("/proc/net/unix", "rb") as file:  # noqa: PTH123  # pathlib costs as much again as reading it
@@ -284,17 +272,17 @@ def _is_socket(path: str) -> bool:
 
 @cache
 def private_folders() -> tuple[str, ...]:
-    """Return the real paths of the folders that every command gets empty and for itself."""
+    """Return the real paths of the folders of which every command gets its own empty version."""
     return tuple(dict.fromkeys(place.path for place in find_places(_PRIVATE) if place.is_folder))
 
 
 def is_private(path: str) -> bool:
-    """Return True if a command sees something of its own there instead of what is on the disk."""
+    """Return True if a command sees its own version of this path instead of the one on the disk."""
     return any(is_inside(path, folder) for folder in (*private_folders(), "/dev", "/proc"))
 
 
 class SecretCovers:
-    """Makes covers: files with nothing in them, of no size on the disk, in a folder that all sessions may share."""
+    """Creates covers: sparse files, which take no room on the disk, in a folder that all sessions may share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -304,7 +292,7 @@ class SecretCovers:
                     path.unlink()
 
     def over(self, path: str) -> str:
-        """Return the path of a cover for a file; `NOTHING` for what is no file, or if the disk has no room."""
+        """Return the path of a cover for a file; `NOTHING` if `path` is not a file, or if the disk is full."""
         with contextlib.suppress(OSError, OverflowError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode):
@@ -312,7 +300,7 @@ class SecretCovers:
         return NOTHING
 
     def _cover_like(self, status: os.stat_result) -> str:
-        mode = status.st_mode & stat.S_IXUSR  # the only part of a mode that git compares
+        mode = status.st_mode & stat.S_IXUSR  # the only bit of the mode that git compares
         path = self._folder / f"{status.st_size}-{status.st_mtime_ns}-{mode}"
         if not path.exists():
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -326,12 +314,12 @@ class SecretCovers:
 
 
 class Protection(msgspec.Struct, kw_only=True):
-    """The paths that are kept from being written: absolute ones, none twice in a list.
+    """A plan of the paths that commands must not write: absolute, without duplicates in a list.
 
-    `writable` folders are mounted on themselves, because a mount point cannot be renamed, removed or replaced; the
-    others lie inside these. What is missing becomes read-only too, once there is something to mount on: a folder, or a
-    file with the content that means the same as no file. `problems` are sentences for the person about names that
-    could not be protected, or only by refusing more.
+    `writable` folders contain the other paths. They are mounted on themselves, because a mount point cannot be renamed,
+    removed or replaced. Missing paths become read-only too, after a mount point is created for them: a folder, or a
+    file whose content means the same as no file. `problems` are sentences for the person about names that could not be
+    protected, or only by denying more than necessary.
     """
 
     writable: list[str] = msgspec.field(default_factory=list)
@@ -341,7 +329,7 @@ class Protection(msgspec.Struct, kw_only=True):
     problems: list[str] = msgspec.field(default_factory=list)
 
     def protect(self, folder: str, name: str) -> None:
-        """Let `name`, relative to a folder, not be written, made or replaced, nor the folders on the way renamed."""
+        """Protect `name`, relative to a folder, from being written, created or replaced; its parents from renaming."""
         parts = [part for part in name.split("/") if part not in {"", "."}]
         path = f"{folder}/{parts[0]}"
         for part in parts[1:]:
@@ -355,7 +343,7 @@ class Protection(msgspec.Struct, kw_only=True):
                 target = os.path.realpath(path)
                 if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
                     _add(self.read_only, target)
-            case kind if kind == "nothing" or is_mount_point(path):  # another command's, which goes when that ends
+            case kind if kind == "nothing" or is_mount_point(path):  # another command's mount point will disappear
                 _add(self.missing_folders, path)
             case _:
                 _add(self.read_only, path)

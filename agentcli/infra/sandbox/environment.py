@@ -1,12 +1,12 @@
-"""Builds the environment of commands: the variables that programs need, where caches go, never a credential."""
+"""Builds the environment of commands: variables that programs need, paths of caches, never a credential."""
 
 import re
 from collections.abc import Collection, Mapping
 
 from agentcli.patterns import lazy_pattern
 
-# Everything else stays out: what runs code in every shell or program (BASH_ENV, ENV, LD_PRELOAD, PROMPT_COMMAND,
-# BASH_FUNC_*, PYTHONSTARTUP), what steers git, and what leads to other programs' doors (SSH_AUTH_SOCK, DBUS_*).
+# All other variables are removed: those that run code in every shell or program (BASH_ENV, ENV, LD_PRELOAD,
+# PROMPT_COMMAND, BASH_FUNC_*, PYTHONSTARTUP), that control git, or that name other programs' sockets (SSH_AUTH_SOCK).
 _NAMES = frozenset(
     """
     PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TZDIR TMPDIR TMP TEMP HOSTNAME MANPATH INFOPATH CI WSL_DISTRO_NAME
@@ -33,21 +33,21 @@ _PREFIXES = (
     "PUPPETEER_",
 )  # fmt: skip
 
-# Git could start programs that a repository names even for reading: those of a repository within a working copy, which
-# anybody can commit, and one that watches for changes (git-config(1): safe.bareRepository, core.fsmonitor).
+# Even when it only reads, git can start programs that a repository names: one in a bare repository within a working
+# copy, which anybody can commit, or a file system monitor (git-config(1): safe.bareRepository, core.fsmonitor).
 _GIT_SETTINGS = {
     "safe.bareRepository": "explicit",
     "core.fsmonitor": "false",
-    # A cover over a hidden file shares its length and time, and nothing else: see confinement.py.
+    # The cover over a secret file has only its size and its time: see confinement.py.
     "core.checkStat": "minimal",
     "core.trustctime": "false",
 }
 
-PRIVATE_TMP = "/tmp"  # noqa: S108  # the command's own
+PRIVATE_TMP = "/tmp"  # noqa: S108  # each command has its own
 
-# Where package managers keep caches when HOME is read-only: only of tools that need to write to run at all. Cargo and
-# Maven manage with a read-only cache. XDG_CACHE_HOME stays: browsers, models and environments that were downloaded
-# before can still be read there.
+# A variable -> the subfolder for the tool's cache while HOME is read-only. Only tools that cannot run without writing
+# are listed: Cargo and Maven work with a read-only cache. XDG_CACHE_HOME is not changed, so that browsers, models and
+# environments that were downloaded earlier can still be read.
 _CACHES = {
     "PIP_CACHE_DIR": "pip",
     "UV_CACHE_DIR": "uv",
@@ -63,7 +63,7 @@ _CACHES = {
     "MPLCONFIGDIR": "matplotlib",
 }
 
-# Where no host can be reached, trying again takes minutes.
+# Without these, package managers retry for minutes although no host can be reached.
 WITHOUT_NETWORK = {"npm_config_fetch_retries": "0", "PIP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
 
 _SECRET_NAME = lazy_pattern(
@@ -71,7 +71,7 @@ _SECRET_NAME = lazy_pattern(
     r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS|OTLP_(\w+_)?HEADERS|OBSERVABILITY_HEADERS",
     re.IGNORECASE,
 )
-# Keys of providers by their form, and addresses that carry a password.
+# Keys of providers by their form, private keys, and URLs with a password.
 _SECRET_VALUE = lazy_pattern(
     r"\bsk-[\w-]{16,}|\b(sk|rk|pk)_(live|test)_\w{10,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
     r"|\bxox[abeoprs]-[\w-]{10,}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_\w{20,}"
@@ -84,9 +84,9 @@ _SECRET_VALUE = lazy_pattern(
 def command_environment(
     environment: Mapping[str, str], session_id: str, *, allowed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Select the variables that a command sees, `allowed` ones too, and add those that keep programs from waiting.
+    """Return the variables for a command: the safe ones, those in `allowed`, and our own.
 
-    With these no program waits for a person, and git starts nothing that a repository names.
+    With our own no program waits for a person, and git starts no program that a repository names.
     """
     selected = {
         name: value
@@ -118,7 +118,7 @@ def cache_environment(folder: str) -> dict[str, str]:
 
 
 def credentials_in(environment: Mapping[str, str]) -> list[str]:
-    """Return the values that look like credentials, by their name or form, so that they are masked everywhere."""
+    """Return the values that look like credentials by their name or form, for masking."""
     values = {name: value.strip() for name, value in environment.items()}
     return [
         value

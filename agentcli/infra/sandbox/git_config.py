@@ -1,7 +1,7 @@
-"""Reads git's configurations by asking git.
+"""Reads git's configuration files by running git.
 
-The answers are kept by the content of a file, so git starts only for what it has not read yet. What a configuration
-names is only ever protected, so the condition of an include counts as met.
+Results are cached by a file's content, so git runs only for new contents. The paths that a configuration names are
+only used for protection, so every conditional include is treated as included.
 """
 
 import os
@@ -18,8 +18,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 SYSTEM_GIT = "/usr/bin/git"
-_MAX_INCLUDED = 100
-MAX_CONFIGURATION_BYTES = 1_000_000
+_MAX_INCLUDED = 100  # files, with those that they include
+MAX_CONFIGURATION_BYTES = 1_000_000  # the rest of a larger file is not read
 _MAX_GIT_S = 5.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 _SECTIONS = ("core", "include", "includeif", "extensions")
@@ -27,7 +27,7 @@ _NAMES_A_PATH = re.compile(r"(?i)\b(hookspath|path|worktree)\s*=([^\n]*)")
 
 
 class Setting(NamedTuple):
-    """One setting; `section` and `key` are in lower case. A key without `=` has the value None, true for git."""
+    """One setting; `section` and `key` are in lower case. A key without `=` has the value None, which means true."""
 
     section: str
     subsection: str
@@ -40,15 +40,15 @@ class Setting(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """The settings of a file. If git refuses the file, or there is no git, those that seem to name paths."""
+    """The settings of a file."""
 
     settings: tuple[Setting, ...]
-    is_refused: bool
+    is_refused: bool  # git could not read the file, or there is no git: settings that seem to name paths are added
 
 
 @lru_cache(maxsize=32)
 def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
-    """Return the first git on the PATH that does not lie in a `writable` folder; empty without one."""
+    """Return the first git on the PATH that is not in a `writable` folder; empty if there is none."""
     for folder in map(Path, search_path.split(os.pathsep)):
         found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
         places = (folder.resolve(), Path(found).resolve()) if found else ()  # git may be a link into a writable folder
@@ -67,7 +67,7 @@ def run_git(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git with `stdin` as its input, and return its output and exit code.
 
-    Raises `OSError` if it cannot be started, `subprocess.TimeoutExpired` if it takes too long and is ended.
+    Raises `OSError` if git cannot be started, and `subprocess.TimeoutExpired` after killing a git that takes too long.
     """
     return subprocess.run(
         command,
@@ -100,9 +100,9 @@ def _read(text: str, git: str) -> Configuration:
 
 
 def parse_setting(text: str) -> Setting:
-    """Read one of the settings that `git config --list --null` prints: `remote.origin.url`, a line end, the value.
+    """Parse a setting as `git config --list --null` prints it: `remote.origin.url`, a line end, the value.
 
-    The name is split at its first and its last dot, as git does.
+    The name is split at its first and its last dot, as in git.
     """
     name, separator, value = text.partition("\n")
     section, _, rest = name.partition(".")
@@ -111,33 +111,33 @@ def parse_setting(text: str) -> Setting:
 
 
 def _guess_named_paths(text: str) -> tuple[Setting, ...]:
-    """Find settings that name paths in a text that git did not read, without regard to sections."""
+    """Find settings that seem to name paths, in any section of a text that git could not read."""
     sections = {"hookspath": "core", "worktree": "core", "path": "include"}
     found = ((match[1].lower(), re.split("[#;]", match[2], maxsplit=1)[0]) for match in _NAMES_A_PATH.finditer(text))
     return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
 
 
 class NamedPaths(Struct, kw_only=True):
-    """The paths that a configuration names: `hooks` as written, the others absolute, with symlinks not resolved."""
+    """The paths that a configuration names: `hooks` as written, the others absolute; symlinks are not resolved."""
 
     hooks: list[str] = field(default_factory=list)
     included: list[str] = field(default_factory=list)
     worktree: str | None = None
-    has_worktree_config: bool = False
-    is_refused: bool = False
+    has_worktree_config: bool = False  # git also reads config.worktree
+    is_refused: bool = False  # git could not read one of the files
 
 
 def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect the paths that configuration files and the files they include name.
+    """Collect the paths named by configuration files and the files they include.
 
-    The worktree is taken from `files` in the folder of the first one only.
+    The worktree is read only from those `files` that are in the folder of the first one.
     """
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
         settings, is_refused = read_configuration(text_of(file), git)
         found.is_refused |= is_refused
         for setting in settings:
-            if setting.section not in _SECTIONS:  # a large repository has branches and remotes by the thousand
+            if setting.section not in _SECTIONS:  # skips branches and remotes, of which there may be thousands
                 continue
             match setting:
                 case Setting("core", "", "hookspath", str(value)) if value:
@@ -160,7 +160,7 @@ def _at_home(value: str, home: str) -> str:
 
 
 def path_in(file: str, prefix: str = "") -> str | None:
-    """Return the real path that one of git's files names, read as git does; None where git would take it for none."""
+    """Return the real path that one of git's files names, parsed as git does; None if git would not accept the file."""
     text = text_of(file)
     named = text.removeprefix(prefix).rstrip("\r\n")
     if not named or not text.startswith(prefix):
@@ -169,9 +169,9 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 
 def text_of(file: str) -> str:
-    """Return the text of a small file; empty for anything else. A named pipe does not block."""
+    """Return the text of a small regular file; empty for anything else. Does not block on a named pipe."""
     with suppress(OSError, ValueError):
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a file object takes twice the calls
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a file object needs twice the calls
         try:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode):

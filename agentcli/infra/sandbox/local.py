@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
     from agentcli.infra.sandbox.processes.shell import Detaching, Shell
 
-_SECRETS_FRESH_FOR_S = 1.0  # so long the list of secret files is used again, unless something is known to have changed
+_SECRETS_FRESH_FOR_S = 1.0  # how long the list of secret files is reused, unless the caller knows of a change
 
 
 class LocalSandbox:
-    """Implements `Sandbox`. Tools cannot read files that hold secrets, nor those that the person's rules deny.
+    """Implements `Sandbox`. Tools cannot read secret files, nor files that the person's rules deny.
 
-    `choose` finds what confines commands. `denied` returns a test for the paths that the rules deny at this moment, or
+    `choose` finds the backend that confines commands. `denied` returns a test for paths that the current rules deny, or
     None if there is no such rule.
     """
 
@@ -62,7 +62,7 @@ class LocalSandbox:
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
-        # At their usual places they are known by their names; AGENTCLI_HOME and other variables move them.
+        # `is_secret` knows these folders only at their usual places; AGENTCLI_HOME and other variables move them.
         self._secret = tuple(path.resolve() for path in limits.folders.secret)
         self._settings = tuple(path.resolve() for path in limits.folders.own)
         self._denied = denied
@@ -71,7 +71,7 @@ class LocalSandbox:
         self._own_environment = environment  # for the person's own commands
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
-        self._secret_files: list[Path] = []  # as they were found last
+        self._secret_files: list[Path] = []  # of the last search, whose monotonic time follows
         self._secret_files_found_at = float("-inf")
         self._secret_values = SecretValues(
             self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
@@ -86,7 +86,7 @@ class LocalSandbox:
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, error_number = _resolve(path)
-        mode = found.st_mode if found is not None else 0  # 0: there is nothing, or the system does not say
+        mode = found.st_mode if found is not None else 0  # 0: nothing exists, or it cannot be examined
         return PathStatus(
             real=real,
             place=self._place_of(real, use, grants),
@@ -148,7 +148,7 @@ class LocalSandbox:
     def _git_program(self, folder: Path, grants: Grants) -> str:
         confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
-            return ""  # git is then run in a read-only sandbox that holds, where such a program does no harm
+            return ""  # git then runs in a strong read-only sandbox, where such a program can do no harm
         git, scan = confinement.git(grants), confinement.scan
         return auto_executed.program_setting(folder, git=git, environment=self._environment, scan=scan)
 
@@ -160,10 +160,10 @@ class LocalSandbox:
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
         confinement, grants = self.confinement, command.grants
-        if command.profile != "own":  # a command of the person's own runs unconfined
+        if command.profile != "own":  # the person's own commands run unconfined
             await confinement.make_ready(grants)
         if command.dry_run is not None:
-            # Nobody was asked about a narrow dry run, so secret files are hidden from it even in granted folders.
+            # Nobody approved a narrow dry run, so secret files are hidden from it even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_runs = self.dry_runs.load()
@@ -173,17 +173,17 @@ class LocalSandbox:
                 return replace(dry_run.result, dry_run=dry_run)
 
             return await dry_runs.background.start(run_dry, detach)
-        is_job = detach is not None and detach.is_set()  # set from the start: the command is wanted as a job
+        is_job = detach is not None and detach.is_set()  # set before the start: the command was requested as a job
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
-        # A command that writes the workspace itself: report the auto-executed files that it made or changed.
+        # The command can write to the workspace: report the auto-executed files that it creates or changes.
         roots = confinement.roots(grants)
         before = auto_executed.watched(roots)
         result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
         return replace(result, made=tuple(auto_executed.made_or_changed(before, roots, confinement.git(grants))))
 
     def _open_shell(self) -> Shell:
-        """Import the shell late: that takes some milliseconds, and a session's first prompt need not wait for it."""
+        """Create the shell; it is imported late so that a session's first prompt does not wait for the import."""
         from agentcli.infra.sandbox.processes.shell import Shell
 
         return Shell(
@@ -191,7 +191,7 @@ class LocalSandbox:
         )
 
     def _open_dry_runs(self) -> DryRuns:
-        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, as the shell is
+        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # imported late, as the shell is
 
         confinement = self.confinement
         return DryRuns(
@@ -243,7 +243,7 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """A warning for the person: the sandbox's weakness, and what was reverted of killed sessions' changes."""
+        """A warning for the person: the sandbox's weakness, and changes of killed sessions that were reverted."""
         reverts = self._confinement.clean_up()
         done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
@@ -256,7 +256,7 @@ class LocalFacts:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """The facts about the confinement that the person reads, one line for each."""
+        """The facts about the confinement for the person, one per line."""
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
@@ -269,7 +269,7 @@ class LocalFacts:
         why_no_better = f"A better sandbox is not available: {backend.why}" if backend.why else ""
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
-            why_no_better if backend.weakness else self._weakness,  # what is weak stands in `backend.limits`
+            why_no_better if backend.weakness else self._weakness,  # `backend.limits` describes the weakness
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
             self._unguarded,
             f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
@@ -289,7 +289,7 @@ class LocalFacts:
             return ""
         if not self.confines:
             return f"NO SANDBOX: every command asks. {backend.why}".rstrip()
-        if not backend.weakness:  # then it is Docker that has a `why`, if its daemon does not answer
+        if not backend.weakness:  # such a backend has a `why` only if it is Docker and its daemon does not answer
             return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
         why_no_better = f" A better one: {backend.why}" if backend.why else ""
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
@@ -301,11 +301,11 @@ class LocalFacts:
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
-    """Return the real path, the status of what is there, and the error number if it cannot be looked at, else 0.
+    """Return the real path, the status there (None if nothing exists), and the error number of a failed look, else 0.
 
     Raises `ToolError`.
     """
-    real, found, number = "", None, 0  # found: None where nothing is
+    real, found, number = "", None, 0
     try:
         real = os.path.realpath(path)
         found = os.lstat(real)
@@ -313,9 +313,9 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
         pass
     except OSError as error:
         number = error.errno or errno.EIO
-    except ValueError:  # a NUL or a lone surrogate in the path; reported below, as a loop of links is
+    except ValueError:  # a NUL or a lone surrogate in the path; reported below, like a loop of links
         number = errno.ELOOP
-    # There is no real path if a link on the way cannot be read, such as one in /proc of another person's process.
+    # There is no real path if a link in it cannot be read, such as one in /proc for another user's process.
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number

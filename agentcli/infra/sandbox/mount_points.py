@@ -1,14 +1,14 @@
-"""Makes mount points for names that do not exist and must not be made, while commands run.
+"""Creates mount points for missing names that commands must not create, for as long as the commands run.
 
-A mount needs a real file or folder under it, on the real disk, where the person sees it. It is made before the command
-and removed after the last one that needs it, whichever process that is, because commands of several sessions run at the
-same time. Removing it earlier would take the mount away from a running sandbox (Linux does that since 3.18), and the
-protection with it.
+A mount needs a real file or folder under it, on the real disk, where the person sees it. This mount point is created
+before the command and removed after the last command that needs it, whichever process that is, because commands of
+several sessions run at the same time. Removing it earlier would remove the mount from a running sandbox (Linux does so
+since 3.18), and with it the protection.
 
-Each command therefore holds a shared lock (flock) on what it mounts on, and a command that ends removes it after
-getting the exclusive lock. A mount point is recognised by its look, not by a list. After a kill the keeper, or else the
-next start, removes what the session's note names. A folder is removed by rmdir, which never removes one that the person
-has put something into.
+Each command therefore holds a shared lock (flock) on its mount points; a command that ends removes those on which it
+gets the exclusive lock. A mount point is recognised by its mode and content, not by a list. After a kill the keeper, or
+else the next start, removes those in the session's note. Folders are removed by rmdir, which fails if the person has
+put something into one.
 """
 
 import errno
@@ -24,33 +24,30 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-# An empty folder with the sticky bit: nothing makes such a `.vscode` or `.git/hooks` by itself.
+# Marks an empty folder as a mount point: no other program creates a `.vscode` or `.git/hooks` with the sticky bit.
 MOUNT_POINT_MODE = 0o1755
-# The common folder of a repository "is this one": what git assumes without the file. Anything else there would send git
-# elsewhere for its hooks and configuration, an empty file would stop it, and nothing but a file can be mounted on.
+# The content of a mount point for the file `commondir`: "the common folder is this one", which git also assumes without
+# the file. With other contents git would look elsewhere for hooks and configuration; with an empty file it would fail.
 COMMON_FOLDER_IS_HERE = b".\n"
 NOTE = "mount_points"
-PROTECTED = "protected.json"  # beside the note: what to revert after a kill
-_PATIENCE_S = 0.5
+PROTECTED = "protected.json"  # a file beside the note: the contents to revert to after a kill
+_PATIENCE_S = 0.5  # for another process to release a mount point
 _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
-_made: set[str] = set()  # where this process had mount points
+_made: set[str] = set()  # paths where this process has had mount points
 
 
 class _HeldName(NamedTuple):
-    """A mount point: a name in an open folder, and the descriptor that holds its lock.
+    """A locked mount point: a name in an open folder."""
 
-    `content` is that of a file, None for a folder.
-    """
-
-    folder: int
+    folder: int  # a descriptor
     name: str
-    lock: int
-    content: bytes | None
+    lock: int  # the descriptor that holds the lock
+    content: bytes | None  # of a file; None for a folder
 
 
 class Note:
-    """Names mount points in a file before they are made. One that is not there any more does no harm."""
+    """Lists mount points in a file before they are created. A listed one that no longer exists does no harm."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -58,18 +55,18 @@ class Note:
 
     def add(self, path: str, content: bytes | None) -> None:
         if path not in self._named:
-            # Without room for the note, a kill may leave the mount point; the command runs all the same.
+            # On a full disk the command runs without a note, and a kill may leave the mount point behind.
             with suppress(OSError), self._file.open("ab") as file:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
 
 
 class MountPoints:
-    """Mount points of one command, added to `note` before they are made; `close` releases them."""
+    """The mount points of one command, added to `note` before they are created; `close` releases them."""
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
-        self._folders: dict[str, int] = {}  # descriptors of the folders around them, by path
+        self._folders: dict[str, int] = {}  # path of a folder with mount points -> its descriptor
         self._note = note
 
     def close(self) -> None:
@@ -81,17 +78,17 @@ class MountPoints:
         self._folders.clear()
         if not descriptors:
             return
-        # Closing frees what was removed, which can take the disk a while. A `Thread` would have us wait for its start.
+        # Closing frees the removed files, which can take the disk a while. `Thread.start` would wait for the thread.
         try:
             start_new_thread(_close, (descriptors,))
-        except RuntimeError:  # no room for a thread
+        except RuntimeError:  # no more threads can be started
             _close(descriptors)
 
     def hold(self, path: str, content: bytes | None = None) -> bool:
-        """Make a folder at a path, or a file with this content, unless something is there; return True to mount on it.
+        """Create a folder, or a file with this content, unless the path exists; return True if it can be mounted on.
 
-        It returns False where neither agentcli nor the command can make anything (a read-only disk, a folder of
-        somebody else), and for a path with a symlink in it. Raises `OSError`.
+        Returns False if neither agentcli nor the command could create it (a read-only disk, another user's folder), and
+        for a path with a symlink in it. Raises `OSError`.
         """
         _made.add(path)
         if self._note is not None:
@@ -112,10 +109,10 @@ class MountPoints:
 
 
 class SessionNote(Note):
-    """Notes the mount points of a session's commands in a file, so that they can be removed after a kill.
+    """Lists the mount points of a session's commands in a file, so that they can be removed after a kill.
 
-    agentcli holds a lock on the folder of the file. It shares the lock on the file with the keeper, which after the
-    death of agentcli goes on until it has ended what ran. Making a note raises `OSError`.
+    agentcli holds a lock on the file's folder. It shares the lock on the file with the keeper, which outlives a killed
+    agentcli until it has ended the commands. Creating a note raises `OSError`.
     """
 
     def __init__(self, around: Path) -> None:
@@ -123,13 +120,13 @@ class SessionNote(Note):
         self._folder = Path(tempfile.mkdtemp(dir=around))
         self.path = self._folder / NOTE
         self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # before there is a note: one without a lock is abandoned
+        fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # before the note exists: an unlocked note would be cleaned up
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         super().__init__(self.path)
 
     def close(self, *, is_done: bool = True) -> None:
-        """Remove the note if all `is_done`; otherwise the next start of agentcli cleans up by it."""
+        """Remove the note if `is_done`; otherwise the next start of agentcli uses it to clean up."""
         if is_done:
             shutil.rmtree(self._folder, ignore_errors=True)
         _close([self.descriptor, self._folder_lock])
@@ -137,7 +134,7 @@ class SessionNote(Note):
 
 @contextmanager
 def locked(path: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Hold the lock on a file or folder. Raises `OSError` where somebody else keeps it."""
+    """Hold the lock on a file or folder. Raises `OSError` if another process holds it for longer than `patience_s`."""
     until = time.monotonic() + patience_s
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -159,16 +156,16 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 def remove_noted(note: Path) -> None:
-    """Remove the mount points that a killed process noted, unless somebody uses them. Raises nothing."""
+    """Remove the mount points that a killed process noted, unless they are in use. Never raises `OSError`."""
     with closing(MountPoints()) as points, suppress(OSError):
-        words = note.read_bytes().split(b"\0")  # two for each, as `Note.add` writes them; the last may be missing
+        words = note.read_bytes().split(b"\0")  # a path and its kind for each, from `Note.add`; the last may be cut off
         for path, kind in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
                 points.hold(path, None if kind == b"folder" else kind.removeprefix(b"file "))
 
 
 def open_real(path: str) -> int:
-    """Open a path for no more than looking at it. Raises `OSError`, also for a symlink on the way."""
+    """Open a path with O_PATH, which gives no access to contents. Raises `OSError`, also if the path has a symlink."""
     descriptor = os.open(path or "/", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     if real_path(descriptor) != (path or "/"):
         os.close(descriptor)
@@ -181,7 +178,7 @@ def real_path(descriptor: int) -> str:
 
 
 def is_mount_point(path: str) -> bool:
-    """Return True if a path is an empty folder that agentcli made to be mounted on."""
+    """Return True if a path is an empty folder that agentcli created as a mount point."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -190,16 +187,16 @@ def is_mount_point(path: str) -> bool:
 
 
 def came_and_went(path: str) -> bool:
-    """Return True if only mount points of this process appeared and disappeared at a path."""
+    """Return True if only mount points of this process have appeared and disappeared at a path."""
     if path in _made and os.path.lexists(path) and not is_mount_point(path):
-        _made.discard(path)  # it is somebody's, and its end will be a change too
+        _made.discard(path)  # somebody else created it, so its removal will be a change as well
     return path in _made
 
 
 def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
-    """Open the mount point with this name, made if nothing is there, and lock it against its removal.
+    """Open the mount point with this name, created if the name is free, and lock it against removal.
 
-    Return None if somebody else's file or folder has the name. Raises `OSError`.
+    Return None if the name belongs to somebody else's file or folder. Raises `OSError`.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
     deadline = time.monotonic() + _PATIENCE_S
@@ -210,7 +207,11 @@ def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
         except FileNotFoundError:  # removed by the last command that held it
             continue
         except OSError as error:
-            if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
+            if error.errno in {
+                errno.ENOTDIR,
+                errno.EACCES,
+                errno.ENXIO,
+            }:  # somebody else's: it can be mounted on as it is
                 return None
             raise
         if not is_new and not _is_ours(lock, content):
@@ -224,7 +225,7 @@ def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
 
 
 def _make(folder: int, name: str, content: bytes | None) -> bool:
-    """Make a mount point; return False if the name is taken. A file appears as a whole: git may read it at once."""
+    """Create a mount point; return False if the name is taken. A file appears with its content: git may read it."""
     descriptor = -1
     try:
         if content is None:
@@ -232,7 +233,7 @@ def _make(folder: int, name: str, content: bytes | None) -> bool:
             return True
         try:
             descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
-        except OSError:  # a disk without files that have no name
+        except OSError:  # the file system does not support O_TMPFILE
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
             os.write(descriptor, content)
         else:
@@ -248,8 +249,8 @@ def _make(folder: int, name: str, content: bytes | None) -> bool:
 
 def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
     """Lock a mount point; return False if it was removed meanwhile, or another command is removing it."""
-    with suppress(OSError):  # on a disk without locks nobody gets the exclusive one, and nothing is removed
-        if not _try_lock(lock, fcntl.LOCK_SH):  # it is about to be removed
+    with suppress(OSError):  # on a file system without locks nobody gets the exclusive lock, so nothing is removed
+        if not _try_lock(lock, fcntl.LOCK_SH):  # another command is removing it
             return False
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(lock))
@@ -265,15 +266,15 @@ def _close(descriptors: list[int]) -> None:
 def _is_ours(descriptor: int, content: bytes | None) -> bool:
     if content is None:
         return bool(os.fstat(descriptor).st_mode & stat.S_ISVTX) and not os.listdir(descriptor)
-    return os.pread(descriptor, len(content) + 1, 0) == content  # one byte more, so that a longer file differs
+    return os.pread(descriptor, len(content) + 1, 0) == content  # reads one byte more to recognise longer files
 
 
 def _remove_unless_used(held: _HeldName) -> None:
-    """Remove a mount point. Raises `BlockingIOError` if another command holds it too: the last one removes it."""
+    """Remove a mount point. Raises `BlockingIOError` if other commands hold it too: the last one removes it."""
     fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     status = os.fstat(held.lock)
     if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), status):
-        return  # the name was taken by something else meanwhile
+        return  # something else has the name now
     if not stat.S_ISDIR(status.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
@@ -281,5 +282,5 @@ def _remove_unless_used(held: _HeldName) -> None:
     try:
         os.rmdir(held.name, dir_fd=held.folder)
     except OSError as error:
-        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:  # the person uses it now, so it loses its mark
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:  # the person uses the folder now: remove its sticky bit
             os.fchmod(held.lock, 0o755)

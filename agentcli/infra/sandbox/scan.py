@@ -1,7 +1,7 @@
-"""Scans a workspace for what commands may not read or write: secret files, auto-executed files, repositories.
+"""Scans a workspace for paths that commands must not read or write: secret and auto-executed files, repositories.
 
-The folders are walked once, the nearest first; later only those are read in which the kernel noted a change
-(inotify(7)). Stamps are of the last change of a folder, which no program can set, not of its last modification.
+All folders are read once, those near the root first. Later only folders in which the kernel reports a change
+(inotify(7)) are read again. Stamps have a folder's change time, because programs can set the modification time.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ from agentcli.infra.sandbox.mount_points import came_and_went
 from agentcli.infra.sandbox.secret_files import TICK_NS, SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
-# Folders that tools fill, with the number of levels below them that are read. Installed packages bring sample keys by
-# the hundred, and people keep none of their own there: below these folders only repositories count.
+# Folders that tools fill -> the number of levels below them that are read. Packages contain hundreds of sample keys,
+# and people keep no keys of their own there, so in deeper folders only repositories are looked for.
 _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
     ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
 )
 _ANY_DEPTH = 10_000
-# How many ordinary folders, folders in `_SHALLOW`, and folders below these are read.
+# The limits by rank: ordinary folders, folders in `_SHALLOW`, and folders below those.
 _MAX_FOLDERS = (20_000, 20_000, 1_000)
-# The kernel does not note what other machines change. Its notes are therefore relied on only for so long, and for so
-# many times as long as the last walk took.
+# The kernel does not report changes by other machines. After this time, or after this many times the duration of the
+# last walk if that is longer, all folders are read again.
 _WATCHED_S = 30.0
 _PER_WALK = 100
 
@@ -44,26 +44,26 @@ _REPLACED_EVENTS = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
 _OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000  # IN_Q_OVERFLOW: events were lost; IN_IGNORED: the watch has ended
 # With the flags IN_ONLYDIR, IN_DONT_FOLLOW and IN_EXCL_UNLINK.
 _WATCHED = _ENTRY_EVENTS | _REPLACED_EVENTS | 0x01000000 | 0x02000000 | 0x04000000
-_HEADER = struct.Struct("iIII")  # of an event: the watch, its bits, a cookie, the length of the name that follows
-_NO_FOLDER = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
+_HEADER = struct.Struct("iIII")  # of an event: watch number, bits, a cookie, length of the name that follows
+_NO_FOLDER = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk cannot read such a folder either
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FolderWatch:
-    """Watches the folders of a tree for the process that made it; it is complete until one cannot be watched."""
+    """Watches the folders of a tree, only in the process that created it."""
 
     def __init__(self) -> None:
-        self.is_complete = True
-        self._paths: dict[int, str] = {}  # the watched folders, by the numbers of the kernel's watches
-        self._process = os.getpid()  # a fork shares the descriptor, and must not take events away from this process
+        self.is_complete = True  # until a folder cannot be watched
+        self._paths: dict[int, str] = {}  # number of the kernel's watch -> folder
+        self._process = os.getpid()  # a forked process shares the descriptor, and must not consume its events
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if sys.platform == "linux" else -1
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
 
     def add(self, path: str) -> None:
-        """Note from now on what happens in the folder that is at `path` now."""
+        """Start to watch a folder."""
         if not self.is_complete:
             return
-        watch = -1  # of a folder that cannot be watched
+        watch = -1  # the folder cannot be watched
         if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _max_watches():
             watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _WATCHED)
             if watch < 0 and ctypes.get_errno() in _NO_FOLDER:
@@ -71,15 +71,15 @@ class FolderWatch:
         if watch >= 0:
             self._paths[watch] = path
             return
-        self.is_complete = False  # changes in this folder would go unnoticed, so the other watches are of no use
+        self.is_complete = False  # changes in this folder would be missed, so all folders must be read again anyway
         self._paths.clear()
         if self._close is not None:
             self._close()
 
     def take(self) -> tuple[set[str], set[str]] | None:
-        """Return the folders that changed and those that were removed or moved since the last call.
+        """Return the folders that changed, and those that were removed or moved, since the last call.
 
-        Return None if that is not known. Mount points of this process that appeared and disappeared do not count.
+        Return None if these are unknown. Mount points of this process that appear and disappear are ignored.
         """
         if not self.is_complete or self._process != os.getpid():
             return None
@@ -97,7 +97,7 @@ class FolderWatch:
         return None if has_overflowed else (changed, replaced)
 
     def _events(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the events that wait to be read: the number of the watch, the bits of the event, the entry's name."""
+        """Yield the waiting events: the number of the watch, the bits of the event, the name of the entry."""
         with contextlib.suppress(BlockingIOError):
             while self._paths:
                 data, start = os.read(self._descriptor, 1 << 16), 0
@@ -110,7 +110,7 @@ class FolderWatch:
 
 @cache
 def _max_watches() -> int:
-    # One tree may take half of the watches that a person may have.
+    # One tree may use half of the watches that a user may have.
     try:
         return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // 2
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def _max_watches() -> int:
 
 
 class _Folder(msgspec.Struct, kw_only=True):
-    stamp: tuple[int, int]  # the inode, and the time of its last change
+    stamp: tuple[int, int]  # the inode, and its change time in ns (0: read the folder again)
     rank: int  # 0 for an ordinary folder, 1 for one in `_SHALLOW`, 2 for one below these
     folders: tuple[str, ...]
     secrets: Sequence[Path]
@@ -127,7 +127,7 @@ class _Folder(msgspec.Struct, kw_only=True):
 
 
 class _Findings(NamedTuple):
-    """The findings in all folders of a tree. At the root's own level auto-executed files are protected by name."""
+    """The findings in all folders of a tree."""
 
     secrets: list[Path]
     auto_executed: list[Path]
@@ -135,16 +135,16 @@ class _Findings(NamedTuple):
 
 
 class _WalkQueue:
-    """Folders that are still to be read, by rank, with the number of levels that are read below each."""
+    """Folders that still have to be read, by rank."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
-        self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)  # paths and levels
+        self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)  # a path, and how many levels below to read
         self.remaining = [*max_folders]  # how many folders of each rank may still be read
 
     def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
-        """Add a folder that lies in a folder of the rank `around`, which is read to a depth of `levels`.
+        """Add a folder inside a folder of the rank `around`; `levels` below it are read.
 
-        With `any_depth`, folders that tools fill are read at any depth, because a command may just have made something.
+        With `any_depth` the folders that tools fill are read completely, because a command may have just changed them.
         """
         shallow_levels = _SHALLOW.get(path.rpartition(os.sep)[2])  # None for an ordinary folder
         if around:
@@ -164,28 +164,28 @@ class _WalkQueue:
 
 
 class _Tree:
-    """The folders of one root that were read, and those that still have to be."""
+    """The folders below one root: those that were read, and those that still have to be."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.folders: dict[str, _Folder] = {}  # by path
-        self.findings: _Findings | None = None  # all that was found in the folders, joined when somebody asks
+        self.findings: _Findings | None = None  # of all folders, collected on demand
         self.watch = FolderWatch()
-        self.watched_until = 0.0  # when the kernel's notes are relied on no longer
+        self.watched_until = 0.0  # monotonic time until which the kernel's reports are relied on
         self.unreadable: set[str] = set()  # folders that the next update tries again
-        self.unwalked = _WalkQueue(max_folders)  # folders that the last walk has not reached
-        self.new = _WalkQueue(max_folders)  # folders that an update found
+        self.unwalked = _WalkQueue(max_folders)  # folders that the last walk did not reach
+        self.new = _WalkQueue(max_folders)  # folders that updates found
 
     @property
     def has_unread(self) -> bool:
-        """Return True if the next update will read folders in which nothing need have changed."""
+        """Return True if the next update will read folders even if nothing changes."""
         return bool(self.unreadable) or any((*self.unwalked.by_rank, *self.new.by_rank))
 
 
 class Scan:
-    """Remembers what is in the roots, for all commands of a session.
+    """Remembers the findings in the roots, for all commands of a session.
 
-    `is_secret` judges a path, as for `SecretFiles`. `denied` returns a test for further files by the rules as they are
-    now; as long as the rules are the same it must return an equal one. A walk takes at most `max_s` seconds.
+    `is_secret` is as for `SecretFiles`. `denied` returns a test for files that the current rules deny; it must return
+    an equal test as long as the rules stay the same. A walk takes at most about `max_s` seconds.
     """
 
     def __init__(
@@ -199,13 +199,13 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._max_folders, self._max_s = max_folders, max_s
-        self.kept_plans: dict[Any, Any] = {}  # for `plan_protection`; emptied whenever something changed in a tree
-        self._judged_by: Callable[[Path], bool] | None = None  # the test of `denied` that the trees were read with
+        self.kept_plans: dict[Any, Any] = {}  # the cache of `plan_protection`; cleared whenever a tree changes
+        self._judged_by: Callable[[Path], bool] | None = None  # the test from `denied` that the trees were read with
         self._trees: dict[str, _Tree] = {}  # by root
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:
-        """Return the folders below `root` that git would take for a repository, the nearest first, new ones last."""
+        """Return the folders below `root` that git accepts as repositories, near ones first, new ones last."""
         return self._find(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -218,7 +218,7 @@ class Scan:
         with self._lock:
             tree = self._current_tree(root)
             if tree.findings is None:
-                # At the root's own level auto-executed files and the repository are protected by their names.
+                # In the root itself auto-executed files and the repository are protected by their names.
                 below_root = {path: folder for path, folder in tree.folders.items() if path != root}
                 tree.findings = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],
@@ -228,7 +228,7 @@ class Scan:
             return tree.findings
 
     def is_partial(self, root: str) -> bool:
-        """Return True if there were too many folders to read all of them."""
+        """Return True if there are too many folders to read all of them."""
         tree = self._trees.get(root)
         return tree is not None and bool(tree.unwalked.by_rank[0] or tree.new.by_rank[0])
 
@@ -237,8 +237,8 @@ class Scan:
             return dict(self._current_tree(root).folders)
 
     def _current_tree(self, root: str) -> _Tree:
-        """Return the tree of a root, brought up to date by what the kernel noted, or else by another walk."""
-        if (denied := self._denied()) != self._judged_by:  # the rules changed, so every name is judged anew
+        """Return the tree of a root, updated by the kernel's reports or, if these are missing, by another walk."""
+        if (denied := self._denied()) != self._judged_by:  # the rules changed, so every name must be tested again
             self._judged_by = denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
@@ -263,14 +263,14 @@ class Scan:
         self._read_queued(tree.unwalked, tree, seen, began + self._max_s)
         ended = time.monotonic()
         tree.watched_until = ended + max(_WATCHED_S, _PER_WALK * (ended - began))
-        # After a walk that could not be finished, folders that an earlier walk found still count.
+        # After an incomplete walk, the folders of earlier walks are kept.
         tree.folders = tree.folders | seen if any(tree.unwalked.by_rank) else seen
 
     def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
-        """Read the folders in which something changed, all new folders in them, and what the walk has not read yet."""
+        """Read changed folders, new folders in them, and folders that the walk has not reached yet."""
         known = tree.folders
         deadline = time.monotonic() + self._max_s
-        tree.new.remaining = [*self._max_folders]  # each update may read so many new folders
+        tree.new.remaining = [*self._max_folders]  # each update has the full limits for new folders
         if replaced or tree.has_unread:
             tree.findings = None
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
@@ -280,7 +280,7 @@ class Scan:
         tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
             folder = self._read_folder(path, known[path].rank, None, tree)
-            # Only the stamp differs after mount points came and went: then nothing new was found.
+            # If only the stamp differs, mount points appeared and disappeared, and the findings are still valid.
             if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None
             if folder is None:
@@ -295,7 +295,7 @@ class Scan:
     def _read_queued(
         self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
     ) -> None:
-        for path, rank, levels in queue.take():  # at least one, whatever the time
+        for path, rank, levels in queue.take():  # reads at least one folder, even after the deadline
             folder = self._read_folder(path, rank, tree.folders.get(path), tree)
             if folder is not None:
                 into[path] = folder
@@ -305,7 +305,7 @@ class Scan:
                 break
 
     def _read_folder(self, path: str, rank: int, before: _Folder | None, tree: _Tree) -> _Folder | None:
-        """Return what is in a folder: `before` if it has not changed since, None if it cannot be read."""
+        """Read a folder; return `before` if it has not changed since, or None if it cannot be read."""
         try:
             tree.watch.add(path)
             status = os.stat(path, follow_symlinks=False)  # noqa: PTH116  # a tenth of the time of a Path
@@ -316,30 +316,30 @@ class Scan:
             looked_ns = time.time_ns()
             with os.scandir(path) as entries:
                 inside = list(entries)
-            is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0  # nothing below it is read
+            is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0  # no folder inside it is read
             folders = () if is_closed else sorted(each.path for each in inside if each.is_dir(follow_symlinks=False))
-            secrets = self._secrets(inside) if rank < 2 else ()  # below, packages have sample keys
+            secrets = self._secrets(inside) if rank < 2 else ()  # deeper, packages have sample keys
         except FileNotFoundError:
             return None
         except OSError:
             tree.unreadable.add(path)
             return None
-        # A repository is not protected as a whole: `is_repository` has its parts protected.
+        # `.git` is left out because only parts of it are protected, as `is_repository` causes.
         auto_executed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
-        # A folder that has just changed may change again with the same time: a time of 0 has it read again.
+        # A folder that changed just now may change again within the same clock tick, so it must be read again.
         return _Folder(
             stamp=(status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - TICK_NS else 0),
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
             auto_executed=[] if rank else [*map(Path, auto_executed)],
-            # With a `.git`, or itself one, as a bare repository is.
+            # A working copy with `.git`, or a bare repository.
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
-        # Relative to /, as the base of `_secret_files` is.
+        # Relative to /, the base of `_secret_files`.
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names, self._judged_by))
 

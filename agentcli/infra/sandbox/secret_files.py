@@ -1,7 +1,7 @@
-"""Finds secret files, and the values in them, so that searches leave them out and outputs are masked.
+"""Finds secret files, and the values in them, so that searches can skip the files and outputs can be masked.
 
-Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them are
-known to be plain by a look at their names; only the others are judged.
+A full check of a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of
+these are ruled out by a quick test of their names; only the others get the full check.
 """
 
 import os
@@ -22,24 +22,25 @@ from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS, fold_na
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
 _OTHERS = lazy_pattern("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
 
-# A secret folder, or one that leads to one, has a part of such a name.
+# The names of secret folders, and of the folders that contain these.
 _FOLDERS = frozenset(
     fold_name(part).encode() for path in (*SECRET_HOME_PATHS, "proc", "secrets") for part in path.split("/")
 )
 
-# The first two letters of all such names: most names are known to be harmless by these alone.
+# The first two letters of all secret names: most names are ruled out by these alone.
 _STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
 
-_IGNORED_ENDS = (b".", b" ")  # by Windows
+_IGNORED_ENDS = (b".", b" ")  # Windows ignores them at the end of a name
 
-MAX_FILES = 200
-MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and certificates by the thousand
-MAX_BYTES = 2 * 1024 * 1024
+# Limits that keep commands from waiting for long. Values beyond them are not masked; the files still stay hidden.
+MAX_FILES = 200  # secret files; also git objects that are new after a change of git's state
+MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and collections of thousands of certificates
+MAX_BYTES = 2 * 1024 * 1024  # of all files together
 MAX_VALUES = 1_000
-TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+TICK_NS = 20_000_000  # a file can change twice within one tick of the file system's clock, and keep its stamp
 
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
-# Nothing is fetched, and no other object replaces one that a commit names.
+# Git must not fetch anything, nor use objects that replace the committed ones.
 _GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
 _HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
 _INDEX = (*_OPTIONS, "ls-files", "--stage", "-z")
@@ -51,23 +52,23 @@ _GREP = (
     *("-h", "-o", "-I", "-F", "-f", "-"),
 )
 
-_Stamp = tuple[int, int, int]  # the time of the last change, size, inode
-GitState = tuple[object, ...]
+_Stamp = tuple[int, int, int]  # change time in ns, size, inode
+GitState = tuple[object, ...]  # differs whenever HEAD or the index may have changed
 
 
 class SecretFiles:
-    """Finds the paths for which `is_secret` is true. It is asked only where a name is not known to be harmless."""
+    """Finds the paths for which `is_secret` is true, which is only called for names that a quick test lets pass."""
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base
         self._is_secret = is_secret
-        # If the plain name `a` is secret there, so is everything in the base.
+        # If even a file named `a` is secret, everything in the base is.
         is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
-        self._plain_folders = {b"": is_plain_base}  # for each folder below the base: its name makes no file secret
+        self._plain_folders = {b"": is_plain_base}  # folder below the base -> True if its path makes no file secret
 
     def among(self, paths: Sequence[bytes], is_denied: Callable[[Path], bool] | None = None) -> set[bytes]:
-        """Return the secret ones among paths relative to the base, and those that the person's rules deny."""
-        # A rule may deny any name, so each path is tested.
+        """Return those of some paths, relative to the base, that are secret or that the person's rules deny."""
+        # A rule may deny any name, so every path is tested.
         denied = (
             {path for path in paths if is_denied(self._base / os.fsdecode(path))} if is_denied is not None else set()
         )
@@ -77,7 +78,7 @@ class SecretFiles:
         return denied.union(path for path in candidates if self._is_secret(self._base / os.fsdecode(path)))
 
     def _is_unusual(self, path: bytes) -> bool:
-        """Return True if `_may_match` cannot judge a path: its name is odd, or a folder on it may be secret."""
+        """Return True if `_may_match` is not reliable for a path: its name is odd, or a folder in it may be secret."""
         folder, _, name = path.rpartition(b"/")
         return _is_odd(name) or not self._is_plain_folder(folder)
 
@@ -94,22 +95,22 @@ def _is_plain_folder(name: bytes) -> bool:
 
 
 def _may_match(path: bytes) -> bool:
-    """Return True if the last name of a path, in usual letters, may be that of a secret file."""
+    """Return True if the last name of a path may be that of a secret file; odd names are not recognised."""
     name = path[path.rfind(b"/") + 1 :].lower()
     has_secret_start = name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None)
     return has_secret_start or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
 def _is_odd(name: bytes) -> bool:
-    """Return True if some file system takes a name for another one."""
+    """Return True if some file system may treat a name as another one."""
     return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
 
 
 def git_state(root: Path) -> GitState:
-    """Return the state of the index and HEAD of the repository that `root` is in, without running git.
+    """Return the state of the index and HEAD of the repository around `root`, without running git.
 
-    It is empty outside of a repository. The files are those of gitrepository-layout(5). A command may have replaced one
-    of them with a named pipe, so reading never blocks.
+    It is empty outside a repository. The files are described in gitrepository-layout(5). Reading never blocks, because
+    a command may have replaced a file with a named pipe.
     """
     for folder in (root, *root.parents):
         link = f"{folder}/.git"
@@ -137,11 +138,11 @@ def _stamp(path: str | Path) -> _Stamp | None:
 
 
 class SecretValues:
-    """Secret values of one workspace. A file is read again once it has changed; `environment` is what git runs in.
+    """The secret values of one workspace. Files are read again only after they change. Git runs in `environment`.
 
-    A value that a committed file contains is no secret, unless that file is itself a secret one. The commit is HEAD at
-    the first look: neither the index nor later commits count, because commands can write them. `secrets_among` gives
-    the paths of secret files among those below a root.
+    A value in a committed file is not a secret, unless that file is itself a secret file. The commit is the HEAD of the
+    first call: the index and later commits are not used, because commands can write them. `secrets_among` returns the
+    secret files among paths below a root.
     """
 
     def __init__(
@@ -149,14 +150,14 @@ class SecretValues:
     ) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
         self._secrets_among = secrets_among
-        # By root: the state of git at the last look, and the secret files in the index and HEAD below the root.
+        # Root -> the state of git at the last call, and the secret files in the index and HEAD below the root.
         self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
-        self._objects: dict[str, frozenset[str]] = {}  # the values in each secret git object ever tracked, by its id
-        self._program = ""  # git's path
-        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}  # each secret file's stamp and values
+        self._objects: dict[str, frozenset[str]] = {}  # id of a git object that was a secret file -> its values
+        self._program = ""  # the path of git
+        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}  # secret file -> its stamp and values
         self._lock = threading.Lock()
-        self._heads: dict[Path, str] = {}  # the commit of each root at the first look
-        # By root: the values that were looked for in its commit, and those of them that are in it.
+        self._heads: dict[Path, str] = {}  # root -> the commit that was HEAD at the first call
+        # Root -> the values that were searched for in its commit, and those that it contains.
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
     def held_by(
@@ -164,12 +165,12 @@ class SecretValues:
     ) -> frozenset[str]:
         """Return the values in `files`, except those of the file at the real path `apart_from`."""
         states = {root: git_state(root) for root in roots}
-        if not files and not any(states.values()):  # nor a repository, which may have had such files
+        if not files and not any(states.values()):  # and there is no repository that may have had secret files
             return frozenset()
         with self._lock:
             self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
-            shown = set[str]()  # values that are no secrets here
+            shown = set[str]()  # values that must not be masked
             for file, (_, values) in self._files.items() if apart_from is not None else ():
                 if os.path.realpath(file) == str(apart_from):
                     shown |= values
@@ -177,7 +178,7 @@ class SecretValues:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
                     self._read_tracked_if_changed(root, state)
             all_values = set[str]().union(*(values for _, values in self._files.values()), *self._objects.values())
-            # If there are too many, the longest are masked.
+            # If there are too many values, the longest are masked.
             found = frozenset(sorted(all_values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):
@@ -185,15 +186,15 @@ class SecretValues:
             return found - shown
 
     def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
-        """Yield each file with its stamp and values, those near the root first; unchanged files are not read again."""
-        room, count = MAX_BYTES, 0
+        """Yield each file with its stamp and values, files near the root first; unchanged files are not read again."""
+        room, count = MAX_BYTES, 0  # bytes that may still be read, files that were
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
             stamp = _stamp(path)
             if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
                 continue
             changed_ns, size, inode = stamp
-            if time.time_ns() - changed_ns < TICK_NS:  # it may change once more with the same stamp
-                stamp = (0, size, inode)  # which no file has, so it is read again next time
+            if time.time_ns() - changed_ns < TICK_NS:  # the file may change again and keep its stamp
+                stamp = (0, size, inode)  # no file has this stamp, so the file is read again next time
             known = self._files.get(path)
             with suppress(OSError, UnicodeError):
                 if known is None or known[0] != stamp or stamp[0] == 0:
@@ -203,10 +204,10 @@ class SecretValues:
                 yield path, known
 
     def _read_tracked_if_changed(self, root: Path, state: GitState) -> None:
-        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:  # no repository, or it has not changed
+        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:  # no repository, or nothing changed
             return
-        objects: dict[bytes, set[str]] = {}
-        # The index has lines `MODE OBJECT STAGE⇥PATH`, a tree has `MODE TYPE OBJECT⇥PATH`.
+        objects: dict[bytes, set[str]] = {}  # path -> ids of its objects
+        # Entries are `MODE OBJECT STAGE⇥PATH` in the index, and `MODE TYPE OBJECT⇥PATH` in a tree.
         for command, position in ((_INDEX, 1), (_TREE, 2)):
             for line in filter(None, self._output(command, root).split(b"\0")):
                 fields, _, path = line.partition(b"\t")
@@ -226,13 +227,13 @@ class SecretValues:
                 sizes[name] = int(further[0])
                 room -= sizes[name]
         content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
-        for name, size in sizes.items():  # for each object git prints a line, the object's content and a line end
+        for name, size in sizes.items():  # git prints a line for each object, then its content and a line end
             start = content.find(b"\n") + 1
             self._objects[name] = _secret_values_in(content[start : start + size])
             content = content[start + size + 1 :]
 
     def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
-        """Return the values that are in a file of the commit; none where there is no commit."""
+        """Return the values that a file of the commit contains; none if there is no commit."""
         if root not in self._heads:
             self._heads[root] = self._output(_HEAD, root).decode().strip()
         if not values or not self._heads[root]:
@@ -246,7 +247,7 @@ class SecretValues:
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
-        lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern from each line
+        lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern per line
         grep = (*_GREP, self._heads[root], "--", ".", *secret)
         found = self._output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
@@ -256,6 +257,6 @@ class SecretValues:
 
 
 def _secret_values_in(content: bytes) -> frozenset[str]:
-    from agentcli.safety.secrets.settings import secret_values  # late, because it takes 20 ms
+    from agentcli.safety.secrets.settings import secret_values  # imported late, because it takes 20 ms
 
     return frozenset() if b"\0" in content else frozenset(secret_values(content.decode("utf-8-sig", "replace")))

@@ -1,4 +1,4 @@
-"""Decides what the commands of a session may read, write and reach, and confines each of them to that."""
+"""Determines which paths and hosts a session's commands may use, and confines each command accordingly."""
 
 import asyncio
 import logging
@@ -30,44 +30,37 @@ from agentcli.tools.command import Command, DryRunLimits, Grants, Profile, Rever
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-MAX_AUTO_EXECUTED = 50  # files below the roots' own level that are kept from being written: each costs a mount
+MAX_AUTO_EXECUTED = 50  # protected files in folders below the roots: each costs a mount
 
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
-# Kept from being made where they are missing. These matter most, and each name costs a mount and an empty folder.
+# Protected even if missing. Only the most important names, because each costs a mount and a temporary empty folder.
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
-_UNFINISHED = "unfinished"  # the folder with the notes of sessions whose changes are not reverted yet
+_UNFINISHED = "unfinished"  # the folder for notes of sessions whose changes are not reverted yet
 
 log = logging.getLogger(__name__)
 
 
 class SessionFolders(Struct, frozen=True, kw_only=True):
-    """Folders of agentcli, as absolute paths: its state, the caches of this workspace's commands, and settings.
-
-    `secret` files and folders hold secrets although their names do not show it.
-    """
+    """Folders of agentcli, as absolute paths."""
 
     state: Path | None = None
-    cache: Path | None = None
-    own: tuple[Path, ...] = ()
-    secret: tuple[Path, ...] = ()
+    cache: Path | None = None  # the caches of this workspace's commands
+    own: tuple[Path, ...] = ()  # settings
+    secret: tuple[Path, ...] = ()  # files and folders with secrets that their names do not show
 
 
 class CommandLimits(Struct, frozen=True, kw_only=True):
-    """The settings for commands, all paths absolute.
-
-    Commands cannot read `masked` paths, can write `writable` ones beside the roots, and see the variables of the
-    `environment` with these names whatever they hold. `programs` gives the files below some roots that trusted commands
-    run outside of the sandbox.
-    """
+    """The settings for commands, with absolute paths."""
 
     profile: Profile = "danger-full-access"
     home: Path = Path("/")
-    masked: tuple[Path, ...] = ()
-    writable: tuple[Path, ...] = ()
-    environment: tuple[str, ...] = ()
+    masked: tuple[Path, ...] = ()  # commands cannot read these
+    writable: tuple[Path, ...] = ()  # commands can write these in addition to the roots
+    environment: tuple[str, ...] = ()  # names of variables that commands see, even if they look like secrets
     folders: SessionFolders = SessionFolders()
     dry_runs: DryRunLimits = DryRunLimits()
+    # Returns the files below some roots that trusted commands run outside the sandbox.
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
 
     @property
@@ -76,9 +69,10 @@ class CommandLimits(Struct, frozen=True, kw_only=True):
 
 
 class SessionConfinement:
-    """Holds a session's commands to their bounds; `choose` finds what confines them, `denied` tests paths by rules.
+    """Confines a session's commands.
 
-    `running_jobs` returns the processes below which its jobs run.
+    `choose` finds the backend. `denied` returns a test for paths that rules deny. `running_jobs` returns the ids of the
+    processes whose descendants are the session's jobs.
     """
 
     def __init__(
@@ -94,20 +88,20 @@ class SessionConfinement:
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
-        self.dry_run_folder = state / "tries"  # of the overlays
+        self.dry_run_folder = state / "tries"  # has the overlays
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
         self._running_jobs = running_jobs
         self._state = state
-        self._aside = state / "put_aside"  # holds what stood in the way of something that was put back
-        self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each leads to
+        self._aside = state / "put_aside"  # files that were in the way of a revert are moved here
+        self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each one allows
         self._starting_proxy = asyncio.Lock()
-        self._note: SessionNote | None = None  # what to clean up after a kill
-        self._snapshot: ProtectedSnapshot | None = None  # made where protected files must be reverted after commands
-        self._left_by_killed: Reverts | None = None  # what `clean_up` reverted; None before
-        self._unreported = Reverts()  # the part of that which the next command's result has to mention
-        self._cleaning = Lock()  # held by what uses the notes
+        self._note: SessionNote | None = None  # lists the things to clean up after a kill
+        self._snapshot: ProtectedSnapshot | None = None  # created if protected files must be reverted after commands
+        self._left_by_killed: Reverts | None = None  # the result of `clean_up`; None before it ran
+        self._unreported = Reverts()  # reverts of `clean_up` that the next command's result must mention
+        self._cleaning = Lock()  # guards the notes
 
     @cached_property
     def backend(self) -> confinement.Confinement:
@@ -124,7 +118,7 @@ class SessionConfinement:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> confinement.Bounds:
-        """Return the bounds of a command that starts now; without a `profile` those of the session's profile.
+        """Return the bounds for a command that starts now; the default `profile` is the session's.
 
         In an unconfined session every command is unconfined.
         """
@@ -135,9 +129,9 @@ class SessionConfinement:
         secrets, below_roots = self.scan.protected(roots)
         bounding = profile or limits.profile
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
-        # A command that only reads can write nothing anyway.
+        # A read-only command cannot write anything anyway.
         protected = () if bounding == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
-        # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
+        # A command started as read-only needs no host, so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return confinement.Bounds(
             profile=bounding,
@@ -150,7 +144,7 @@ class SessionConfinement:
             resources=confinement.CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
                 ports=self._open_ports(grants) if proxy is not None else (),
-                # A cache inside a root is not used: a command could replace it by a link for the next command.
+                # A cache inside a root is not used: a command could replace it with a link before the next command.
                 cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
                 note=note,
                 scan=self.scan,
@@ -159,7 +153,7 @@ class SessionConfinement:
         )
 
     def _open_ports(self, grants: Grants) -> tuple[str, ...]:
-        """Return the granted ports of this machine on which a server listens, or a job may begin to listen."""
+        """Return the granted ports of this machine on which a server is listening, or a job may start to listen."""
         from agentcli.infra.sandbox.processes.stall import is_listened_on
 
         hosts = [grant for grant in map(read_grant, dict.fromkeys(grants.hosts)) if grant.is_this_machine]
@@ -177,25 +171,26 @@ class SessionConfinement:
         return None
 
     def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
-        """Yield the auto-executed names in the roots, and all paths that commands could write but must not.
+        """Yield the auto-executed names in the roots, and all other paths that commands must not write.
 
-        Of missing names only a few are protected, because commands see each as an empty folder.
+        Only a few missing names are protected, because commands see each one as an empty folder.
         """
         table, home = auto_executed(), self.limits.home
-        # In a folder that cannot be listed `present_names` returns all names, and of `a/b` it looks for `a` alone.
+        # `exists` is needed because `present_names` looks only for `a` of `a/b`, and returns all names for a folder
+        # that cannot be listed.
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
-        # `plan_protection` protects only parts of a `.git`, so that commands can commit.
+        # Without `.git`, because `plan_protection` protects only parts of it, so that commands can commit.
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
             at_start = (name for name in table.start if "*" not in name)  # shell profiles and the like, even if missing
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
-                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # macOS alone
+                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # only on macOS
                     yield home / name
         yield from (self._state, *self.limits.folders.own, *self.limits.programs(roots), *below_roots)
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
-        """Return True if git or a trusted command runs this file or obeys its contents, whatever its name is."""
+        """Return True if git or a trusted command executes this file or follows its settings, whatever its name."""
         roots = self.roots(grants)
         bounds = confinement.Bounds(
             profile="workspace-write",
@@ -212,7 +207,7 @@ class SessionConfinement:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[confinement.Launch]:
-        """Confine a command. When the context is left, what it changed of protected files has been reverted."""
+        """Confine a command. When the context has been left, its changes to protected files are reverted."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
@@ -224,32 +219,32 @@ class SessionConfinement:
             with accepting:
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
-        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # of commands before this one
+        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # failed reverts, tried again
         note = self._session_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
-            reverts.put_back += earlier.put_back  # what failed again is tried and reported when this command has ended
+            reverts.put_back += earlier.put_back  # those that failed again are retried and reported after this command
             yield launch._replace(
                 reverts=self._with_unreported(reverts), note=note.descriptor if note is not None else None
             )
 
     def _session_note(self) -> SessionNote | None:
-        """Return the note of the session, by which the keeper or the next start cleans up after a kill."""
-        # A backend that keeps names leaves only mount points after a kill; with others there are changes to revert too.
+        """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
+        # A backend that keeps names leaves only mount points after a kill; with others changes must be reverted too.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / _UNFINISHED
         try:
             with self._cleaning:
                 self._note = self._note or SessionNote(notes)
-        except OSError as error:  # a full disk; commands run all the same, although a kill may leave something behind
+        except OSError as error:  # a full disk: commands run anyway, although a kill may leave something behind
             log.warning("nothing is noted for after a kill: %s", error)
         return self._note
 
     @contextmanager
     def _guarded(self, bounds: confinement.Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:
-        """Revert what a command changes of protected files, if its backend cannot keep it from that."""
+        """Revert a command's changes to protected files if the backend cannot prevent them."""
         if self.backend.keeps_names or bounds.profile != "workspace-write":
             yield Reverts()
             return
@@ -261,7 +256,7 @@ class SessionConfinement:
             yield reverts
 
     def unguarded_folders(self, grants: Grants) -> Sequence[str]:
-        """Return the folders that hold more protected files than could be reverted."""
+        """Return the folders with more protected files than can be reverted."""
         if self.limits.profile != "workspace-write" or self.backend.keeps_names:
             return ()
         from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
@@ -269,18 +264,18 @@ class SessionConfinement:
         return ProtectedSnapshot("/").unguarded_folders(_plan(self.bounds(None, grants)))
 
     def accept(self, path: Path, content: bytes) -> None:
-        """Keep what a tool wrote to a protected file, because the person agreed to it."""
-        if self._snapshot is not None:  # without a snapshot nothing would be reverted
+        """Do not revert the content that a tool wrote to a protected file, because the person approved it."""
+        if self._snapshot is not None:  # without a snapshot nothing is reverted
             self._snapshot.accept(str(path), content)
 
     async def make_ready(self, grants: Grants) -> None:
-        """Prepare for a command: revert what killed sessions left changed, and open the way to its hosts."""
+        """Prepare for a command: revert changes of killed sessions, and start the proxy to the command's hosts."""
         if self._left_by_killed is None:
             await asyncio.to_thread(self.clean_up)
         await self._start_proxy(frozenset(grants.hosts))
 
     def clean_up(self) -> Reverts:
-        """Revert what killed sessions left changed, once; the model is told with the first command."""
+        """Revert the changes of killed sessions, once; the result of the next command reports this to the model."""
         with self._cleaning:
             if self._left_by_killed is None:
                 reverts = Reverts()
@@ -292,7 +287,7 @@ class SessionConfinement:
                     [f"{each}, changed by a command of a session that was killed" for each in reverts.put_back],
                     [*reverts.left_changed],
                 )
-                self._left_by_killed = reverts  # set last, because `make_ready` lets commands begin once it is set
+                self._left_by_killed = reverts  # set last, because `make_ready` lets commands start once it is set
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:
@@ -301,7 +296,7 @@ class SessionConfinement:
         return reverts
 
     async def _start_proxy(self, hosts: frozenset[str]) -> None:
-        """Start a proxy to these hosts and no others, unless there is one or commands have the whole network."""
+        """Start a proxy to exactly these hosts, unless there is one already or commands are not confined."""
         async with self._starting_proxy:
             if not hosts or hosts in self._proxies or not self.confines:
                 return
@@ -317,15 +312,15 @@ class SessionConfinement:
     async def aclose(self) -> None:
         is_reverted = self._snapshot is None or self._snapshot.close()
         if self._note is not None:
-            self._note.close(is_done=is_reverted)  # else the next start reverts by the note
+            self._note.close(is_done=is_reverted)  # otherwise the next start uses the note to revert
             self._note = None
         while self._proxies:
             _, proxy = self._proxies.popitem()
             await proxy.aclose()
-            with suppress(FileNotFoundError):  # whoever tidies up temporary files was here
+            with suppress(FileNotFoundError):  # something has cleaned up temporary files
                 proxy.socket.parent.rmdir()
 
 
 def _plan(bounds: confinement.Bounds, cwd: Path | None = None) -> confinement.Protection:
-    """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
+    """Plan the paths to revert. A plan without mounts needs no limit on the repositories that accept commits."""
     return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)
