@@ -1,1 +1,1 @@
-"""Confines commands: each backend implements `confinement.Confinement`, and `choosing` picks the first that works."""
+"""Confines commands. Each backend implements `confinement.Confinement`; `choosing` picks the first that works."""

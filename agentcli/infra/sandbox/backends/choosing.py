@@ -1,12 +1,12 @@
-"""Chooses the best backend that really runs a command on this machine, and says why not a better one.
+"""Chooses the best backend that really runs a command on this machine, and explains why not a better one.
 
-The backends that are not for Linux alone are here too. Docker or podman run each command in a container of its own,
-without network, privilege or capability.
+This module also has the backends that are not specific to Linux. Docker or podman run each command in its own
+container, without network, privileges or capabilities.
 
-Seatbelt confines commands on macOS, through `sandbox-exec` and a profile in its own language. Rules are read from the
-top and the last one that matches counts. Names are compared without their case, because the disk does not tell `.GIT`
-from `.git`; `/tmp`, `/var` and `/etc` are links into `/private`, and rules are about real paths. There is no private
-network, no process namespace and no private /tmp.
+Seatbelt confines commands on macOS, through `sandbox-exec` and a profile in its own language, in which the last rule
+that matches applies. Names are compared regardless of case, because the file system treats `.GIT` and `.git` as equal.
+Rules use real paths: `/tmp`, `/var` and `/etc` are links into `/private`. There is no private network, no process
+namespace and no private /tmp.
 """
 
 import os
@@ -40,7 +40,7 @@ _INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", 
 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
 
-# Explanations of the system's messages, for the person.
+# A part of the system's message -> its explanation for the person.
 _ADVICE = {
     "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
     " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",
@@ -56,7 +56,7 @@ _ADVICE = {
 def choose_confinement(
     *, tmp: Path, kinds: tuple[str, ...] = KINDS.get(sys.platform, ()), programs: tuple[Path, ...] = PROGRAMS
 ) -> Confinement:
-    """Return the first of `kinds` that runs `true` here, probed once, else none; its `why` explains the failures."""
+    """Return the first of `kinds` that runs `true` here, or else `Unconfined`; `why` explains earlier failures."""
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -67,10 +67,10 @@ def choose_confinement(
 
 
 def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
-    """Return a backend that really runs `true`, in bounds like those of a command. Raises what `choose` catches."""
+    """Return a backend that really runs `true` in the bounds of a command. Raises errors that the caller handles."""
     if kind == "landlock":
         return Landlock(probe_landlock(), why, tmp=tmp)
-    candidates: list[Confinement] = [Seatbelt(tmp)]  # of the kind "seatbelt"
+    candidates: list[Confinement] = [Seatbelt(tmp)]  # for the kind "seatbelt"
     if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)
         if program is None:
@@ -83,7 +83,7 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
             message = _error_of_running_true(confinement, tmp)
             if not message:
                 return confinement
-            if _advice(message):  # it would fail in the same way again
+            if _advice(message):  # the next try would fail in the same way
                 break
     raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
 
@@ -94,7 +94,7 @@ def how_to_install() -> str:
 
 
 def _advice(message: str) -> str:
-    """Explain a message that would be the same at the next try; empty for any other."""
+    """Explain a failure that will not go away by itself; empty for any other."""
     return next((advice for part, advice in _ADVICE.items() if part in message), "")
 
 
@@ -116,7 +116,7 @@ _DOCKER_LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
 class Docker(FullConfinement):
-    """Implements `Confinement`. The image must hold what commands need. Descriptors are not passed on."""
+    """Implements `Confinement`. The image must contain the programs that commands need. Descriptors are not passed."""
 
     name = "docker"
 
@@ -126,7 +126,7 @@ class Docker(FullConfinement):
 
     @cached_property
     def why(self) -> str:
-        """The reason why no command can run, as `docker version` gives it; empty where its daemon answers."""
+        """The reason why no command can run, from `docker version`; empty if the daemon answers."""
         try:
             _, message = run_probe([self._program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
@@ -151,7 +151,7 @@ class Docker(FullConfinement):
             try:
                 yield Launch([self._program, "run", *options, self._image, *argv])
             finally:
-                # The container would go on when the program that waits for it is killed.
+                # The container would continue after the program that waits for it is killed.
                 subprocess.run(
                     [self._program, "rm", "--force", name],
                     stdin=subprocess.DEVNULL,
@@ -165,11 +165,11 @@ class Docker(FullConfinement):
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    # Docker mounts outer folders first, so the order here does not matter; it takes no path twice.
+    # Docker sorts mounts by path, so their order does not matter. It rejects a path that is mounted twice.
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
-    made = [  # mount points for what is missing
+    made = [  # mount points for missing paths
         *filter(mount_points.hold, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
     ]
@@ -200,7 +200,7 @@ def _docker_bind(source: str, target: str, *, is_writable: bool = False) -> str:
 SANDBOX_EXEC = Path("/usr/bin/sandbox-exec")
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/dtracehelper")
-# Parts of every git folder that make git run programs, or look elsewhere for what does.
+# Parts of every git folder that make git run programs, or that tell it where to look for such parts.
 _IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
 
 
@@ -235,7 +235,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(version 1)",
         "(allow default)",
         "(deny network*)",
-        "(deny appleevent-send)",  # asking another program to do it
+        "(deny appleevent-send)",  # could ask another program to act
         "(deny lsopen)",
         "(deny signal)",
         "(allow signal (target same-sandbox))",
@@ -246,7 +246,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         *(_protections(bounds) if may_write else ()),
         _rule("deny file-read*", _below(bounds.masked)),
         _rule("allow file-read*", _below(bounds.readable_again)),
-        _rule("deny file-write*", _below(bounds.masked)),  # whatever was allowed above
+        _rule("deny file-write*", _below(bounds.masked)),  # last, so it wins over the permissions above
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
 
@@ -254,18 +254,18 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 def _protections(bounds: Bounds) -> list[str]:
     """Return the rules that make protected names in the roots read-only.
 
-    The folders around these names must not be renamed: what is in them would get other paths, which no rule is about.
+    The folders around these names must not be renamed: their contents would get other paths, which no rule matches.
     """
     rules: list[str] = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
     for path in (path for root in bounds.roots for path in _spellings(root)):
         root_pattern = _without_case(path.rstrip("/"))
-        # `join` leaves absolute names as they are; those outside of this root are left out below.
+        # `join` leaves absolute names unchanged; those outside this root are filtered out below.
         protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118
         read_only = [
             *(f"^{_without_case(each)}(/|$)" for each in protected if is_inside(each, path) and each != path),
-            # The parts of every repository, also of submodules and linked worktrees.
+            # The parts of every repository, including submodules and linked worktrees.
             f"^{root_pattern}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
         ]
         around = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
@@ -274,7 +274,7 @@ def _protections(bounds: Bounds) -> list[str]:
             _rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in read_only]),
             _rule("deny file-write-unlink", [*(f"(literal {_quoted(folder)})" for folder in around), git_folders]),
         ]
-    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # the last, so it wins over the others
+    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # last, so it wins over the rules above
 
 
 def _below(folders: Sequence[Path]) -> list[str]:
@@ -282,12 +282,12 @@ def _below(folders: Sequence[Path]) -> list[str]:
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:
-    """Return one rule; empty if there is no filter, because a rule without one is about everything."""
+    """Return one rule; empty if there are no filters, because a rule without a filter applies to everything."""
     return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
 
 
 def _spellings(path: Path) -> list[str]:
-    """Return both names of a path that a link into /private gives a second one: `/tmp/a` and `/private/tmp/a`."""
+    """Return a path and, if a link into /private gives it another name, that one: `/tmp/a` and `/private/tmp/a`."""
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
         if text == name or text.startswith(name + "/"):
@@ -296,7 +296,7 @@ def _spellings(path: Path) -> list[str]:
 
 
 def _without_case(text: str) -> str:
-    """Return a pattern for a text in any case, for which the language has no flag."""
+    """Return a pattern that matches a text in any case; the profile language has no flag for this."""
     return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
 
 

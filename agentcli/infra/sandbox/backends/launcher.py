@@ -1,20 +1,19 @@
-"""Bounds its own process by a plan, then becomes the command.
+"""Confines its own process by a plan, then becomes the command.
 
-The keeper imports it in a process that is to become a command, and a `python -I -S` runs it as a program, so it needs
-the standard library alone. It never becomes a command that it could not bound: it ends with 126 and a line that says
-why. Without a command it only tries, and prints the version of Landlock. Descriptors that it opens are closed when it
-becomes the command.
+The keeper imports this module in a process that is about to become a command, and `python -I -S` runs it as a program,
+so it uses only the standard library. If confining fails, it does not become the command, but exits with 126 and an
+error line. Without a command it only tests the plan, and prints the version of Landlock. Its descriptors are closed
+when it becomes the command.
 
 A plan, in Python's marshal format, is one of two tuples:
 
-- `restrict`, a filter of system calls, and the paths to mask, to show and to let write. Landlock only ever allows, so
-  everything but the masked paths has to be allowed to be read.
-- `overlays`, a list of overlays, a list of binds, a time. Each overlay has its lower folders from the topmost to the
-  lowest, the upper and the work folder (empty where it cannot be written) and the merged one. The command is then a
-  bubblewrap. Where the source of a bind is inside a merged folder, it is opened here in place of the descriptor that
-  bubblewrap binds, after looking that no symlink is on the way; a bind is the number of a descriptor and the path that
-  it is to lead to. The time, in nanoseconds, has to be over before the command starts. The mounts are in a namespace of
-  their own, and end with the last process in it.
+- `restrict`, a filter of system calls, and the paths to mask, to show and to make writable. Landlock rules only
+  allow, so everything except the masked paths must be allowed to be read.
+- `overlays`, a list of overlays, a list of binds, a time. An overlay has its lower folders, topmost first, the upper
+  and the work folder (both empty if it is read-only), and the merged folder. The command is then a bubblewrap. A bind
+  is the number of a descriptor and a path: if the source of a bubblewrap mount is inside a merged folder, this module
+  opens the path, which must have no symlink in it, in place of that descriptor. The command starts only after the time,
+  in nanoseconds. The mounts are in a namespace of their own, and end with the last process in it.
 
 Numbers and structures: Linux, include/uapi/linux/{landlock,mount,sched}.h, Documentation/userspace-api/landlock.rst and
 Documentation/filesystems/overlayfs.rst.
@@ -31,10 +30,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-REFUSAL_START = "bwrap: "  # bubblewrap's own errors begin so; after an output with this start a new plan is made
-MIN_ABI = 3  # of Landlock (Linux 6.2): before it, a file outside could be truncated
+REFUSAL_START = "bwrap: "  # as in bubblewrap's own errors; after such an output the command is planned again
+MIN_ABI = 3  # of Landlock (Linux 6.2); older versions do not prevent truncating files outside
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on every architecture
 _PATH_BENEATH = 1
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
 
@@ -49,7 +48,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
-_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, which file times are taken from
+_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the clock of file times
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,21 +56,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     plan, *command = sys.argv[1:]
-    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # Python adds LC_CTYPE to what os.environ holds
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # Python adds LC_CTYPE to os.environ
         environment = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
     bound_and_become(os.getppid(), int(plan), list(map(os.fsencode, command)), environment)
 
 
 def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan, then become the command. Without a command, only try the plan and return.
+    """Confine this process by a plan, then become the command. Without a command, only test the plan and return.
 
-    In a plan with overlays the command is a bubblewrap, which ends with its parent by itself. With any other plan this
-    process asks the kernel to be ended together with the process `parent`.
+    In a plan with overlays the command is a bubblewrap, which ends with its parent by itself. With the other plan this
+    process asks the kernel to end it together with the process `parent`.
     """
     refusal = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:
-            kind, *parts = marshal.load(file)  # noqa: S302  # agentcli's own
+            kind, *parts = marshal.load(file)  # noqa: S302  # written by agentcli itself
         if kind == "overlays":
             refusal = f"{REFUSAL_START}no overlay"
             _mount_overlays(*parts, is_trial=not command)
@@ -80,9 +79,9 @@ def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], en
     except (OSError, ValueError, EOFError, TypeError) as error:
         print(f"{refusal}: {error}" if command else error, file=sys.stderr)
         sys.exit(126)
-    if not command:  # the plan worked, which was all to be tried
+    if not command:  # the test of the plan succeeded
         return
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  # the arguments are the command
@@ -92,11 +91,11 @@ def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], en
 
 
 def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
-    """Restrict this process by Landlock, the filter `program` and the loss of its capabilities.
+    """Restrict this process by Landlock and the filter `program`, and drop its capabilities.
 
-    A trial only looks if that would work, and prints the version of Landlock.
+    A trial only tests if that would work, and prints the version of Landlock.
     """
-    # The command ends with its parent; what it started in the background may live on.
+    # The command ends with its parent; its background processes may live on.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:
         raise ProcessLookupError("what started it has ended")
@@ -109,7 +108,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
         print(abi)
         return
     _restrict_files(abi, *paths)
-    # Root's own capabilities; no_new_privs keeps an executed program from getting them back.
+    # Drop root's capabilities; no_new_privs keeps executed programs from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
     code = ctypes.create_string_buffer(program, len(program))
@@ -118,12 +117,12 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
-    """Let this process read all but `masked` paths that are not `shown`, and write `writable` ones and some devices."""
+    """Let this process read all paths that are not `masked` or are `shown`, and write `writable` and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
     ruleset = _check(_libc.syscall(_CREATE_RULESET, known, ctypes.c_size_t(len(known)), 0), "a Landlock ruleset")
-    _allow(ruleset, "/", _READ_DIR | _EXECUTE)  # the names of masked files can be seen too
+    _allow(ruleset, "/", _READ_DIR | _EXECUTE)  # the names of masked files stay visible
     for path in (*_all_but("/", masked), *shown):
         _allow(ruleset, path, _READ_FILE | _READ_DIR | _EXECUTE)
     for path in (*(f"/dev/{device}" for device in _DEVICES), *writable):
@@ -132,7 +131,7 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
 
 
 def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
-    """Yield the fewest paths below which everything may be read except what is masked."""
+    """Yield the smallest set of paths that covers everything in a folder except the masked paths."""
     masked_below = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
     if not masked_below:
         yield folder
@@ -147,7 +146,7 @@ def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Add a rule for a path; skip what has gone meanwhile, and symlinks, whose targets have rules of their own."""
+    """Add a rule for a path. Skip paths that have disappeared, and symlinks, whose targets have their own rules."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -164,14 +163,14 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
-    """Mount the overlays in a namespace of our own, and open the sources of bubblewrap's binds as they appear there.
+    """Mount the overlays in a namespace of their own, and open the sources of bubblewrap's binds in them.
 
-    Then wait until file times are later than `clock_ns`, so that a file's time shows if the command changed it.
+    Then wait until the clock of file times has passed `clock_ns`: a file's time then shows if the command changed it.
     """
     _leave_the_namespaces()
     for lower, upper, work, merged in overlays:
         _mount(lower, upper, work, merged)
-        if is_trial:  # an overlay that can be read may fail on the first write, which is when the work folder is used
+        if is_trial:  # a readable overlay may still fail at the first write, which is the first use of the work folder
             name = f"{merged}/.{os.urandom(8).hex()}"
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             os.unlink(name)  # noqa: PTH108  # pathlib costs milliseconds here
@@ -182,10 +181,10 @@ def _mount_overlays(
 
 
 def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
-    """Mount by descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
+    """Mount an overlay by descriptors: a path may contain a colon, which separates lower folders, or a new symlink.
 
-    With `userxattr` the overlay keeps what it has to remember in attributes that an ordinary user may set. It also
-    rules out redirects, so the upper folder holds every changed file as a whole.
+    With `userxattr` the overlay stores its records in attributes that an ordinary user may set. It also excludes
+    redirects, so the upper folder contains every changed file completely.
     """
     target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
@@ -197,12 +196,12 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
 
 
 def _leave_the_namespaces() -> None:
-    """Enter a mount namespace of our own; without the right to that, in a user namespace as the same user there."""
+    """Enter a mount namespace of our own; if that is not permitted, together with a user namespace as the same user."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
         for name, text in (
-            ("setgroups", b"deny"),  # else the map of groups is refused (user_namespaces(7))
+            ("setgroups", b"deny"),  # otherwise gid_map is refused (user_namespaces(7))
             ("uid_map", b"%d %d 1" % (uid, uid)),
             ("gid_map", b"%d %d 1" % (gid, gid)),
         ):
@@ -212,7 +211,7 @@ def _leave_the_namespaces() -> None:
 
 
 def _open_real(path: str) -> int:
-    """Open a path for no more than looking at it. Raises `OSError`, also for a symlink on the way."""
+    """Open a path with O_PATH. Raises `OSError`, also if there is a symlink in it."""
     descriptor = os.open(path, _LOOK)
     if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
         os.close(descriptor)

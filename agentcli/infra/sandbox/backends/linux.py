@@ -1,20 +1,20 @@
 """Confines commands on Linux: with bubblewrap, or with Landlock where namespaces are forbidden.
 
-Bubblewrap (bwrap(1), version 0.8 or newer) gives a command namespaces of its own. The command sees the whole disk
-read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, no socket of the host's, and
-secrets hidden. It keeps its user, and ends with the process that started it.
+Bubblewrap (bwrap(1), version 0.8 or newer) gives a command its own namespaces. The command sees the whole disk
+read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, none of the host's sockets, and
+no secrets. It keeps its user, and ends with the process that started it.
 
-Mounts follow what is mounted, not names: when somebody *outside* replaces a protected or hidden file, by renaming
-another one over it as editors do, Linux takes the mount away from running sandboxes. Folders stay protected whatever is
-replaced inside them.
+A mount belongs to a file, not to its name: when somebody *outside* replaces a protected or hidden file, by renaming
+another one over it as editors do, Linux removes the mount from running sandboxes. Folders stay protected even if files
+inside them are replaced.
 
-Whoever can write in the workspace, such as a command that runs in the background, can put a symlink where a folder was
-at any moment. What is mounted from there is therefore opened here, looked at, and given to bubblewrap as a descriptor.
+A process that can write in the workspace, such as a background command, can replace a folder with a symlink at any
+moment. Paths in the workspace are therefore opened and checked here, and given to bubblewrap as descriptors.
 
-Landlock and a filter of system calls are weaker, and `limits` says where. A command sees the host's /tmp, which it can
-read and not write, its processes and its sockets; nothing ends what it left behind. The session reverts what it changed
-of auto-executed files (protection/snapshot.py). The keeper bounds its commands itself; started in any other way, each
-costs the start of a Python.
+Landlock with a filter of system calls is weaker, as `limits` describes. A command sees the host's /tmp, which it can
+only read, its processes and its sockets; processes that it leaves behind are not ended. The session reverts its changes
+to auto-executed files (protection/snapshot.py). The keeper confines its commands itself; commands that are started in
+another way need a Python process of their own to do that.
 """
 
 import errno
@@ -55,38 +55,38 @@ from agentcli.infra.sandbox.network.relay import python_folders, relay_command, 
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
-# These are not searched on the PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make
+# Not searched on the PATH, which a project may have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap create
 # namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
 
-# Root has no need of a user namespace, in which it could not even enter the folders of others. Root without
-# capabilities (in a container) has.
+# Root does not need a user namespace, and could not enter other users' folders in one. Only root without capabilities
+# (in a container) needs it.
 NAMESPACES = {
     "all": ("--unshare-all",),
     "all but user": ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
 }
 
 _ALWAYS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
-# The kernel's settings are files of root's: without its own mount, root could write them even without capabilities.
+# Root owns the kernel's settings in /proc/sys, and could write them even without capabilities: they need a mount.
 _SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
 
 PROXY_SOCKET = "/run/agentcli/proxy"
 RELAY = "/run/agentcli/relay.py"
 
-# The number of descriptors that go with one command, of the 253 that a message carries. Nothing that an earlier command
-# could have replaced is mounted by its path, which would be followed wherever it leads by then.
+# The limit for one command, because a message can carry 253 descriptors. Everything that an earlier command could have
+# replaced is mounted by a descriptor: a path might lead elsewhere by then.
 _MAX_DESCRIPTORS = 240
 
 
 class Bubblewrap(FullConfinement):
-    """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
+    """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is the folder for covers."""
 
     name = "bubblewrap"
     why = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
-        self._covers = SecretCovers(hidden)  # makes what is mounted over secret files
+        self._covers = SecretCovers(hidden)
 
     @contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
@@ -112,16 +112,16 @@ class Bubblewrap(FullConfinement):
 
 
 class Layout:
-    """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
+    """The mounts of one command. `descriptors` are for bubblewrap; `close` closes them in this process."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, covers: SecretCovers) -> None:
-        self.descriptors: list[int] = []  # of what is mounted
+        self.descriptors: list[int] = []  # of the mounts' sources
         self._bounds = bounds
         self._mount_points = mount_points
         self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        self._areas = sorted(  # the folders that are mounted on themselves, because they can be written or were granted
+        self._areas = sorted(  # the roots, the cache and granted paths, which are mounted on themselves
             {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}, key=_depth
         )
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)  # visible even inside a private folder
@@ -136,22 +136,22 @@ class Layout:
         resources = self._bounds.resources
         python = python_folders() if resources.proxy_socket is not None else []
         private = private_folders()
-        # The home, the working folder and Python are needed although the folder around them is replaced.
-        mounted = (*private, *self._areas)  # below
+        # The home, the working folder and Python must stay visible inside a private folder.
+        mounted = (*private, *self._areas)  # these are mounted anyway
         needed = [path for path in (*self._shown_in_private, *python) if path not in mounted and is_private(path)]
         self._mounts += [
             *(Mount(folder, mode="1777") for folder in private),
             *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
         ]
-        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside of `_areas`, and in them
+        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside `_areas`, and inside them
         self._hide(hidden_outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
-        for path in self._grants:  # what was granted wins over what is protected
+        for path in self._grants:  # grants win over protection
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
-        self._hide(hidden_inside)  # not before, because the mounts above would cover it
+        self._hide(hidden_inside)  # last, because the mounts above would cover these
         self._hide_sockets([step.path for step in (*hidden_outside, *hidden_inside) if step.action != "show"])
         if resources.proxy_socket is not None:
             self._mounts += [
@@ -167,39 +167,38 @@ class Layout:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_hiding(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan what to hide outside of `_areas`, and what to hide inside them, after these were mounted."""
+        """Plan the hiding outside `_areas`, and the hiding inside them, which follows after these are mounted."""
         masked = [
             place
             for place in find_places(self._bounds.masked)
             if not is_private(place.path)
             or any(is_inside(place.path, folder) for folder in (*self._shown_in_private, *self._areas))
         ]
-        # A path with a link in it is not shown: a command could have changed the link to lead anywhere.
+        # A path with a link in it is not shown, because a command may have changed the link.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
         inside = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
-        # Programs look for settings in the home. Inside a hidden folder it is an empty folder, which they can enter.
+        # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._areas, os.path.realpath(self._bounds.home))
         outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
         return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
 
     def _hide(self, steps: Sequence[HideStep]) -> None:
-        """Mount something over what is to be hidden, and what is to be shown in it over that."""
+        """Mount covers and empty folders over hidden paths, and shown paths on top of these."""
         for step in steps:
             match step.action:
                 case "hide":
                     self._mounts.append(Mount(step.path, self._covers.over(step.path)))
                 case "hide folder":
                     self._mounts.append(Mount(step.path))  # an empty folder that nobody can enter
-                case "hide around":  # nothing can be listed there, but what is mounted inside can be reached
+                case "hide around":  # the folder cannot be listed, but mounts inside it can be reached
                     self._mounts.append(Mount(step.path, mode="0111"))
-                case "show":  # what may be read again; only a grant lets the command write there
+                case "show":  # readable, and writable only with a grant
                     self._bind(step.path, is_writable=step.path in self._grants)
 
     def _protect(self, protection: Protection) -> None:
-        """Mount read-only paths over themselves, and over missing folders an empty file system in memory.
+        """Mount read-only paths on themselves, and an empty file system in memory on missing folders.
 
-        The latter costs a quarter of what a bind does. If a command changes its mode and writes to it, that is gone
-        with the command.
+        The latter costs a quarter of a bind. If a command makes it writable, its changes end with the command.
         """
         made = [path for path, text in protection.missing_files.items() if self._mount_points.hold(path, text)]
         for path in sorted({*protection.read_only, *made}, key=_depth):
@@ -207,16 +206,16 @@ class Layout:
         for path in filter(self._mount_points.hold, protection.missing_folders):
             if kind_of(path) == "folder":
                 self._mounts.append(Mount(path, mode="0555"))
-            else:  # made by somebody in the meantime
+            else:  # somebody created something else there in the meantime
                 self._bind(path)
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
-        """Hide the host's sockets, wherever they are, except the workspace's own, which its servers and git use."""
+        """Hide all sockets of the host except those in the workspace, which its servers and git use."""
         for path in listening_sockets():
             place = find_place(path)
             if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
                 continue
-            # Of a private folder the command sees only what is shown in it.
+            # In a private folder only the shown paths are visible anyway.
             if not is_private(place.path) or any(is_inside(place.path, shown) for shown in self._shown_in_private):
                 self._mounts.append(Mount(place.path, NOTHING))
 
@@ -227,7 +226,7 @@ def _depth(path: str) -> tuple[int, str]:
 
 @contextmanager
 def rendered(launch: Launch) -> Iterator[Launch]:
-    """Pass bubblewrap's options and mounts in a memory file, since they are long and commands can list arguments."""
+    """Pass bubblewrap's options and mounts in a memory file: they are long, and commands can see arguments."""
     if not launch.mounts:
         yield launch
         return
@@ -258,7 +257,7 @@ NO_HOSTS = ("Commands reach no host, granted or not.",)
 
 
 class Landlock:
-    """Implements `Confinement`. `abi` is Landlock's version. Each command has a folder for temporary files in `tmp`."""
+    """Implements `Confinement`. `abi` is Landlock's version. Each command gets a temporary folder inside `tmp`."""
 
     name = "landlock"
     weakness = (
@@ -304,14 +303,14 @@ class Landlock:
         return (
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-            *signals,  # version 6 of Landlock keeps them inside
+            *signals,  # since version 6 Landlock blocks them
             *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
             *(of_writing if bounds.profile == "workspace-write" else ()),
         )
 
 
 def probe_landlock() -> int:
-    """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
+    """Run a launcher, and return the kernel's version of Landlock. Raises `OSError` with the reason for a failure."""
     with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
         output, problem = run_probe(launcher_words(plan), (plan,))
     if problem:
@@ -320,23 +319,24 @@ def probe_landlock() -> int:
 
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
-    """Return the arguments that start the launcher with the plan behind a descriptor.
+    """Return the arguments that start the launcher with the plan in a descriptor.
 
-    The interpreter is our own, not a virtual environment's link to it. The launcher is imported rather than run,
-    because Python keeps what it compiled of imported modules alone.
+    The interpreter is our own one, not a virtual environment's link to it. The launcher is imported rather than run,
+    because Python caches only the bytecode of imported modules.
     """
     start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
-    """Return a plan for launcher.py, in memory: a filter of system calls, and what to hide, show and let write."""
+    """Return a plan for launcher.py, in memory: a filter of system calls, and paths to hide, show and make writable."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_written = find_places(filter(None, (bounds.resources.cache, scratch)))
-    # A granted path that has become a link is left out: it may lead anywhere.
+    # A granted path that is now a link is left out, because it may lead anywhere.
     written = [*filter(is_real, map(str, granted)), *(place.path for place in always_written)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
-    # Landlock lets chmod and touch pass. The filter stops them, but everywhere: a command that writes needs them.
+    # Landlock does not restrict chmod and touch. The filter can block them, but only everywhere, and commands that may
+    # write need them.
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden = [step.path for step in steps if step.action != "show"]
     visible = [step.path for step in steps if step.action == "show"]

@@ -1,6 +1,6 @@
-"""Builds the seccomp filter: the system calls that a confined command may not make.
+"""Builds the seccomp filter of the system calls that a confined command must not make.
 
-Assembled here, so that no library is needed. Layout of `struct seccomp_data`, opcodes and return values: Linux,
+It is assembled here to avoid a library. Layout of `struct seccomp_data`, opcodes and return values: Linux,
 include/uapi/linux/{seccomp,filter,bpf_common,audit}.h. Numbers of the calls: arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h (aarch64).
 """
@@ -23,11 +23,11 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438), "kcmp": (312, 272), "perf_event_open": (298, 241),
-    # interfaces of the kernel with a history of holes, which ordinary programs do without
+    # kernel interfaces with a history of vulnerabilities, which ordinary programs do not need
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "bpf": (321, 280),
     "userfaultfd": (323, 282), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "fanotify_init": (300, 262), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    # what is mounted where, and namespaces
+    # mounts and namespaces
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
     "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_tree_attr": (467, 467), "setns": (308, 268),
@@ -39,7 +39,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None), "vhangup": (153, 58), "syslog": (103, 116),
 }  # fmt: skip
 
-# Calls that change a file's mode, owner, times or attributes, which Landlock lets pass anywhere.
+# Calls that change a file's mode, owner, times or attributes, which Landlock does not restrict.
 CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
@@ -48,7 +48,8 @@ CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "fremovexattr": (199, 16), "removexattrat": (466, 466), "file_setattr": (469, 469),
 }  # fmt: skip
 
-# Calls that set a file's mode: numbers as in `DENIED`, which argument is the mode, which holds an opening's flags.
+# Calls that set a file's mode: numbers as in `DENIED`, the position of the mode among the arguments, and that of the
+# flags for calls that open a file.
 GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
     "chmod": (90, None, 1, None),
     "fchmod": (91, 52, 1, None),
@@ -60,19 +61,19 @@ GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
     "open": (2, None, 2, 1),
     "openat": (257, 56, 3, 2),
 }
-OPENAT2 = 437  # everywhere
+OPENAT2 = 437  # on both architectures
 
-# Calls whose answer depends on an argument, with numbers as in `DENIED`.
+# Calls that are allowed or denied by an argument; numbers as in `DENIED`.
 CHECKED = {"socket": (41, 198), "socketpair": (53, 199), "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29)}
 
-# For each processor its number in `seccomp_data.arch`, and its column in the tables of calls.
+# Processor -> its number in `seccomp_data.arch`, and its column in the tables of calls.
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-CLONE3 = 435  # everywhere
-X32_BIT = 0x40000000  # the other numbering of calls on x86_64
+CLONE3 = 435  # on both architectures
+X32_BIT = 0x40000000  # marks calls in the second numbering of x86_64
 
 # Offsets in struct seccomp_data: nr, arch, then 64-bit arguments. Both architectures are little-endian, so the low half
-# comes first. The kernel's own functions take these arguments as 32-bit numbers: a comparison of all 64 bits would be
-# fooled by rubbish in the high half (CVE-2019-10063).
+# comes first. The kernel uses only the low 32 bits of these arguments: garbage in the high half would defeat a
+# comparison of all 64 bits (CVE-2019-10063).
 _NR, _ARCH = 0, 4
 _LOW_HALF_OF = (16, 24, 32, 40)
 
@@ -80,9 +81,8 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
-# For some calls the answer depends on the flags in an argument: which argument, the test, the values that it looks for,
-# and the answer otherwise, with a label to jump to it from elsewhere. If a value is found, the call is denied. An
-# `ioctl` could type into the terminal that agentcli runs in.
+# Call -> the position of an argument, a test, the values that it looks for, and a label and the result if no value is
+# found. If one is found, the call is denied. (An `ioctl` could type into agentcli's terminal.)
 _FLAGS = {
     "clone": (0, _ANY_BIT, (NEW_NAMESPACES,), "", _ALLOW),
     "unshare": (0, _ANY_BIT, (NEW_NAMESPACES | CLONE_NEWTIME,), "", _ALLOW),
@@ -91,10 +91,10 @@ _FLAGS = {
 
 
 class _Assembler:
-    """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
+    """Collects instructions with jumps to labels that follow: this machine cannot jump backwards."""
 
     def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
+        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label if true, label if false
         self._labels: dict[str, int] = {}  # positions in the code
 
     def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
@@ -110,19 +110,19 @@ class _Assembler:
         )
 
     def _distance(self, label: str, at: int) -> int:
-        """Return how many instructions a jump skips; `struct` refuses one that does not fit into a byte."""
+        """Return how many instructions a jump skips; `struct` rejects a number that does not fit into a byte."""
         return self._labels[label] - at - 1 if label else 0
 
 
 @cache
 def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
-    """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as uname(2) names it, by default this one.
+    """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` is a name from uname(2), by default this one.
 
-    `internet` allows IPv4 and IPv6 sockets, for a command with a network of its own; other families (netlink, packet,
-    vsock, Bluetooth …) are never allowed. With `keeps_attributes` no file's mode, owner, times or attributes can be
-    changed. No file gets the set-user-ID bit: a command of root's would leave a way to root to everybody. What is
-    refused fails with EPERM, `clone3` and `openat2` with ENOSYS: their flags are behind a pointer, and programs fall
-    back to `clone` and `openat`. Raises `NotImplementedError` for a processor of another kind.
+    `internet` allows IPv4 and IPv6 sockets, for a command with its own network; other families (netlink, packet, vsock,
+    Bluetooth …) are never allowed. `keeps_attributes` denies changes of files' modes, owners, times and attributes. No
+    file can get the set-user-ID bit: with a root command's program anybody could become root. Denied calls fail with
+    EPERM; `clone3` and `openat2` fail with ENOSYS, because a filter cannot read their flags behind a pointer, and
+    programs then use `clone` and `openat`. Raises `NotImplementedError` for other processors.
     """
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
@@ -133,14 +133,14 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     code.add(_EQUAL, audit, if_false="deny")
     _sort_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
     families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
-    # "deny" and "denied" label the same answer at two places, because a jump reaches only 255 instructions.
+    # "deny" and "denied" label the same result in two places, because a jump reaches only 255 instructions.
     sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
     for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_FLAGS}.items():
         code.label(name)
         code.add(_LOAD, _LOW_HALF_OF[argument])
         for value in values:
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
-        code.label(label)  # nobody jumps to an empty one
+        code.label(label)  # an empty label is never used
         code.add(_RETURN, otherwise)
     _deny_set_user_id(code, column)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
@@ -150,7 +150,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
 
 
 def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | None, int | None]]) -> None:
-    """Jump to the check that a call needs, deny `more`, and allow every call that needs none."""
+    """Jump to the check of a call that has one, deny the calls in `DENIED` and `more`, and allow all others."""
     code.add(_LOAD, _NR)
     if column == 0:
         code.add(_AT_LEAST, X32_BIT, if_true="deny")
@@ -158,7 +158,7 @@ def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | No
         *((numbers[column], "deny") for numbers in (*DENIED.values(), *more.values())),
         *((CLONE3, "missing"), (OPENAT2, "missing")),
         *((row[column], name) for name, row in GIVES_MODE.items()),
-        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair as socket
+        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair like socket
     ):
         if number is not None:
             code.add(_EQUAL, number, if_true=label)
@@ -167,12 +167,12 @@ def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | No
 
 
 def _deny_set_user_id(code: _Assembler, column: int) -> None:
-    """Deny the calls that would give a file the set-user-ID bit, each behind a label with its name."""
+    """Deny calls that would give a file the set-user-ID bit; the check of each call has the call's name as label."""
     for name, (*numbers, mode, flags) in GIVES_MODE.items():
         if numbers[column] is None:
             continue
         code.label(name)
-        if flags is not None:  # an opening has a mode only if it makes a file
+        if flags is not None:  # opening a file has a mode only if it creates the file
             code.add(_LOAD, _LOW_HALF_OF[flags])
             code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
             code.add(_RETURN, _ALLOW)
