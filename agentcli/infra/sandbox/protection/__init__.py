@@ -1,1 +1,1 @@
-"""Finds what commands may not change, and restores what they changed where the kernel could not prevent it."""
+"""Finds the files that commands must not change, and reverts changes that the kernel could not prevent."""

@@ -1,13 +1,13 @@
-"""Finds what other programs would execute unasked: configuration that a command made, and programs that git runs.
+"""Finds auto-executed files: configuration that other programs follow without asking, and programs that git runs.
 
-Of the names that a project does not have, only the few that count most are kept from being made, because each costs a
-mount and an empty folder. The others are looked for when the command has ended, so that the person learns of them;
-what a project reviews is then compared with what it was.
+Of the names that are missing in a project, only the most important ones are protected, because each costs a mount and
+an empty folder. The others are looked for after a command, so that the person learns about new ones; names that
+people review in a project are also checked for changes.
 
-A repository's own configuration can make git run programs even for a command that only reads. A command that made the
-repository, or an archive that brought it, chose them; the person did not. Git itself is asked, in the environment of
-commands, and refuses or finds a repository here as it would there. The keys are those of git-config(1) and
-gitattributes(5), git 2.47, and of githooks(5) the one hook that a reading command may run.
+A repository's own configuration can make git run programs even for commands that only read. These programs may have
+been chosen by a command or an archive that created the repository, not by the person. Git itself is asked, in the
+environment of commands, so it accepts or refuses a repository as it would there. The keys are those of git-config(1)
+and gitattributes(5) in git 2.47; the hook is the only one in githooks(5) that a reading command may run.
 """
 
 import os
@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modul
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import auto_executed
 
-# Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
+# Section -> keys that start no program: those that `git init`, `clone` and `remote add` write, and the user's name.
 _HARMLESS = {
     "core": (
         "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol"
@@ -38,43 +38,44 @@ _HARMLESS = {
     "branch": ["remote", "merge", "rebase"],
 }
 
-State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder with what is in it
+State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder and its contents
 _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
 _FALSE = frozenset(("", "false", "no", "off", "0"))
-# A partial clone fetches what is missing when it is read, with programs of many settings.
+# `section.key`, without the subsection. A partial clone fetches missing objects when they are read, with programs that
+# many settings name.
 _PROGRAMS = frozenset(
     "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
     " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
-_HOOK = "post-index-change"  # runs in git status and git diff too, because these write the index
+_HOOK = "post-index-change"  # also runs in git status and git diff, because these write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
-# With these settings git fetches and writes nothing while it is asked, whatever it finds.
+# With these variables git neither fetches nor writes anything while it is asked.
 _LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """Return the watched names, each with what is reported of it beside its appearance.
+    """Return the watched names, whose appearance is always reported, and which of their changes are.
 
-    True: changes of the file, or of anything in the folder. False: changes of the file or folder itself. None: nothing
-    more, as for a bare repository's `HEAD`.
+    True: changes of the file, or of anything in the folder. False: changes of the file or folder itself. None: no
+    changes, as for a bare repository's `HEAD`.
     """
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    # Of a folder with auto-executed files in it, such as `.idea`, only these files count: programs write the others.
+    # In a folder with auto-executed files, such as `.idea`, only these files matter: programs often write the others.
     around = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
     counts = {name: name not in around for name in reviewed} | {name: False for name in names if "*" in name}
     return dict.fromkeys((*names, "HEAD")) | counts
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending.
+    """Return the names that may exist in a folder, in any case; `*.x` means all names with that ending.
 
-    In a folder that cannot be listed all of them may exist.
+    If a folder cannot be listed, all of them may exist.
     """
     try:
         entries = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
@@ -82,12 +83,12 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if "*" not in name]
     lower = {entry.lower() for entry in entries}
     endings = tuple(name[1:] for name in names if name[0] == "*")
-    found = [name for name in names if name.partition("/")[0].lower() in lower]  # of `a/b` only `a` is looked for
+    found = [name for name in names if name.partition("/")[0].lower() in lower]  # for `a/b` only `a` is checked
     return [*found, *(entry for entry in entries if entry.endswith(endings))]
 
 
 def may_exist(path: str) -> bool:
-    """Return False if there is certainly nothing at a path; what cannot be looked at may exist."""
+    """Return False if a path certainly does not exist; a path that cannot be examined may exist."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -96,7 +97,7 @@ def may_exist(path: str) -> bool:
 
 
 def watched(roots: Iterable[Path]) -> dict[Path, State]:
-    """Return the auto-executed paths in a workspace, each with its state, which is empty if only presence counts."""
+    """Return the auto-executed paths in a workspace, each with its state, which is empty if changes do not matter."""
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_names())):
@@ -116,25 +117,25 @@ def _stamps(path: Path, max_entries: int) -> State:
 
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
-    """Return the watched paths that are new or changed; a repository only where it would start programs."""
+    """Return the watched paths that are new or changed, but repositories only if they make git start programs."""
     states = watched(roots).items()
     return [path for path, state in states if state != before.get(path) and _may_start_programs(path, git)]
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
-    """Return False if a watched path belongs to a repository that makes git start no program."""
+    """Return False only if a watched path belongs to a repository that makes git start no program."""
     if path.name == "HEAD":
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
         return path.name != ".git" or _starts_programs(path, git)
-    # A `.git` file leads to the repository of a submodule, which is looked at, or to the folder of a linked worktree,
-    # which takes its settings from another repository, and counts.
+    # A `.git` file leads to the repository of a submodule, which is checked, or to the folder of a linked worktree,
+    # which is always reported because its settings come from another repository.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
     return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
 
 def _starts_programs(folder: Path, git: str) -> bool:
-    """Return True if hooks or settings of a repository make git start a program; anything unusual counts."""
+    """Return True if a repository's hooks or settings make git start a program, or if anything in them is unusual."""
     with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
             return True
@@ -153,33 +154,33 @@ def _starts_programs(folder: Path, git: str) -> bool:
 
 
 def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
-    """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing.
+    """Name a setting that may make `git`, started in `folder`, run a program that the repository chose.
 
-    Return an empty text if there is none, and a reason in place of a name if that cannot be found out. Submodules count
-    too, because git looks into them, and so do other repositories below the folder, because an old commit may have one
-    as a submodule; `scan` finds those that the index does not name.
+    Return an empty text if there is none, and a reason instead of a name if this cannot be determined. Submodules are
+    checked as well, because git reads them, and so are other repositories below the folder, because an old commit may
+    have one as a submodule; `scan` finds those that the index does not name.
     """
     if not git:
         return "one that cannot be looked for, because git is not installed"
     ask = partial(_ask, git, {**environment, **_LOOKS_ONLY})
-    waiting = [("-C", str(folder))]  # git's option for each repository that is still to be looked at, and a path
+    waiting = [("-C", str(folder))]  # repositories still to check: git's option, and its path
     seen: set[str] = set()
     try:
         while waiting:
             where = waiting.pop()
             found = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
-            if found is None or found in seen:  # no repository, where git runs nothing either
+            if found is None or found in seen:  # git does not accept a repository here, so it runs nothing, or seen
                 continue
             seen.add(found)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
             git_folder, common = found.splitlines()
-            common = os.path.realpath(Path(where[1], common))  # git names it from where it was started
+            common = os.path.realpath(Path(where[1], common))  # git prints it relative to where it was started
             top = (ask(where, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
             index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
-            # In the index a submodule is `160000 OBJECT STAGE⇥PATH`.
+            # A submodule is `160000 OBJECT STAGE⇥PATH` in the index.
             submodules = [f"{top}/{entry.partition(chr(9))[2]}" for entry in index if entry.startswith("160000 ")]
             nested = (*submodules, *scan.repositories(top))
             if scan.is_partial(top):
@@ -194,13 +195,13 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
 
 
 def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
-    """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
+    """Return git's output, or None if it fails. Raises `OSError` and `SubprocessError`."""
     done = run_git([git, *where, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
     return None if done.returncode else os.fsdecode(done.stdout)
 
 
 def _program_in(settings: str | None, common: str, top: str) -> str:
-    """Name the first of a repository's settings, as git lists them, that starts a program, or a hook that runs."""
+    """Name the first of a repository's settings, as listed by git, that starts a program, or a hook that runs."""
     if settings is None:
         return f"one in {common}/config, which git does not list"
     hooks = [f"{common}/hooks"]
@@ -212,8 +213,8 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
         if _starts_a_program(setting):
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
-            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
-    # A relative folder of hooks starts where git runs them, see planning.py; an absolute one stays.
+            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises an error for unknown users
+    # A relative folder of hooks is relative to where git runs hooks, see planning.py; an absolute one stays unchanged.
     found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 
@@ -221,7 +222,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
 def _starts_a_program(setting: Setting) -> bool:
     match setting:
         case Setting("core", "", "fsmonitor", value):
-            return value not in _BOOLEANS  # true stands for git's own daemon
+            return value not in _BOOLEANS  # true means git's own daemon
         case Setting("filter", _, _, str(value)) if _LFS.fullmatch(value):
             return False
         case Setting("log", "", "showsignature", value):

@@ -1,4 +1,4 @@
-"""Reaches files from open folders, so that no link or folder put in the way meanwhile leads elsewhere."""
+"""Accesses files from open folders, so that links and folders that appear meanwhile cannot lead elsewhere."""
 
 import os
 import stat
@@ -16,41 +16,37 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class KeptState(NamedTuple):
-    """The state of a path.
-
-    `content` is that of a file, one character for each byte, or the target of a link. If there was no room for a file's
-    content, `is_kept` is False and `content` is the file's stamp.
-    """
+    """The state of a path."""
 
     kind: str
     mode: int
-    content: str = ""
-    is_kept: bool = True
+    content: str = ""  # a file's bytes, each as one character; a link's target; or a file's stamp if not `is_kept`
+    is_kept: bool = True  # False if there was no room for a file's content
 
 
 class HeldFolder(NamedTuple):
-    """An open folder. `place` is its device and inode, `around` that of the folder around it, `mode` what it had."""
+    """An open folder."""
 
     descriptor: int
-    place: tuple[int, int]
-    around: tuple[int, int]
-    mode: int
+    place: tuple[int, int]  # device and inode
+    around: tuple[int, int]  # device and inode of its parent folder
+    mode: int  # when it was opened
 
     def restore_access(self) -> None:
-        """Give the folder's owner the rights back that a command took."""
+        """Restore the permissions of the folder's owner that a command removed."""
         mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
         if missing := self.mode & ~mode & stat.S_IRWXU:
             os.chmod(f"/proc/self/fd/{self.descriptor}", mode | missing)  # noqa: PTH101  # fchmod takes no O_PATH
 
 
 class HeldFolders(dict[str, HeldFolder]):
-    """Folders by the paths at which they were when they were opened. What acts on a path raises `OSError`."""
+    """Open folders, by the paths that they had when they were opened. Methods that act on a path raise `OSError`."""
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that a killed process held, at its old path or where its inode was `found`.
+        """Open a folder that a killed process held, at its old path or at the path where its inode was `found`.
 
-        The inode may belong to another folder by now. A folder that was moved must therefore have an entry whose path
-        is among the `known` ones.
+        The inode may belong to another folder by now. A moved folder must therefore have an entry with the name of one
+        of the `known` paths in it.
         """
         with suppress(OSError):
             now = self.open_at(found or path)
@@ -59,7 +55,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 is_same = now.place == before.place
                 if is_same and found:
                     is_same = not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
-            except OSError:  # it cannot be listed
+            except OSError:  # the folder cannot be listed
                 is_same = False
             if is_same:
                 self[path] = before._replace(descriptor=now.descriptor)
@@ -79,7 +75,7 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Yield a descriptor of a folder, opened from the nearest held folder at or around it, following no link."""
+        """Yield a descriptor of a folder, opened from the nearest held folder at or above it; links are not followed."""
         anchor = path
         while anchor not in self and anchor != "/":
             anchor = dirname(anchor)
@@ -94,7 +90,7 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def reached(self, path: str) -> Iterator[tuple[int, str]]:
-        """Open the folder that a path is in, and yield it with the name there."""
+        """Open the parent folder of a path, and yield its descriptor and the path's last name."""
         with self.opened(dirname(path)) as folder:
             yield folder, basename(path)
 
@@ -103,7 +99,7 @@ class HeldFolders(dict[str, HeldFolder]):
             return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
-        """Return the state of a path, with contents up to `max_bytes`; None where nothing is, or nothing to be kept."""
+        """Return the state of a path, with contents up to `max_bytes`; None for nothing, mount points and devices."""
         with self.reached(path) as (folder, name):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":
@@ -118,7 +114,7 @@ class HeldFolders(dict[str, HeldFolder]):
             return KeptState("file", entry.mode, str(entry.stamp), is_kept=False)
 
     def set_mode(self, path: str, mode: int) -> None:
-        """Change the mode of a folder, never of what a link leads to."""
+        """Change the mode of a folder, without following a link."""
         with self.reached(path) as (folder, name):
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
             try:
@@ -127,7 +123,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 os.close(descriptor)
 
     def make(self, path: str, state: KeptState) -> None:
-        """Make what a state describes at a path where nothing is. A file appears with all its content at once."""
+        """Create a file, folder or link with this state at a free path. A file appears with its whole content."""
 
         def fill(descriptor: int) -> None:
             write_all(descriptor, state.content.encode("latin-1"))
@@ -144,7 +140,7 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Make the folder `aside`, and move what is at a path into it, under a name that no program looks for."""
+        """Create the folder `aside`, and move the entry at a path into it, under a name that no program looks for."""
         with self.reached(path) as (folder, name), self.reached(aside) as (around_aside, aside_name):
             os.mkdir(aside_name, 0o700, dir_fd=around_aside)
             try:

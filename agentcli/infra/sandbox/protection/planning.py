@@ -1,9 +1,9 @@
-"""Plans the protection of everything in a workspace that may not be written although its folder can.
+"""Plans the protection of paths in a workspace that commands must not write although they can write the folder.
 
 A command that may commit must not write the parts of a repository that make git run programs. Hooks and configuration
-name programs. `commondir` tells git where to look for both (gitrepository-layout(5)), and git obeys it in every
-repository, not in linked worktrees alone. A worktree's `.git` is a file that leads elsewhere. `info/attributes` names
-no program: it says no more than a `.gitattributes`, which a command may write.
+name programs. `commondir` tells git where to look for both (gitrepository-layout(5)), and git follows it in every
+repository, not only in linked worktrees. A worktree's `.git` is a file that leads elsewhere. `info/attributes` is not
+protected: it names no programs, and can do no more than a `.gitattributes`, which a command may write.
 """
 
 import os
@@ -17,30 +17,31 @@ from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, 
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.secret_files import TICK_NS
 
-# One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
+# A repository that accepts commits costs six mounts, about a millisecond; one that is completely read-only costs one.
 MAX_COMMITTABLE = 3
 MAX_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, whose number is limited (backends/linux.py).
+# Repositories whose named paths are protected too: each costs a mount, and these are limited (backends/linux.py).
 _MAX_TO_FOLLOW = 20
 MAX_MODULES = 100
-_MAX_WORKTREES = 30  # of a repository; further ones are read-only as a whole, so commands cannot commit in them
+_MAX_WORKTREES = 30  # per repository; further ones are completely read-only, so commands cannot commit in them
 _MAX_MODULE_DEPTH = 6
 
-# Git refuses a folder where it includes a file, so a file is mounted on. It is recognised as a mount point by its
-# content, which means nothing to git.
+# The mount point for a missing file that a configuration includes, because git refuses a folder there. It is recognised
+# by this content, which git ignores.
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMMITTABLE) -> Protection:
-    """Plan what to protect now.
+    """Plan the protection for a command that starts now.
 
-    Commands can commit in the repositories of the roots and of `cwd`, and in the nearest `max_committable` below each.
+    Commands can commit in the roots' own repositories, in that of `cwd`, and in the first `max_committable` below each
+    root.
     """
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
-    scan.protected(bounds.roots)  # brings the scan up to date, which drops plans that are out of date
+    scan.protected(bounds.roots)  # updates the scan, which drops outdated plans
     plans = scan.kept_plans
     made_from = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     stamps, kept_plan = plans.get(made_from, ({}, None))
@@ -52,19 +53,19 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     for root in map(str, bounds.roots):
         if may_commit:
             plan.add(planner.plan_repository(root))
-        # `join` leaves absolute names as they are; those outside of this root are left out.
+        # `join` leaves absolute names unchanged; those outside this root are skipped.
         for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
         found = scan.repositories(root)
-        # Leave out folders to which a symlink leads since the scan.
+        # Skip folders that have been replaced with symlinks since the scan.
         nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
             is_chosen = may_commit and (number < max_committable or is_inside(cwd, folder))
             plan.add(_bounded(planner.plan_nested(folder, may_commit=is_chosen), folder, number, is_chosen))
         if looks_like_git_dir(root):
             plan.add(planner.plan_inside(root, may_commit=may_commit, is_root=True))
-        # Bare repositories, and those with a worktree elsewhere; one reached through its worktree is protected already.
+        # Bare repositories, and those with a worktree elsewhere; others are already protected through their worktrees.
         for number, folder in enumerate(filter(looks_like_git_dir, nested)):
             if folder not in plan.writable:
                 is_chosen = may_commit and (number < max_committable or is_inside(cwd, folder))
@@ -80,7 +81,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
 
 
 def _stamp(file: str) -> tuple[int, int] | None:
-    """Return the inode and the time of the last change of a file; None if there is none."""
+    """Return the inode and the change time of a file; None if it does not exist."""
     try:
         status = os.lstat(file)
     except OSError:
@@ -89,7 +90,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Return the plan `found` for a repository, but after many others only the first of its mounts, on its folder."""
+    """Return the plan `found` for a repository, reduced to the mount on its folder if there are too many others."""
     if may_commit or number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
@@ -97,25 +98,26 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
 
 
 class RepositoryPlanner:
-    """Plans what to protect of a repository.
+    """Plans the protection of repositories.
 
-    `writable` are the real paths of all folders in which commands may have made anything. `home` is what `~` means,
-    `git` the program that is asked what a configuration names. As long as a repository `is_plain`, its plan changes
-    only with its own folder and with the files in `stamps`.
+    `writable` are the real paths of all folders that commands may have changed. `home` is the meaning of `~`, and `git`
+    the program that reads configurations.
     """
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
         self._writable = writable
         self._home = home
         self._git = git
-        self.is_plain = True  # False once a plan depends on more
+        self.is_plain = (
+            True  # False once a plan depends on more than repositories' own folders and the files in `stamps`
+        )
         self.stamps: dict[str, tuple[int, int]] = {}
 
     def _innermost_writable_around(self, path: str) -> str | None:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan for `worktree`/.git. If nobody may commit, it is read-only, and only paths in its settings are added."""
+        """Plan for `worktree`/.git. Without `may_commit` it is read-only, and only paths in its settings are added."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -131,7 +133,7 @@ class RepositoryPlanner:
         return plan
 
     def plan_nested(self, folder: str, *, may_commit: bool) -> Protection:
-        """Plan for a repository below a root. A linked worktree must not make its repository elsewhere writable."""
+        """Plan for a repository below a root. A linked worktree must not make a repository outside writable."""
         plan = self.plan_repository(folder, may_commit=may_commit)
         if may_commit and any(self._innermost_writable_around(path) is None for path in plan.writable):
             return self.plan_repository(folder, may_commit=False)
@@ -149,10 +151,10 @@ class RepositoryPlanner:
         return plan
 
     def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
-        """Add what a `.git` file leads to: that of a linked worktree or of a submodule.
+        """Add the git folder that a `.git` file names: that of a linked worktree or of a submodule.
 
-        The file may name any folder, which would be made writable. A folder outside of the writable ones must therefore
-        point back to the file, as only git does, run by the person. A folder inside them is writable anyway.
+        The file may name any folder, which would then become writable. A folder outside the writable ones must
+        therefore point back to the file, as only git does, run by the person. A folder inside is writable anyway.
         """
         self.is_plain = False
         folder = path_in(link, "gitdir: ")
@@ -174,10 +176,10 @@ class RepositoryPlanner:
             plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
 
     def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
-        """Add a repository's own folder. All of it is read-only if something in it cannot be protected by a mount."""
+        """Add a repository's own folder. It is completely read-only if a part cannot be protected by a mount."""
         found = Protection(writable=[folder])
         named = self._named(folder)  # the paths that its configuration names
-        gaps = self._add_programs(folder, worktree, named, found)  # why something cannot be protected by a mount
+        gaps = self._add_programs(folder, worktree, named, found)  # reasons why parts cannot be protected by a mount
         for module in modules_in(f"{folder}/modules"):
             gaps += self._add_programs(module, "", self._named(module), found)
         linked = _folders_in(f"{folder}/worktrees")
@@ -214,14 +216,14 @@ class RepositoryPlanner:
         return gaps
 
     def _named(self, folder: str) -> NamedPaths:
-        """Collect what the configuration of a git folder names, and that of each of its worktrees."""
+        """Collect the paths named by the configuration of a git folder and those of its worktrees."""
         files = [f"{folder}/config"]
         looked_ns = time.time_ns()
         stamp = _stamp(files[0])
         if stamp is not None:
             self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
-        # With nothing named and no further git folders, the plan can change only with this file, as its stamp shows.
+        # If it names nothing and there are no further git folders, the plan can change only if this file's stamp does.
         further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp[1] < looked_ns - TICK_NS
         self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, further_folders))
@@ -233,8 +235,8 @@ class RepositoryPlanner:
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them.
 
-        A relative folder of hooks starts where git runs them: in the worktree, or in the folder of a bare repository.
-        Each path counts as it is written, which a command could lead elsewhere, and where it leads now.
+        A relative folder of hooks is relative to where git runs them: the worktree, or the folder of a bare repository.
+        Each path is protected as it is written, because a command could make it lead elsewhere, and where it leads now.
         """
         start = worktree or named.worktree or folder
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
@@ -244,15 +246,15 @@ class RepositoryPlanner:
         for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
-            is_mount_point = path in plan.read_only and _holds(path, NO_CONFIGURATION)  # that of another command
+            is_mount_point = path in plan.read_only and _holds(path, NO_CONFIGURATION)  # of another command
             if is_file and (is_missing or is_mount_point):  # git would refuse a folder at this path
                 (plan.missing_folders if is_missing else plan.read_only).remove(path)
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
-        """Protect a path from the nearest folder `around` it on, so that few folders on the way need a mount.
+        """Protect a path below the nearest folder `around` it, so that few parent folders need a mount.
 
-        With no folder around it, that is the innermost writable one.
+        Without a folder around it, the innermost writable one is used.
         """
         base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
@@ -264,12 +266,12 @@ class RepositoryPlanner:
 
 
 def looks_like_git_dir(folder: str) -> bool:
-    """Return True if git, started there, would take it for a repository's own folder."""
+    """Return True if git, started in a folder, would accept it as a repository's own folder."""
     return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
 
 
 def modules_in(folder: str, depth: int = 0) -> list[str]:
-    """Return the git folders of submodules, whose names may contain slashes, and those of their submodules."""
+    """Return the git folders of submodules (whose names may contain slashes), and of their submodules."""
     found: list[str] = []
     for entry in _folders_in(folder):
         if os.path.lexists(f"{entry}/HEAD"):
@@ -282,14 +284,14 @@ def modules_in(folder: str, depth: int = 0) -> list[str]:
 
 
 def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> list[str]:
-    """Add `config.worktree`. It must be a file if git reads it, which `extensions.worktreeConfig` decides."""
+    """Add `config.worktree`. It must be a file if git reads it, which depends on `extensions.worktreeConfig`."""
     if named.has_worktree_config:
         return _add_file(folder, "config.worktree", b"", plan)
     return _add_entry(folder, "config.worktree", plan)
 
 
 def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
-    """Add a name at which only a file may be; if there is none, one with the content `if_missing` means the same."""
+    """Add a name that must be a file. For git, the content `if_missing` means the same as a missing file."""
     path = f"{folder}/{name}"
     if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
         plan.missing_files[path] = if_missing

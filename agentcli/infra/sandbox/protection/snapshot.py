@@ -1,10 +1,10 @@
-"""Reverts what commands change of auto-executed files where nothing could keep them from it.
+"""Reverts commands' changes to auto-executed files if the backend cannot prevent them.
 
-Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. The states of all
-protected places are therefore recorded before the first of the commands that run at the same time, and each time one
-has ended, what differs is reverted. Commands may change the modes of everything that is the person's, also of a store
-on the disk, so contents are kept in memory. Jobs may meanwhile move folders and put links in their places, so folders
-are held open, and everything is reached from these. After a kill the keeper reverts, or else the next start.
+Landlock grants whole folders: a command that may write the workspace may also write its git hooks. Therefore the states
+of all protected paths are recorded before the first of several simultaneous commands, and after each command the
+differences are reverted. Contents are kept in memory, because commands can change the modes of all the person's files,
+including copies on the disk. Folders are held open, and all access starts from them, because jobs may move folders and
+replace them with links. After a kill the keeper reverts, or else the next start.
 """
 
 import errno
@@ -29,35 +29,35 @@ from agentcli.settings.files import replace_file
 from agentcli.tools.command import Reverts
 
 MAX_ENTRIES = 10_000
-MAX_BYTES = 16_000_000
+MAX_BYTES = 16_000_000  # of contents
 _MAX_DEPTH = 200  # folders
-_PATIENCE_S = 15.0  # a keeper takes no longer to end what a killed session left running
+_PATIENCE_S = 15.0  # a keeper needs no longer to end the commands of a killed session
 
-_GONE = {errno.ENOENT, errno.ENOTDIR}  # the second also where a link is in the place of a folder
+_GONE = {errno.ENOENT, errno.ENOTDIR}  # ENOTDIR also means that a link has replaced a folder
 _EXECUTABLE = 0o7111  # with the set-user-ID, set-group-ID and sticky bits
-_BEYOND_LIMITS = KeptState("file", 0, is_kept=False)
+_BEYOND_LIMITS = KeptState("file", 0, is_kept=False)  # stands in for any state that is not recorded
 
 
 class ProtectedSnapshot:
-    """The protected places of one workspace while commands run.
+    """The protected paths of one workspace while commands run.
 
-    What a command put in the place of something that is restored goes to the folder `aside`. The snapshot is saved
-    beside the session's `note`, if there is one, so that the changes can be reverted after a kill too.
+    Entries that a command put at a path that is restored are moved to the folder `aside`. The snapshot is saved beside
+    the session's `note`, if there is one, so that changes can also be reverted after a kill.
     """
 
     def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
-        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # during commands also the roots, after it
-        self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
-        self._held = HeldFolders()  # the folders around protected places
-        self._before: dict[str, KeptState | None] = {}  # the states to restore; None where nothing was
+        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # while commands run, followed by the roots
+        self._file = note.path.with_name(PROTECTED) if note is not None else None  # the saved snapshot
+        self._held = HeldFolders()  # the parent folders of protected paths
+        self._before: dict[str, KeptState | None] = {}  # path -> the state to restore; None: nothing existed
         self._free_bytes = MAX_BYTES  # for further contents
-        self._running: list[Sequence[str]] = []  # the grants of each command that runs
-        self._left_out: set[str] = set()  # folders with files of which no copy is kept
-        self._reported: set[str] = set()  # folders in `_left_out` that a report has named
+        self._running: list[Sequence[str]] = []  # the granted paths of each running command
+        self._left_out: set[str] = set()  # folders with files that are not copied
+        self._reported: set[str] = set()  # folders in `_left_out` that were already reported
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Yield a report that is complete when the context is left. The command may change what was `granted` to it."""
+        """Yield a report that is complete when the context is left. The command may change the `granted` paths."""
         report, grants = Reverts(), [*map(str, granted)]
         self._aside_folders = (self._aside_folders[0], *map(str, roots))
         self._record(protection)
@@ -74,61 +74,61 @@ class ProtectedSnapshot:
             self._end(report)
 
     def retry(self) -> Reverts:
-        """Try again to revert what could not be reverted after the last command, before the next one is planned."""
+        """Retry the reverts that failed after the last command, before the next one is planned."""
         report = Reverts()
         if self._before and not self._running:
             self._end(report)
         return report
 
     def close(self) -> bool:
-        """Revert what is still changed; return False if the next start has to try again, by what was saved."""
+        """Revert the remaining changes; return False if the next start must try again with the saved snapshot."""
         self.retry()
         return not self._before
 
     def unguarded_folders(self, protection: Protection) -> list[str]:
-        """Return the folders that hold more than can be reverted: what commands change there stays."""
+        """Return the folders with more files than can be reverted: commands' changes there stay."""
         self._record(protection)
         self._forget_all_but(())
         return sorted(self._left_out)
 
     def accept(self, path: str, content: bytes) -> None:
-        """Take a file that the person agreed to as the state to restore; nothing that commands put beside it is."""
+        """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
         self._accept(path, content.decode("latin-1"))
         self._save()
 
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
-        """Accept all changes while the context is open, for a command that the person let out of the sandbox."""
-        # What confined commands changed until now is still reverted; where that fails, it is tried again later.
+        """Accept all changes while the context is open, for a command that the person allowed outside the sandbox."""
+        # Earlier changes of confined commands are still reverted now, or later if that fails.
         failed = self._revert(Reverts())
         self._forget_all_but(failed)
-        self._remove_saved()  # so that after a kill nothing is reverted that the person may have allowed
+        self._remove_saved()  # so that after a kill no change is reverted that the person may have allowed
         try:
             yield
         finally:
-            if self._running:  # confined commands, which are held to what is there now
+            if self._running:  # confined commands: their changes from now on are reverted
                 self._record(plan())
             self._save()
 
     def revert_by(self, file: Path) -> Reverts:
-        """Revert by what a killed session saved in `file`.
+        """Revert with the snapshot that a killed session saved in `file`.
 
-        Afterwards the file holds what has to be tried again, and the report of what was reverted.
+        Afterwards the file contains the states that must be tried again, and the report of the reverted paths.
         """
         try:
             saved = json.loads(file.read_text())
             self._aside_folders, self._running = saved["asides"], [saved["granted"]]
             self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
             held = {
-                path: HeldFolder(-1, tuple(place), tuple(around), mode)  # -1, because it is not open in this process
+                path: HeldFolder(-1, tuple(place), tuple(around), mode)  # -1: not open in this process
                 for path, (_, place, around, mode) in saved["held"].items()
             }
-        except (FileNotFoundError, ValueError, KeyError):  # nothing, not written whole, or another version's
+        except (FileNotFoundError, ValueError, KeyError):  # missing, incomplete, or from another version
             return Reverts()
         known = (*self._before, *held)
         for path, before in held.items():
             self._held.hold_again(path, before, known)
-        # Folders that are not at their old paths are looked for in the roots by their inodes.
+        # Folders that are not at their old paths are searched in the roots by their inodes.
         lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
         for root in self._aside_folders[1:] if lost else ():
             for found, folder in Scan().folders(root).items():
@@ -150,7 +150,7 @@ class ProtectedSnapshot:
         return [path for command in self._running for path in command]
 
     def _record(self, protection: Protection) -> None:
-        """Record the places that are not known yet, and hold the folders around them."""
+        """Record the protected paths that are not known yet, and hold their parent folders."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
         for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, places)}):
             if path not in self._held:
@@ -159,15 +159,15 @@ class ProtectedSnapshot:
         self._record_places(places)
 
     def _record_places(self, places: Sequence[str]) -> None:
-        """Record places and their contents within the limits.
+        """Record paths and their contents within the limits.
 
-        The first entries of every folder come before the later ones of any, so that no folder takes all of the limits.
+        The first entries of all folders come before later entries of any, so that no folder uses up the limits.
         """
-        waiting = [(0, path) for path in places]  # with ranks: the number of an entry in its folder, plus its folder's
+        waiting = [(0, path) for path in places]  # rank and path; rank: the folder's rank + the entry's number in it
         heapify(waiting)
         while waiting:
             rank, path = heappop(waiting)
-            if path in self._before:  # recorded before; a command may have changed it since
+            if path in self._before:  # already recorded; a command may have changed it since then
                 continue
             children: Sequence[str] = ()
             try:
@@ -183,20 +183,20 @@ class ProtectedSnapshot:
                 self._free_bytes -= len(state.content)
                 if not state.is_kept:
                     self._left_out.add(dirname(path))
-            # Short names come first, as those of settings are; long ones have numbers in them.
+            # Short names come first, because settings have short names; long ones often contain numbers.
             for number, child in enumerate(sorted(children, key=len), rank + 1):
                 heappush(waiting, (number, child))
 
     def _accept(self, path: str, content: str | None = None) -> None:
-        """Record a file with this content, or else all that is at a path now, and the new folders around it."""
-        if content is None:  # what is recorded at and below the path is recorded anew
+        """Record a file with this content, or else everything at and below a path, and its new parent folders."""
+        if content is None:  # record everything at and below the path again
             recorded = {each for each in self._before if is_inside(each, path)}
             self._before = {each: state for each, state in self._before.items() if each not in recorded}
             self._record_places([*recorded])
-        new_paths = [path]  # the path and the new folders around it, the outermost first
+        new_paths = [path]  # the path and its new parent folders, outermost first
         while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
-                return  # no protected place is around it
+                return  # the path is not inside a protected one
             new_paths.insert(0, dirname(new_paths[0]))
         if content is None:
             self._record_places([new_paths.pop()])
@@ -206,53 +206,53 @@ class ProtectedSnapshot:
                 with suppress(OSError):
                     state = self._held.look(each)
                 mode = state.mode if state is not None and state.kind == kind else 0o755
-                # A command may have set the mode by now: it cannot make a new file executable, nor lock a folder.
+                # A command may have set this mode: it must not make a new file executable, or a folder inaccessible.
                 state = KeptState(kind, mode & ~_EXECUTABLE if each == path else mode | stat.S_IRWXU)
             self._before[each] = state._replace(content=content or "", is_kept=True) if each == path else state
 
     def _revert(self, report: Reverts) -> list[str]:
-        """Restore everything that differs; return the paths at which that failed."""
+        """Restore everything that differs; return the paths for which that failed."""
         failed: list[str] = []
         for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._before)):
-            for path in sorted(paths):  # outer ones first
+            for path in sorted(paths):  # outer paths first
                 try:
                     step(path, report)
                 except OSError as error:
-                    if error.errno not in _GONE:  # if the folder around it is gone, no program finds the path
+                    if error.errno not in _GONE:  # without its parent folder no program finds the path
                         failed.append(path)
                         report.left_changed.append(f"{path} ({error.strerror})")
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Find a held folder, and move it back if something else could pass for it at its old path."""
+        """Find out where a held folder is, and move it back if another folder could replace it at its old path."""
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
         name_now = basename(os.readlink(folder_now))  # noqa: PTH115
-        is_removed = name_now.endswith(" (deleted)")  # the kernel's mark; a folder may also be named so
+        is_removed = name_now.endswith(" (deleted)")  # added by the kernel, but may also be part of a name
         with suppress(FileNotFoundError):
             is_removed = is_removed and place_of(os.lstat(f"{folder_now}/../{name_now}")) != held.place
         if is_removed:
             self._held.drop(path)
         with self._held.reached(path) as (folder, name):
-            if is_removed:  # what is at the path instead is compared with what was in the folder
+            if is_removed:  # `_restore_if_changed` compares the path with the old contents, but must not follow a link
                 instead = self._held.look(path)
                 if instead is not None and instead.kind == "link":
                     self._move_aside(path, report)
                 return
             is_moved = name_now != name or place_of(os.stat(f"{folder_now}/..")) != held.around  # noqa: PTH116
-            # It stays where it is if it went along with the folder around it.
+            # It stays where it is if it was moved with its parent folder.
             if is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
                 self._move_aside(path, report)
                 os.rename(f"{folder_now}/../{name_now}", name, dst_dir_fd=folder)
                 _report(report, path)
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
-        """Compare a recorded path with what is there now, and restore it unless the change was granted."""
+        """Compare a recorded path with its current state, and restore it unless the change was granted."""
         recorded, granted = self._before[path], self._granted
         if recorded == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
-        # Of a file without room for its contents the stamps are compared: -1 has no contents read.
+        # For a file whose contents are not kept the stamps are compared; -1 reads no contents.
         now = self._held.look(path, MAX_BYTES if recorded is None or recorded.is_kept else -1)
         if recorded is not None and not recorded.is_kept:  # only the stamp is known
             if now != recorded:
@@ -272,15 +272,15 @@ class ProtectedSnapshot:
                 _report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
-        """Move what is at a path to a name at which nothing obeys it, on the same disk: it may be the only copy."""
+        """Move the entry at a path to a name that no program looks for; it may be the only copy, so it is kept."""
         now = self._held.look(path)
-        if now is not None and now.kind == "folder":  # a locked one could not be moved
+        if now is not None and now.kind == "folder":  # a folder without permissions could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
         for folder in self._aside_folders if now is not None else ():
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
                 self._held.move_into(aside, path)
-            except OSError:  # another disk, or a locked folder: then it goes into a root
+            except OSError:  # another disk, or an inaccessible folder: move the entry into a root instead
                 if folder == self._aside_folders[-1]:
                     raise
             else:
@@ -288,14 +288,14 @@ class ProtectedSnapshot:
                 return
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
-        """Forget the recorded states, except those at and below the paths that could not be reverted."""
+        """Forget the recorded states, except those at and below the `failed` paths."""
         self._before = {p: state for p, state in self._before.items() if any(is_inside(p, top) for top in failed)}
         self._free_bytes = MAX_BYTES - sum(len(state.content) for state in self._before.values() if state is not None)
         if not self._before:
             self._held.drop(*self._held)
 
     def _save(self) -> None:
-        """Save the snapshot for after a kill, or remove what was saved. A full disk is no reason to run nothing."""
+        """Save the snapshot for after a kill, or remove the saved one. A full disk must not stop commands."""
         is_exposed = any(is_inside(str(self._file), path) for path in (*self._aside_folders[1:], *self._granted))
         if not self._before or is_exposed:  # there is nothing to revert, or commands could write the saved file
             self._remove_saved()
@@ -310,23 +310,23 @@ class ProtectedSnapshot:
 
     def _save_to(self, file: Path, report: Sequence[str] = ()) -> None:
         saved = {"asides": self._aside_folders, "granted": self._granted, "held": self._held, "before": self._before}
-        # The standard library escapes names that are no text; msgspec refuses them.
+        # The standard library escapes lone surrogates in names; msgspec rejects them.
         replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
 
 
 def _report(report: Reverts, path: str, where: str = "") -> None:
-    """Report that a path was restored, unless it or a folder around it is in the report already."""
+    """Report that a path was restored, unless the report already has it or a folder around it."""
     reported = {each.partition(" (what stood")[0] for each in report.put_back}
     if where or not any(is_inside(path, each) for each in reported):
         report.put_back.append(f"{path}{where}")
 
 
 def clean_up_killed_sessions(around: Path) -> Reverts:
-    """Revert what killed sessions left changed, once their keepers have ended their commands. Raises nothing."""
+    """Revert the changes of killed sessions whose keepers have ended all commands. Never raises `OSError`."""
     reverts = Reverts()
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):
-            if any(folder.iterdir()):  # an empty folder is that of a session which is about to begin
+            if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
                 with locked(folder / NOTE, _PATIENCE_S):
                     reverts.add(found := _clean_up(folder))
                     if not found.left_changed:
@@ -335,9 +335,9 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
 
 
 def main() -> None:
-    """Clean up as the keeper of a killed session: the argument is the descriptor of its note."""
+    """Clean up as the keeper of a killed session; the argument is the descriptor of the session's note."""
     folder = Path(real_path(int(sys.argv[1]))).parent
-    if _clean_up(folder) == Reverts():  # else the next start has something to report
+    if _clean_up(folder) == Reverts():  # otherwise the next start has something to report
         shutil.rmtree(folder, ignore_errors=True)
 
 
