@@ -1,1 +1,1 @@
-"""Runs commands on overlays of what they may write, and applies or discards their changes."""
+"""Runs commands on overlays of the folders that they may write, and applies or discards their changes."""

@@ -1,8 +1,8 @@
-"""Runs a command on overlays of every folder that it may write; its changes are applied, all or some, or discarded.
+"""Runs a command on overlays of all folders that it may write; all or some of its changes are applied, or none.
 
-In all other respects the command is confined as usual: what it sends to granted hosts is sent. Its caches go to layers
-of their own. Nobody was asked about it, so there are limits to what it may read beyond the workspace, take of the
-machine, and change.
+In all other respects the command is confined as usual: data that it sends to granted hosts is really sent. Its caches
+go to separate layers. Nobody approved the command, so there are limits on the files outside the workspace that it may
+read, on the machine's resources, and on the size of its changes.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ _GIT_TIMEOUT_S = 20.0
 _ENDED = "what it left running was ended, because nothing of a dry run goes on"
 
 _WATCH_EVERY_S = 0.25
-_MIN_FREE_MEMORY = 0.03  # of all there is: with less the kernel would soon end somebody's program
+_MIN_FREE_MEMORY = 0.03  # as a part of all memory: with less, the kernel might soon kill some program
 _MIN_FREE_DISK_BYTES = 500_000_000
 
-# Top-level folders of systems (Filesystem Hierarchy Standard 3.0, and those of Nix, Guix and snaps). Any other is
-# somebody's data.
+# Top-level folders of systems (Filesystem Hierarchy Standard 3.0, and those of Nix, Guix and snaps). All others are
+# treated as people's data.
 _SYSTEM = frozenset(
     "bin boot dev etc gnu lib lib32 lib64 libx32 nix opt proc run sbin snap sys tmp usr var lost+found".split()
 )
 
-# In a home: compilers, package managers and what they installed for everyone, and git's settings.
+# Paths in a home that stay readable: compilers, package managers and the programs they installed, git's settings.
 _TOOLCHAINS = tuple(
     """
     .asdf .bun .cabal .cargo .composer .conda .deno .dotnet .elan .fnm .gem .ghcup .goenv .jenv .julia .juliaup .m2
@@ -127,7 +127,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
 
 
 class DryRuns:
-    """The dry runs of one session; `folder` holds the overlays, outside of everything that commands may write."""
+    """The dry runs of one session; `folder` is for the overlays, outside all folders that commands may write."""
 
     def __init__(
         self,
@@ -144,13 +144,13 @@ class DryRuns:
         self._search_path = search_path
         self._limits = limits
         self._lock = threading.Lock()
-        # The caches of all dry runs of the session, and the folder that holds them.
+        # The caches of all the session's dry runs, and the folder that contains them.
         self._session: tuple[PrivateFolder, CacheLayers] | None = None
-        self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
+        self._problems: dict[tuple[str, ...], str] = {}  # probed roots -> the reason why overlays do not work, or ""
         self.background = BackgroundRuns()
 
     def why_not(self, grants: Grants = NO_GRANTS) -> str:
-        """Say why there are no dry runs here, for the person; empty where there are. Mounts overlays, once."""
+        """Return the reason, for the person, why dry runs do not work here; empty if they do. Mounts overlays once."""
         bounds = self._bounds(grants)
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
@@ -183,7 +183,7 @@ class DryRuns:
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
         usual = self._bounds(command.grants)
-        # Of names in the roots only what is there is kept from being written: what a dry run makes is asked about.
+        # Missing names in the roots are not protected: the person is asked about everything that a dry run creates.
         protected = (
             name
             for name in usual.protected
@@ -227,8 +227,8 @@ class DryRuns:
         *,
         detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
-        """Run the command; return its result, and the reason if it took too much of the machine."""
-        # Set by the person, who sends the command to the background, or by the watch, to end it.
+        """Run the command; return its result, and the reason if it exceeded a limit of resources."""
+        # Set by the person, who moves the command to the background, or by `_watch`, to end it.
         detach = detaching.wants_detach if detaching is not None else asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
@@ -239,7 +239,7 @@ class DryRuns:
         finally:
             watching.cancel()
         too_much = watching.result() if watching.done() and watching.exception() is None else ""
-        if result.job is not None:  # the command took too much, or left processes running
+        if result.job is not None:  # the command exceeded a limit, or left processes running
             await asyncio.shield(self._shell().end(result.job.id))
             result = replace(
                 result,
@@ -250,12 +250,12 @@ class DryRuns:
         return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
-        """Read what the command did; return its changes, and the names of folders that are newly kept as caches.
+        """Read the command's changes; return them, and the names of folders that are now kept as caches.
 
-        Raises `OSError`, and `TooMuch` if the command changed more than the limits.
+        Raises `OSError`, and `TooMuch` if the changes exceed the limits.
         """
         reader = OverlayReader(self._limits, overlays.started_ns)
-        budget = [MAX_DIFFS_CHARS]  # what remains for diffs; `group_changes` reduces it from overlay to overlay
+        budget = [MAX_DIFFS_CHARS]  # characters left for diffs; `group_changes` reduces it with each overlay
         first = str(bounds.roots[0]) if bounds.roots else ""
 
         def name_of(path: str) -> str:
@@ -263,12 +263,12 @@ class DryRuns:
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.each:
-            if overlay.area == str(bounds.resources.cache):  # all of the cache folder is kept for later dry runs
+            if overlay.area == str(bounds.resources.cache):  # the whole cache folder is kept for later dry runs
                 caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.area, overlay.upper)
             groups += lost_work.with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
-            # Caches in the workspace are kept for later dry runs, too; only new ones with a cache tag are reported.
+            # Caches in the workspace are also kept for later dry runs; only new ones with a cache tag are reported.
             new_caches = caches.take(overlay.area, overlay.upper, changes.caches)
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
@@ -276,16 +276,16 @@ class DryRuns:
     async def _describe(
         self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Add git's account of changed repositories and of lost uncommitted work; return the groups by their weight.
+        """Add git's description of changed repositories and lost uncommitted work; return the groups by weight.
 
         `look_in` runs a script in a folder and returns its output.
         """
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
-        # Where git is asked: a root, and below it the folder of a worktree, with a slash at its end, or nothing.
+        # Where to ask git: a root, and a worktree's folder below it, which ends with a slash or is empty.
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | worktrees):
-            if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, without files of work
+            if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, without working files
                 look_before = partial(look_in, Path(root, top))
                 look_after = partial(look_before, launch=overlays.look)
                 files, reverted = await lost_work.uncommitted_files(look_before, look_after)
@@ -306,7 +306,7 @@ class DryRuns:
         return (await self._shell().exec(command, launch=launch)).output
 
     def _new_folders(self) -> tuple[PrivateFolder, CacheLayers]:
-        """Make a folder for a dry run; return it with the caches of the session, which the first dry run makes."""
+        """Create a folder for a dry run; return it with the session's caches, which the first dry run creates."""
         with self._lock:
             try:
                 if self._session is None:
@@ -327,20 +327,20 @@ class DryRuns:
 
 
 def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
-    """Narrow the bounds for a command that nobody was asked about: the home and all but system folders are hidden."""
+    """Narrow the bounds for a command that nobody approved: hide the home and all folders that are not the system's."""
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS]
     for entry in map(Path, filter(None, search_path.split(":"))):
         if entry.is_absolute():
-            # Programs load their libraries from the folder around a `bin`, which is shown unless it holds a whole home.
+            # Programs load libraries from the folder around `bin`, which is therefore shown unless it contains a home.
             is_alone = entry.name in {"bin", "sbin"} and entry.parent not in {bounds.home, *bounds.home.parents}
             shown.append(entry.parent if is_alone else entry)
     return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))
 
 
 def _hides(bounds: Bounds, path: Path) -> bool:
-    """Return True if a command in these bounds cannot see a path. Of the folders around it the innermost decides."""
-    if not is_real(str(path)):  # nothing is there, or a link leads there
+    """Return True if a command in these bounds cannot see a path. The innermost folder around the path decides."""
+    if not is_real(str(path)):  # the path does not exist, or has a link in it
         return False
     shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
     is_hidden = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
@@ -349,20 +349,20 @@ def _hides(bounds: Bounds, path: Path) -> bool:
 
 
 async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
-    """Wait until a command takes too much of the machine, set `detach`, and return what it took."""
+    """Wait until a command exceeds a limit of resources, set `detach`, and return the reason."""
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
         await asyncio.sleep(_WATCH_EVERY_S)
-        with suppress(OSError, RuntimeError):  # the command may have left no room for a thread: the next look follows
+        with suppress(OSError, RuntimeError):  # no thread could be started: try again at the next check
             why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
     detach.set()
     return why
 
 
 def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
-    """Return what a command takes too much of, as the end of a sentence; empty for a modest one."""
+    """Return the limit that a command exceeds, as the end of a sentence; empty if it exceeds none."""
     free = shutil.disk_usage(folder).free
-    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, where little was free before it began
+    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, if little was free at the start
         return "it filled the disk"
     if free_at_first - free > max_bytes and sum(_sizes_below(folder)) > max_bytes:
         return f"it wrote more than {max_bytes // 1_000_000:,} MB"
@@ -373,13 +373,13 @@ def _sizes_below(folder: Path) -> Iterator[int]:
     for where, _, files in os.walk(folder):
         for name in files:
             with suppress(OSError):
-                yield Path(where, name).lstat().st_blocks * 512  # its unit, whatever the blocks of the disk (stat(2))
+                yield Path(where, name).lstat().st_blocks * 512  # the unit of st_blocks on every disk (stat(2))
 
 
 def _free_memory() -> float:
-    """Return the part of the memory that programs can still get (proc_meminfo(5)), 1 where that is unknown.
+    """Return the part of the memory that programs can still get (proc_meminfo(5)); 1 if that is unknown.
 
-    File systems in memory count as used.
+    File systems in memory are included in the used part.
     """
     with suppress(OSError, ValueError, KeyError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -1,7 +1,7 @@
-"""Describes what a dry run did to repositories, and marks the changes that take work away.
+"""Describes a dry run's changes to repositories, and marks changes that lose work.
 
-Git itself is asked, in the sandbox, for the state before and after and for the diffs. It runs nothing that a repository
-configures.
+Git itself is asked, in the sandbox, for the states before and after, and for diffs. It runs no program that a
+repository configures.
 """
 
 import os
@@ -27,57 +27,53 @@ MAX_DIFF_BYTES = 200_000
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 
-# Beginnings of the lines that git adds to a unified diff.
+# How lines begin that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
-# The settings that name no program. A new remote is only a name; one that is there may not lead elsewhere unseen.
+# Settings that name no program. Adding a remote is harmless, but the person must see a change of an existing one.
 _HARMLESS = lazy_pattern(
     r"user\.(name|email)|branch\..+\.(remote|merge|pushremote|rebase|description)|remote\..+\.(url|fetch)"
     r"|(pull|push|fetch|init|merge|rebase)\.(rebase|ff|default|autosetupremote|prune|defaultbranch|conflictstyle)",
     re.DOTALL,
 )
-_NEXT = "printf '\\0';"  # between the parts of an output
+_NEXT = "printf '\\0';"  # separates the parts of an output
 
-# Runs a shell script where the repository is, as it was or as it is now, and returns its output.
+# Runs a shell script in the repository, as it was before the command or as it is now, and returns the output.
 Look = Callable[[str], Awaitable[str]]
 
-FEW_FILES = 5  # up to so many files, only all of a tree are most of it
+FEW_FILES = 5  # if only so few files are gone, "most" of a tree means all of it
 
 _NOT_COUNTED = INSTALLED | {".git"}
-_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # that git makes without changing anything
+_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # git writes them even if nothing changes
 
 
 class GitChanges(NamedTuple):
-    """The changes as text, and what is lost once they are applied; both empty where all is the same for git.
-
-    `moves` says what becomes of a branch. With `is_obeyed` some settings may make git run a program, or send something
-    elsewhere.
-    """
+    """The changes to a repository; `text` and `lost` are empty if nothing changed for git."""
 
     text: str
-    lost: tuple[str, ...]
-    moves: str = ""
-    is_obeyed: bool = False
+    lost: tuple[str, ...]  # commits and stashes that are lost if the changes are applied
+    moves: str = ""  # describes the move of a branch
+    is_obeyed: bool = False  # changed settings may make git run a program, or send data elsewhere
 
 
 class _RepositoryState(NamedTuple):
-    """The commits of refs by name, HEAD's ref or commit, the staged changes, and the titles of stashes by commit."""
+    """The state of a repository."""
 
-    refs: dict[str, str]
-    head: str
-    staged: list[str]
-    stashes: dict[str, str]
+    refs: dict[str, str]  # name -> commit
+    head: str  # a ref or a commit
+    staged: list[str]  # lines of `git diff --raw`
+    stashes: dict[str, str]  # commit -> title
 
     @property
     def commit(self) -> str:
-        """The commit of HEAD; empty on a branch that has none yet."""
+        """The commit of HEAD; empty on a branch without commits."""
         return self.refs.get(self.head, "" if self.head.startswith("refs/") else self.head)
 
 
 async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
-    """Describe what changed in the repository whose `.git` is `folder`, and what is lost by that.
+    """Describe the changes and losses in the repository whose `.git` is `folder`.
 
-    Lost are commits that no ref leads to any more, and stashes that were dropped.
+    Commits are lost if no ref leads to them any more, and stashes if they were dropped.
     """
     git = f"{_GIT} --git-dir={shlex.quote(folder)}"
     before, after = await _state(git, look_before), await _state(git, look_after)
@@ -88,7 +84,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
     lost_commits, counts, refs, diff = _parts(output, 4)
     lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
     lost = [*lost_commits.splitlines(), *lost_stashes]
-    # Each is a line of `git diff --raw`, `:100644 100644 7c4a013 f2ad6c7 M⇥NAME`, of which the end is shown.
+    # Each is a line of `git diff --raw`, `:100644 100644 7c4a013 f2ad6c7 M⇥NAME`; only the end is shown.
     staged = [f"staged: {line.split(' ', 4)[-1]}" for line in after.staged]
     lines = [
         *([f"HEAD: {_short(before.head)} → {_short(after.head)}"] if before.head != after.head else ()),
@@ -102,7 +98,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 
 
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
-    """Say what becomes of HEAD's branch, else of the first ref; `counts` are its commits that go and that come."""
+    """Describe the move of HEAD's branch, or else of the first ref; `counts`: its removed and its added commits."""
     if before.head != after.head:
         return f"switches to {_short(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:
@@ -115,7 +111,7 @@ def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: lis
 
 
 def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
-    """Add what changed in the configuration of a repository. Blocks. Raises `OSError`."""
+    """Add the changes in the configuration of a repository. Blocks. Raises `OSError`."""
     changes = repository.changes
     path = next((path for path in repository.paths if changes.at(path).endswith("/.git/config")), None)
     if path is None:
@@ -123,7 +119,7 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
     entry = changes.after.get(path)
     old = read_configuration(text_of(changes.at(path)))
     is_read = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new = read_configuration(text_of(entry.source) if entry is not None and is_read else "[")  # git refuses this
+    new = read_configuration(text_of(entry.source) if entry is not None and is_read else "[")  # git refuses "["
     removed, added = ([*(Counter(one.settings) - Counter(other.settings))] for one, other in ((old, new), (new, old)))
     lines = [
         f"  config: {sign} {setting.name} = {setting.value!r}\n"
@@ -143,12 +139,12 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
     """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and diffs.
 
-    Lost commits come first, because the middle of a long output is cut.
+    Lost commits come first, because a long output is cut.
     """
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # What a new ref has of these is not new: the commits of all refs before. Those that did not move are there still.
+    # The commits of all refs before the command, which are not new in a new ref. Refs that did not move still exist.
     excluded = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
     old_history = f"{old_commits} {before.commit} {excluded} --all"
     for name in moved[:MAX_REFS]:
@@ -168,8 +164,8 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of two sets of files.
 
-    The first had uncommitted contents before the command, as untracked files have. The second are those of the first
-    that the command reverted to the last commit.
+    The first had uncommitted contents before the command, or were untracked. The second are those of the first that the
+    command reverted to the last commit.
     """
     untracked = f"{_GIT} ls-files -z --others --exclude-standard"
     before = await look_before(f"({_changes_since('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
@@ -182,20 +178,20 @@ async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozen
 
 
 def _changes_since(commit: str) -> str:
-    """Return a script that prints a commit's id and then the files that differ from it, each behind a NUL."""
+    """Return a script that prints a commit's id, and then the files that differ from it, each after a NUL."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
 
 async def _state(git: str, look: Look) -> _RepositoryState:
-    """Ask git for the state of a repository; `git` is the beginning of each command line."""
+    """Ask git for the state of a repository; `git` is the start of each command line."""
     output = await look(
         f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_NEXT}"
         f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
         f" {git} {_DIFF} --cached --raw --abbrev; {_NEXT} {git} stash list --format='%H %gd %gs'; true"
     )
     refs, head, staged, stashes = _parts(output, 4)
-    # Lines of refs are `REF COMMIT`, those of stashes `COMMIT stash@{0} TITLE`.
+    # A ref is `REF COMMIT`, a stash is `COMMIT stash@{0} TITLE`.
     commits_by_ref, titles_by_commit = (
         {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stashes)
     )
@@ -203,7 +199,7 @@ async def _state(git: str, look: Look) -> _RepositoryState:
 
 
 def _parts(output: str, count: int) -> list[str]:
-    """Split the output of a script that prints `_NEXT` between its parts; parts that are missing are empty."""
+    """Split the output of a script that prints `_NEXT` between its parts; missing parts are empty."""
     return [*output.split("\0", count - 1), *[""] * count][:count]
 
 
@@ -212,9 +208,9 @@ def _short(name: str) -> str:
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join the changes of a worktree and of its repository to one group.
+    """Join the changes of a worktree and of its repository into one group.
 
-    If git only updated its own notes in the repository, such as the index, these changes are left out.
+    If git only updated its own records in the repository, such as the index, these changes are left out.
     """
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
@@ -234,7 +230,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     worktree = Counter[str]()
     for file in files:
         worktree[file.outcome] += file.files
-    # What git shows of the commits is mostly the diffs of the worktree.
+    # The diffs of commits usually repeat those of the worktree, which are then left out.
     shown = {*map(_name_and_hunks, split_files(git.text))}
     diffs = (file.diff for file in files if _name_and_hunks(file.diff) not in shown)
     summary = replace(
@@ -255,13 +251,13 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
 
 
 def _name_and_hunks(diff: str) -> tuple[str, str]:
-    """Return what two diffs of a change have in common; git adds the function to the head of each hunk."""
+    """Return a key that is equal for two diffs of the same change; git adds the function to the head of each hunk."""
     hunks = re.sub(r"(?m)^(@@ [^@]* @@).*", r"\1", diff[diff.find("\n@@ ") + 1 :])
     return path_of(diff).rpartition("/")[2], hunks
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return the changed and deleted files of whose contents nothing is left, by their root."""
+    """Return the changed and deleted files whose contents are completely lost, by root."""
     gone_files = {
         root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()
     }
@@ -278,7 +274,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
 def with_lost_work(
     groups: Sequence[ChangeGroup], root: str, lost_paths: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
-    """Mark the groups that delete or overwrite uncommitted work. In `uncommitted` a folder's name ends with a slash."""
+    """Mark the groups that delete or overwrite uncommitted work. In `uncommitted` folders end with a slash."""
     lost = {
         path
         for path in lost_paths
@@ -296,10 +292,10 @@ def with_lost_work(
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Mark the groups that together delete or empty most files of the tree.
 
-    Those are more than half of the files, or all of them where only a few are gone, but at least two.
+    "Most" means more than half of the files, or all of them if only a few are gone, but at least two.
     """
     gone_files = _gone_files(changes)
-    # Counted no further than the answer needs.
+    # Files are counted only as far as the decision needs.
     count = _count_files_up_to(2 * len(gone_files), changes.root) if len(gone_files) > 1 else 0
     is_most = 2 * len(gone_files) > count if len(gone_files) > FEW_FILES else len(gone_files) == count
     notes = [f"{len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
@@ -316,8 +312,8 @@ def _marked(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> 
 
 
 def _is_written_over(diff: str) -> bool:
-    """Return True if a diff leaves no line of the old text, however it is indented."""
-    lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # behind the head of the first hunk
+    """Return True if a diff keeps no line of the old text, even with another indentation."""
+    lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # after the head of the first hunk
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
     return bool(old) and not old & new and not any(line[0] == " " for line in lines)
 
@@ -334,14 +330,14 @@ def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
 
 
 def _gone_files(changes: ChangeSet) -> set[str]:
-    """Return the files that were deleted or emptied, without those that were moved or can be installed again."""
+    """Return the files that were deleted or emptied, except those that were moved or can be installed again."""
     gone_files = {}
     for path, before in changes.before.items():
         after = changes.after.get(path)
         is_gone = after is None or after.kind != "file" or (before.size and not after.size)
         if before.kind == "file" and is_gone and not _NOT_COUNTED.intersection(path.split("/")):
             gone_files[path] = before
-    # Digests are made of contents, so only files that can be a moved one are read: new ones of the same size.
+    # Digests need the contents, so only files that may be moved ones are read: new files of the same size.
     sizes = {before.size for before in gone_files.values()}
     new_files = [entry for path, entry in changes.after.items() if path not in gone_files and entry.size in sizes]
     moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}  # contents under other names

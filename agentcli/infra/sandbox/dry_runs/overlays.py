@@ -1,10 +1,10 @@
-"""Mounts an overlay over each folder that a dry run may write, and reads from it what the command did.
+"""Mounts an overlay over each folder that a dry run may write, and reads the command's changes from it.
 
-The caches that a dry run makes are kept in layers of their own: later dry runs of the session see them, the real
-folders never get them.
+The caches that a dry run creates are kept in separate layers: the session's later dry runs see them, but they are never
+copied to the real folders.
 
-Nothing that the command does reaches the workspace, and an overlay costs the same for a workspace of any size. Its
-upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
+No change of the command reaches the workspace, and an overlay costs the same for a workspace of any size. Its upper
+folder contains the changes (Documentation/filesystems/overlayfs.rst).
 """
 
 import marshal
@@ -36,30 +36,27 @@ from agentcli.infra.sandbox.mount_points import NOTE, Note, is_mount_point
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits
 
-# The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
+# In a line of mountinfo the fifth field is the mount point, and the one after " - " the kind (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)
 
-# Other machines may change files on these, and set their times by clocks of their own.
+# Kinds of file systems on which other machines may change files, and set file times by their own clocks.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
 
 
 class Overlay(NamedTuple):
-    """The overlay over `area`. Below it are a layer of caches, where there is one, and then the area itself.
+    """The folders of one overlay."""
 
-    `merged` is what commands see, `upper` takes what they change, and `work` is a folder for the kernel's own use.
-    """
-
-    area: str
-    caches: str
-    upper: str
-    work: str
-    merged: str
+    area: str  # the real folder, the lowest layer
+    caches: str  # the layer above it; empty if there are no caches
+    upper: str  # receives the commands' changes
+    work: str  # for the kernel's own use
+    merged: str  # the folder that commands see
 
 
 class Overlays:
-    """Confines a command as usual, with overlays over what it may write; `each` has what it changed.
+    """Confines a command as usual, with overlays over the folders that it may write.
 
-    `folder` holds the overlays. `caches_of` gives the folder with the caches of an area, or nothing.
+    The overlays are created in `folder`. `caches_of` returns the folder with the caches of an area, or "".
     """
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
@@ -67,9 +64,9 @@ class Overlays:
         self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
         self._caches_of = caches_of
-        self._launches = 0  # attempts so far, each with a folder of its own
+        self._launches = 0  # attempts so far, each with its own folder
         self.each: list[Overlay] = []  # the overlays of the newest attempt
-        self.started_ns = 0  # when that began, by the clock of file times
+        self.started_ns = 0  # the start of the newest attempt, by the clock of file times
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
@@ -80,12 +77,12 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
             areas = writable_folders(launch.mounts)
-            # These are no errors of the system, so their number is 0, and the reason is the message.
+            # The errors have the number 0 and a reason as message, because they do not come from the system.
             if area := next((each for each in areas if is_inside(str(folder), each)), ""):
                 raise OSError(0, f"{area} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
-            clock = folder / "started"  # a file, because the clock of file times differs from the machine's
+            clock = folder / "started"  # a file, because the clock of file times differs from other clocks
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
             self.each = [
@@ -99,7 +96,7 @@ class Overlays:
 
     @contextmanager
     def look(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
-        """Launch a command that looks at the changes of one that has ended, and can write nothing. Raises `OSError`."""
+        """Launch a read-only command that examines the changes of an ended one. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
@@ -108,10 +105,10 @@ class Overlays:
 
     @contextmanager
     def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
-        """Put the overlays in the place of the writable folders among the mounts; nothing else can be written."""
+        """Replace the writable folders among the mounts with the overlays; nothing else can be written."""
         binds: list[tuple[int, str]] = []
-        # The folder of all dry runs is hidden: an overlay in it shows what is masked in the workspace.
-        # Git replaces its configuration, and cannot where that is a mount. What changed in it is looked at afterwards.
+        # The folder of all dry runs is hidden: an overlay in it would show files that are masked in the workspace.
+        # Git's configuration is not mounted, because git must be able to replace it; its changes are checked later.
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
         mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
         with _plan_file(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
@@ -124,7 +121,7 @@ class Overlays:
             )
 
     def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
-        """Make a writable mount show the overlay of its area; without an overlay the mount becomes read-only.
+        """Make a writable mount show the overlay of its area; without an overlay it becomes read-only.
 
         Its descriptor and new source are added to `binds`: the launcher opens the source as that descriptor.
         """
@@ -139,25 +136,25 @@ class Overlays:
 
 
 class TooMuch(Exception):
-    """A command changed more than a dry run can hold."""
+    """A command's changes exceed the limits of a dry run."""
 
 
 class OverlayReader:
-    """Reads the overlays of one command, which together may not have changed more than the limits.
+    """Reads the overlays of one command; the limits apply to all of them together.
 
-    The command started at `started_ns`, by file times.
+    The command started at `started_ns`, by the clock of file times.
     """
 
     def __init__(self, limits: DryRunLimits, started_ns: int) -> None:
         self._limits = limits
         self._started_ns = started_ns
-        self._entries = self._bytes = 0  # counted so far, in all overlays of the command
+        self._entries = self._bytes = 0  # read so far, in all overlays of the command
 
     def read(self, root: str, upper: str) -> state.ChangeSet:
-        """Return what was changed below a root. Raises `OSError`, `TooMuch`."""
+        """Return the changes below a root. Raises `OSError`, `TooMuch`."""
         changes = state.ChangeSet(root=root)
-        waiting = [("", False)]  # paths, and True if what the root has there is covered
-        while waiting:  # without recursion, because a command can nest folders deeper than Python calls
+        waiting = [("", False)]  # a path, and True if the overlay hides the root's entries there
+        while waiting:  # not recursive, because folders may be nested deeper than Python's calls
             path, is_covered = waiting.pop()
             where = f"{upper}/{path}" if path else upper
             now, below = (
@@ -165,23 +162,23 @@ class OverlayReader:
                 state.entry_at(changes.at(path)),
             )  # in the overlay, and in the real folder
             assert now is not None
-            if now.kind == "other" and is_mount_point(changes.at(path)):  # what a job needs was hidden, and stays
+            if now.kind == "other" and is_mount_point(changes.at(path)):  # hidden by `_hide_mount_points`, not deleted
                 continue
             if path and _is_cache(path, now, below):
                 changes.caches.append(path)
                 continue
             self._count(now.size if now.kind == "file" else 0)
             replaces = now.kind != "folder" or below is None or below.kind != "folder"
-            if not is_covered and (replaces or _is_opaque(where)):  # all that the real folder has there is gone
+            if not is_covered and (replaces or _is_opaque(where)):  # everything that the root has there is gone
                 for covered, entry in state.walk(root, path):
                     self._count(0)
                     changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(covered)  # somebody else has changed it meanwhile
+                        changes.stale.add(covered)  # somebody else changed it while the command was running
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
-            if now.kind != "other":  # a device marks what was deleted; pipes and sockets cannot be kept
+            if now.kind != "other":  # a device marks a deleted path; pipes and sockets cannot be applied
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
@@ -198,15 +195,15 @@ class OverlayReader:
 
 
 def _hide_mount_points(overlay: Overlay, used: Collection[str]) -> None:
-    """Hide the empty folders that keep names from being made while jobs run: git would try to remove them."""
+    """Hide the mount points of other commands, which are empty folders: git would try to remove them."""
     for name in state.names_in(overlay.area):
         path = f"{overlay.area}/{name}"
         if path not in used and is_mount_point(path):
-            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # in an overlay this device stands for nothing
+            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # this device marks a deleted path in an overlay
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
-    """Say why these areas cannot have overlays; empty where they can. Mounts some to find out. Raises `OSError`."""
+    """Return the reason why these areas cannot have overlays; empty if they can. Mounts overlays. Raises `OSError`."""
     if why_not := _why_no_overlay(areas):
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
@@ -218,7 +215,7 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
 def _plan_file(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
 ) -> AbstractContextManager[int]:
-    layers = [  # for each overlay the lower folders, the upper one if it can be written, and the others
+    layers = [  # for each overlay: the lower folders, the upper one ("" if it is read-only), the work and merged ones
         ([*filter(None, (upper, caches, area))], "", work, merged)
         if looks_only
         else ([*filter(None, (caches, area))], upper, work, merged)
@@ -228,7 +225,7 @@ def _plan_file(
 
 
 def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
-    """Make the folders of an overlay. Its root has the mode and owner of the upper folder."""
+    """Create the folders of an overlay. The upper one gets the area's mode and owner, which the overlay then shows."""
     upper, work, merged = (folder / name for name in ("upper", "work", "merged"))
     for path in (upper, work, merged):
         path.mkdir(parents=True, mode=0o700)
@@ -237,7 +234,7 @@ def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
 
 
 def _why_no_overlay(areas: Sequence[str]) -> str:
-    """Say why an overlay would not do: a mount inside an area would be missing, and remote file systems differ."""
+    """Return the reason why an overlay would not work: it lacks mounts inside an area, and remote disks differ."""
     mounted = _mounted()
     for area in areas:
         if inside := next((path for _, path in mounted if path != area and is_inside(path, area)), ""):
@@ -249,7 +246,7 @@ def _why_no_overlay(areas: Sequence[str]) -> str:
 
 
 def _mounted() -> list[tuple[str, str]]:
-    """Return the kinds of file systems and where they are mounted; nothing where the kernel does not say."""
+    """Return the kind and the mount point of each file system; empty if the kernel does not list them."""
     text = ""
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
@@ -260,7 +257,7 @@ def _mounted() -> list[tuple[str, str]]:
 
 
 def _is_cache(path: str, now: state.FileEntry, below: state.FileEntry | None) -> bool:
-    """Return True for a cache: by its name, or by its tag. No tag counts that a command adds to an older folder."""
+    """Return True for a cache, by its name or its tag. A tag that the command added to an older folder is ignored."""
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
     is_in_repository = ".git" in path.split("/")
     is_named_so = state.is_cache(path, is_folder=is_folder)
@@ -274,19 +271,19 @@ def _is_opaque(where: str) -> bool:
 
 
 def _open_to_owner(entry: state.FileEntry) -> None:
-    """Let the owner read what a command made in an overlay, whatever its mode; `entry.mode` keeps the original one."""
+    """Make an entry of an overlay readable for its owner, whatever its mode; `entry.mode` keeps the original one."""
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
         os.chmod(entry.source, entry.mode | needed)  # noqa: PTH101
 
 
 class CacheLayers:
-    """Keeps one layer for each root, in `folder`, which must be on the disk of the overlays' upper folders."""
+    """Keeps one layer of caches for each root in `folder`, which must be on the disk of the overlays' upper folders."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._caches: dict[str, set[str]] = {}  # the paths of caches, by root
-        self._users = 0  # dry runs that may have the layers mounted now
+        self._caches: dict[str, set[str]] = {}  # root -> the paths of caches
+        self._users = 0  # running dry runs, which may have the layers mounted
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -297,9 +294,9 @@ class CacheLayers:
             self._users -= 1
 
     def below(self, root: str) -> str:
-        """Return the layer to be mounted over a root, or "" if the layer is empty.
+        """Return the layer to mount over a root, or "" if the layer is empty.
 
-        Caches whose folder is gone from the root are removed from the layer first.
+        Caches whose parent folder no longer exists in the root are removed from the layer first.
         """
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
@@ -309,19 +306,19 @@ class CacheLayers:
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
-        """Move caches from an upper folder into the layer, unless another dry run uses the layer now.
+        """Move caches from an upper folder into the layer, unless another dry run is using the layer.
 
-        Return the caches that are new and marked by a cache tag.
+        Return the new caches that have a cache tag.
         """
-        if self._users > 1 or not paths:  # one is the caller
+        if self._users > 1 or not paths:  # the caller is one of the users
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and state.is_tagged(f"{upper}/{path}")]
-        with suppress(OSError):  # a cache that is lost costs the next command some time
+        with suppress(OSError):  # losing a cache only costs the next command some time
             for path in paths:
                 if not (Path(root) / path).parent.is_dir():  # the layer would show this folder to the next command
                     continue
-                for around in state.parents_of(path):  # the layer's folders are seen in place of the root's
+                for around in state.parents_of(path):  # commands see the layer's folders instead of the root's
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
                     copy_access(Path(root) / around, self._layer(root) / around)
                 _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
@@ -333,7 +330,7 @@ class CacheLayers:
 
 
 def copy_access(source: Path, target: Path) -> None:
-    """Give a folder the mode of another one, and for root its owner too. Raises `OSError`."""
+    """Copy the mode of a folder to another one and, if we are root, its owner. Raises `OSError`."""
     status = source.stat()
     if os.geteuid() == 0:
         os.chown(target, status.st_uid, status.st_gid)
@@ -341,7 +338,7 @@ def copy_access(source: Path, target: Path) -> None:
 
 
 def _merge(source: str, target: str) -> None:
-    """Move what is at `source` over what is at `target`. The entries of two folders are moved one by one."""
+    """Move `source` over `target`. If both are folders, their entries are moved one by one."""
     waiting = [(source, target)]
     while waiting:
         source, target = waiting.pop()

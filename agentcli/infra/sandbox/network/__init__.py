@@ -1,1 +1,1 @@
-"""Gives confined commands the hosts they were granted, through a proxy outside and a relay inside the sandbox."""
+"""Connects confined commands to granted hosts, through a proxy outside and a relay inside the sandbox."""

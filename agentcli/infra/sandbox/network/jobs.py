@@ -1,6 +1,6 @@
-"""Connects to servers of jobs, each of which has a network of its own.
+"""Connects to the servers of jobs, each of which has its own network.
 
-This file is also a program, which `python -I -S` runs: only a process without threads can enter another's namespaces.
+This file is also a program that `python -I -S` runs, because only a process without threads can enter namespaces.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _GET_OWNER = 0xB701  # NS_GET_USERNS of ioctl_nsfs(2)
 
 
 def connect_beside(pid: int, port: int) -> socket.socket:
-    """Return a connection to a port on the loopback interface that a process sees. Blocks. Raises `OSError`."""
+    """Return a connection to a port on the loopback interface of a process. Blocks. Raises `OSError`."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -35,7 +35,7 @@ def main() -> None:
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     owner = fcntl.ioctl(network, _GET_OWNER)
     if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):  # noqa: PTH116  # with -S it starts sooner
-        _enter(owner, _NEW_USER)  # without this only root may enter the network
+        _enter(owner, _NEW_USER)  # otherwise only root may enter the network
     _enter(network, _NEW_NETWORK)
     with socket.socket(fileno=channel) as parent, socket.create_connection(("localhost", port), _TIMEOUT_S) as server:
         server.setblocking(False)

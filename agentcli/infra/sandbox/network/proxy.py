@@ -1,8 +1,8 @@
-"""Leads commands without a network to granted hosts: an HTTP proxy on a unix socket.
+"""Connects commands without a network to granted hosts: an HTTP proxy on a unix socket.
 
-It knows `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests. It
-connects only to hosts that were granted, at addresses it has looked up and judged itself. What is inside TLS it does
-not see: a host that serves others' content, as shared hosting does, is granted with all of it.
+It supports `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests.
+It connects only to granted hosts, at addresses that it has looked up and checked itself. It cannot see inside TLS: a
+grant for a host with other people's content, as in shared hosting, covers all of that content.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ _MAX_CONNECTIONS = 256
 _CHUNK = 65_536
 _REQUEST_LINE = lazy_pattern(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
 _HEADER = lazy_pattern(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-# Headers that are between the client and the proxy alone (RFC 9110, section 7.6.1), or that are written anew.
+# Headers that concern only the client and the proxy (RFC 9110, section 7.6.1), and those that the proxy replaces.
 _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
 
 
 class _Denial(Exception):
-    """An answer instead of a connection: its status and its reason."""
+    """A request is denied; the arguments are the HTTP status and the reason."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -39,9 +39,10 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class NetworkProxy:
-    """Serves between `start` and `aclose`, in a private short `folder`.
+    """Serves between `start` and `aclose`, on a socket in the private `folder`, whose path must be short.
 
-    Where nothing listens on a granted port of this machine, `connect_to_job` may connect to that of a job. It blocks.
+    If nothing listens on a granted port of this machine, `connect_to_job` may connect to the same port of a job. It
+    blocks.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class NetworkProxy:
         connect_to_job: Callable[[int], socket.socket | None] = lambda port: None,
     ) -> None:
         self._grants = grants
-        self.socket = folder / "proxy"  # where commands reach it
+        self.socket = folder / "proxy"  # commands connect to this
         self._how_to_grant = how_to_grant
         self._resolve = resolve
         self._connect_to_job = connect_to_job
@@ -67,7 +68,7 @@ class NetworkProxy:
         self.socket.chmod(0o600)
 
     async def aclose(self) -> None:
-        """Break off all connections; safe to call twice."""
+        """Stop serving, and close all connections. Safe to call twice."""
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -87,7 +88,7 @@ class NetworkProxy:
             with contextlib.suppress(OSError):
                 writer.write(_answer(*denial.args))
                 await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):  # either side has gone
+        except (OSError, asyncio.IncompleteReadError):  # either side has disconnected
             pass
         finally:
             self._connections.discard(task)
@@ -99,7 +100,7 @@ class NetworkProxy:
         if match is None:
             raise _Denial(400, "not a request that a proxy understands")
         host, port, path = _read_target(match[1], match[2].decode())
-        # A plain request is written anew and passed on; a tunnel (CONNECT) has no path.
+        # A plain request is rewritten and passed on; a tunnel (CONNECT) has no path.
         request = _request(match[1], path, _authority(host, port, default=80), headers) if path else b""
         from_server, to_server = await self._connect(host, port)
         if request:
@@ -123,8 +124,8 @@ class NetworkProxy:
         failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                # The name is looked up only once, so that no other address is connected to than those judged here. One
-                # bad address is enough to deny all.
+                # The name is looked up only once, so that only addresses checked here are used. One forbidden address
+                # is enough to deny the host.
                 addresses = await self._resolve(host, port)
                 if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
                     reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
@@ -144,7 +145,7 @@ class NetworkProxy:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """Read the request line and the headers. Raises `_Denial` if the client sends nothing, too much, or nonsense."""
+    """Read the request line and the headers. Raises `_Denial` if they are missing, too long or invalid."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -179,12 +180,12 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Build the request to the server, which closes the connection after its answer.
+    """Build the request to the server. It asks the server to close the connection after one answer.
 
-    A second request on the connection could be for another host.
+    A second request on the same connection could be for another host.
     """
     names = [name.lower() for name, _ in headers]
-    # The server could take another one of two lengths, and the rest of the body for a request of its own.
+    # Request smuggling: the server could use the other one of two lengths, and read the rest of the body as a request.
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
     passed_on = [
@@ -210,7 +211,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _answer(status: int, reason: str) -> bytes:
-    """Build an answer. Its status line has the reason too, because programs show only that line after a CONNECT."""
+    """Build an answer. Its status line repeats the reason, because after a CONNECT programs show only that line."""
     text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()

@@ -1,9 +1,9 @@
 """Relays from a port on the command's own loopback interface to the proxy outside.
 
-Programs know proxies by host and port, and the way out is a unix socket. Ports of this machine that were granted are
-relayed as well, so that every program reaches them as usual. This file is also a program, which
-`python -I -S` runs inside before the command, so it needs the standard library alone. It costs the start of a Python,
-and only where hosts have been granted.
+Programs expect a proxy's host and port, but the connection to the outside is a unix socket. Granted ports of this
+machine are relayed as well, so that programs reach them as usual. This file is also a program, which `python -I -S`
+runs inside the sandbox before the command, so it uses only the standard library. It costs the start of a Python, but
+only if hosts have been granted.
 """
 
 import contextlib
@@ -15,24 +15,24 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-RELAY_NAME = "agentcli-relay"  # of its process
-PORT = 3128  # the traditional port of proxies, on an interface that nobody else has
+RELAY_NAME = "agentcli-relay"  # the name of its process
+PORT = 3128  # the traditional port of proxies; always free, because the interface belongs only to this command
 LOOPBACK = "127.0.0.1"
-_FIRST_FREE = 1_024  # of the ports that every program may open
+_FIRST_FREE = 1_024  # the first port that programs may open without privileges
 
 
 def relay_command(script: str, proxy_socket: str, ports: Sequence[str] = ()) -> list[str]:
-    """Return the arguments that start the relay, to precede the command's own; `script` is this file's path inside.
+    """Return the arguments that start the relay, to put before the command's; `script` is this file's path inside.
 
-    The `ports` of this machine, such as `127.0.0.1:8000`, are those that it opens beside the proxy's.
+    The relay also opens the `ports` of this machine, such as `127.0.0.1:8000`.
     """
     return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket, ",".join(ports)]
 
 
 def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some.
+    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some of them.
 
-    A granted port of this machine that the relay may not open is reached through the proxy as well.
+    Granted ports of this machine that the relay cannot open are reached through the proxy as well.
     """
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     closed = [host.strip("[]") for host, _, port in (each.rpartition(":") for each in ports) if int(port) < _FIRST_FREE]
@@ -42,7 +42,7 @@ def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
 
 
 def python_folders() -> list[str]:
-    """Return the folders that must be visible inside for the relay to run; the whole prefix may be `~/.local`."""
+    """Return the folders that the relay needs inside; not the whole prefix, which may be `~/.local`."""
     prefix = os.path.realpath(sys.base_prefix)
     programs = str(Path(os.path.realpath(sys.executable)).parent)
     return list(dict.fromkeys((programs, f"{prefix}/lib", f"{prefix}/{sys.platlibdir}")))
@@ -50,19 +50,20 @@ def python_folders() -> list[str]:
 
 def main() -> None:
     proxy_socket, ports, *command = sys.argv[1:]
-    servers = {socket.create_server((LOOPBACK, PORT), backlog=128): b""}  # with the request that each begins with
+    # Listening socket -> the request to send to the proxy before a client's data; empty: clients talk to the proxy.
+    servers = {socket.create_server((LOOPBACK, PORT), backlog=128): b""}
     for target in filter(None, ports.split(",")):
         request, port = f"CONNECT {target} HTTP/1.1\r\n\r\n".encode(), int(target.rpartition(":")[2])
         for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1")):
-            # The port may be below 1024, or two names of this machine share it.
+            # The port may be below 1024, or granted under two names of this machine.
             with contextlib.suppress(OSError):
                 servers[socket.create_server((address, port), family=family, backlog=128)] = request
     _start_relay(servers, proxy_socket)
     for server in servers:
         server.close()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
-    # Python adds LC_CTYPE to what os.environ holds.
+    # Python adds LC_CTYPE to os.environ.
     environment = dict(
         line.split(b"=", 1) for line in Path("/proc/self/environ").read_bytes().split(b"\0") if b"=" in line
     )
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None:
-    """Start the relay in a process that is no child of the command and holds none of its descriptors."""
+    """Start the relay in a process that is not a child of the command, and has none of its descriptors open."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -85,23 +86,23 @@ def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None
     Path("/proc/self/comm").write_text(RELAY_NAME)
     listening = {server.fileno() for server in servers}
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  # numbers alone
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  # only numbers
         if number < 3:
             os.dup2(nothing, number)
         elif number not in listening:
-            with contextlib.suppress(OSError):  # that of the listing itself
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
                 os.close(number)
     *others, last = [threading.Thread(target=_relay, args=(*item, proxy_socket)) for item in servers.items()]
     for thread in others:
         thread.start()
-    last.run()
+    last.run()  # in this thread; `_relay` never returns
 
 
 def _relay(server: socket.socket, request: bytes, proxy_socket: str) -> None:
     while True:
         try:
             client, _ = server.accept()
-        except OSError:  # too many descriptors
+        except OSError:  # no more descriptors: try again
             continue
         threading.Thread(target=_connect, args=(client, request, proxy_socket), daemon=True).start()
 
@@ -129,7 +130,7 @@ def _opens_tunnel(proxy: socket.socket, request: bytes) -> bool:
 
 
 def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:
-    # Either end may break off the connection.
+    # Either end may close the connection.
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)

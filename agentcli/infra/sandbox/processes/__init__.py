@@ -1,1 +1,1 @@
-"""Starts commands, reads their output, notices when they stall, and ends them with everything they started."""
+"""Starts commands, reads their output, detects when they stall, and ends them with all their processes."""

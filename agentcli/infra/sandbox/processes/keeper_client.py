@@ -1,4 +1,4 @@
-"""Starts commands through a keeper, waits for them, and ends them with everything they have started."""
+"""Starts commands through a keeper, waits for them, and ends them with all their processes."""
 
 import asyncio
 import marshal
@@ -15,7 +15,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.processes.keeper import END_TREE, GRACE_S, KEEP_OUTPUT, MAX_PROCESSES, PATIENCE_S, START
 
-# Empty packages take the place of the real ones, which import `typing`: that would take another 10 ms.
+# Empty packages replace the real ones, which import `typing`: that would take another 10 ms.
 _START = """
 import sys
 for name in ("agentcli", "agentcli.infra", "agentcli.infra.sandbox"):
@@ -29,24 +29,24 @@ SWARMED = "it was ended because it started processes without end"
 
 
 class Process:
-    """A command and all it starts, as its supervisor had reported at the last `look`.
+    """A command with all its processes, in the state that its supervisor had reported at the last `look`.
 
-    `on_idle` takes the supervisor's socket back once it can run another command.
+    `on_idle` gets the supervisor's socket back when the supervisor is ready for another command.
     """
 
     def __init__(self, control: socket.socket, launch: Launch, on_idle: Callable[[socket.socket], object]) -> None:
         self.launch = launch
         self._on_idle = on_idle
         self.confinement = ExitStack()  # closed once all processes of the command have ended
-        self.pid = self.supervisor = 0  # the process numbers of the command and of its supervisor
+        self.pid = self.supervisor = 0  # the process ids of the command and of its supervisor; 0: not started yet
         self.exit_code: int | None = None  # negative for a signal
         self.is_gone = False  # True once no process of the command is left
-        self.was_late = self.was_swarm = False  # True if it was ended for its time limit, or for too many processes
+        self.was_late = self.was_swarm = False  # ended because of its time limit; because of too many processes
         self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
-        self._unfinished_line = b""
-        self.error = OSError(0, "no process could be made for it")  # why the command did not start, if it did not
+        self._unfinished_line = b""  # the start of a report of which the rest has not arrived
+        self.error = OSError(0, "no process could be made for it")  # the reason if the command did not start
 
     async def wait_until_gone(self) -> None:
         await self.until(lambda: self.is_gone)
@@ -58,12 +58,12 @@ class Process:
             self.look()
 
     def is_over(self) -> bool:
-        """Return True if no process of the command is left, as far as is known now."""
+        """Return True if the supervisor has reported that no process of the command is left."""
         self.look()
         return self.is_gone
 
     async def end(self) -> None:
-        """Send SIGTERM to everything, and after two seconds SIGKILL to what is left. Safe to call twice."""
+        """Send SIGTERM to all processes, and after two seconds SIGKILL to those left. Safe to call twice."""
         if self.is_over():
             return
         with suppress(OSError):
@@ -76,10 +76,10 @@ class Process:
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
-        """Let the supervisor write to a file what comes from the command's pipe; False if all has ended already.
+        """Let the supervisor copy the command's output from a pipe to a file; return False if all processes have ended.
 
-        The file grows to 1 GB at most, and may fail to grow without harm to the command. The supervisor also holds open
-        the ends of pipes that the command may write to: without a reader, writing would kill it.
+        The file grows to 1 GB at most; a full disk does not affect the command. The supervisor also keeps `open_ends`
+        of pipes open: without a reader, writing to one would kill the command.
         """
         with suppress(OSError):
             if not self.is_over():
@@ -88,7 +88,7 @@ class Process:
         return self._keeps_output
 
     def look(self) -> None:
-        """Read what the supervisor has reported, without waiting."""
+        """Read the supervisor's reports, without waiting."""
         while not self.is_gone:
             try:
                 data = self._control.recv(4_096)
@@ -102,7 +102,7 @@ class Process:
             *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
                 self._take(line.split())
-        self.confinement.close()  # only now, because protections depend on it while processes run
+        self.confinement.close()  # only now, because protections depend on it while processes are running
 
     def _take(self, words: list[bytes]) -> None:
         match words:  # keeper.py describes these lines
@@ -120,14 +120,14 @@ class Process:
             case [b"swarm"]:
                 self.was_swarm = True
             case [b"gone", at]:
-                # A supervisor that copied output still holds the job's pipes and file, and gets no other command.
+                # A supervisor that copied output still has the job's pipes and file open, and is not used again.
                 self._take_end(is_idle=not self._keeps_output)
                 self.ended_at = float(at)
 
     def _take_end(self, *, is_idle: bool = False) -> None:
         """Note the end: no process is left, or the supervisor was killed, and the keeper ends its processes."""
         self.is_gone, self.ended_at = True, time.monotonic()
-        if self.exit_code is None:  # it was killed with the supervisor
+        if self.exit_code is None:  # the command was killed with the supervisor
             self.exit_code = -9
         if is_idle:
             self._on_idle(self._control)
@@ -136,15 +136,15 @@ class Process:
 
 
 class Keeper:
-    """The small process that starts commands; these can read its `environment`, so it holds nothing secret."""
+    """The small process that starts commands. They can read its `environment`, which must contain no secrets."""
 
     def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
         self._environment = environment
         self._max_processes = max_processes
-        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
-        self._requests: socket.socket | None = None  # the socket on which the keeper takes those of supervisors
+        self._process: subprocess.Popen[bytes] | None = None  # the keeper, once it is started
+        self._requests: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
-        self._note: int | None = None  # the note that the keeper has
+        self._note: int | None = None  # the descriptor of the note that the keeper has
 
     async def start(
         self,
@@ -156,7 +156,7 @@ class Keeper:
         time_limit_s: float | None = None,
         terminal: str = "",
     ) -> Process:
-        """Start a program in a session of its own, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
+        """Start a program in its own session, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
         variables = {
             os.fsencode(name): os.fsencode(value) for name, value in {**environment, **launch.environment}.items()
@@ -176,7 +176,7 @@ class Keeper:
         process = Process(control, launch, self._idle.append)
         try:
             await process.until(lambda: bool(process.pid) or process.is_gone)
-        except asyncio.CancelledError:  # it may run already
+        except asyncio.CancelledError:  # the command may already be running
             await asyncio.shield(process.end())
             raise
         if not process.pid:
@@ -184,12 +184,12 @@ class Keeper:
         return process
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
-        """Return the socket of a waiting or a new supervisor, whose keeper has the note. Raises `OSError`."""
+        """Return the socket of a waiting or new supervisor, whose keeper has the note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
         while self._idle and is_running and note in (None, self._note):
             control = self._idle.pop()
             try:
-                control.recv(1)  # nothing, unless the supervisor was killed: then it is the end
+                control.recv(1)  # would block; if it returns, the supervisor was killed
             except BlockingIOError:
                 return control
             control.close()
@@ -198,12 +198,12 @@ class Keeper:
         with supervisors_end:
             descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
             requests = self._requests if self._requests is not None and is_running else self._launch()
-            socket.send_fds(requests, [b"n"], descriptors)  # descriptors need a byte to come with
+            socket.send_fds(requests, [b"n"], descriptors)  # descriptors can only be sent with at least one byte
             self._note = self._note if note is None else note
         return control
 
     def _launch(self) -> socket.socket:
-        """Start a keeper, and return the socket on which it takes requests."""
+        """Start a keeper, and return the socket for requests to it."""
         self._close()
         self._requests, keepers_end = socket.socketpair()
         with keepers_end:
@@ -226,7 +226,7 @@ class Keeper:
         self._idle.clear()
 
     async def aclose(self) -> None:
-        """Close the socket, and wait until the keeper has ended what may be left, and itself."""
+        """Close the sockets, and wait until the keeper has ended all remaining processes, and itself."""
         self._close()
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -234,9 +234,9 @@ class Keeper:
 
 
 async def readable(descriptor: int) -> None:
-    """Wait until something can be read, or the other end is closed. Any number of tasks may wait for one descriptor."""
+    """Wait until a descriptor is readable or its other end is closed. Several tasks may wait for the same one."""
     loop = asyncio.get_running_loop()
-    copy = os.dup(descriptor)  # a loop knows one reader for each number
+    copy = os.dup(descriptor)  # a loop accepts only one reader for each number
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(copy, lambda: None if ready.done() else ready.set_result(None))
     try:

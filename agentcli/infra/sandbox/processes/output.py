@@ -1,4 +1,4 @@
-"""Collects a command's output: a bounded part in memory, all of it in a file once that overflows, some of it live."""
+"""Collects a command's output: a limited part in memory, all of it in a file if that overflows, some of it live."""
 
 import asyncio
 import codecs
@@ -12,36 +12,36 @@ from typing import BinaryIO
 from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
 from agentcli.tools.observation import as_shown
 
-# Live text comes in a first piece at once, then every 50 ms. After 100,000 characters nobody reads along: then only the
-# end of each piece is shown, and the pieces come more slowly. Sizes are in characters.
+# The first piece of live text is shown at once, further ones every 50 ms. After 100,000 characters nobody reads along
+# any more: then only the end of each piece is shown, and pieces come more slowly. Sizes are in characters.
 _LIVE_EVERY_S = 0.05
 _LIVE_SLOWLY_S = 0.5
 _LIVE_PIECE = 4_000
 _LIVE_FREELY = 100_000
-_LIVE_LAST = 15_000  # of what has not been shown when the command ends
+_LIVE_LAST = 15_000  # of the text that is not shown yet when the command ends
 
-_WRITE_AT = 1 << 20  # bytes that wait for the disk
-_MAX_LINE_CHARS = 65_536  # of a line whose end has not come
-_END_CHARS = 300  # a prompt that waits for an answer is within them
+_WRITE_AT = 1 << 20  # bytes in memory that are enough for a write to the disk
+_MAX_LINE_CHARS = 65_536  # of a line whose end has not arrived
+_END_CHARS = 300  # enough to contain a prompt that waits for an answer
 
 
 class CommandOutput:
-    """Keeps the beginning and the end of a command's output; all of it goes to a file if the middle has to be cut.
+    """Keeps the beginning and the end of a command's output. If the middle must be cut, all of it goes to a file.
 
-    `new_file` names the file. It has the bytes as they came, up to 1 GB and as the disk has room. The text in memory is
-    as a terminal shows it in the end. Call `write` while `has_much_to_write`.
+    `new_file` creates the file. It gets the original bytes, up to 1 GB if the disk has room. The text in memory is as a
+    terminal would finally show it. Call `write` while `has_much_to_write`.
     """
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
-        self._half = most_bytes // 2  # the most characters of the beginning, and of the end
+        self._half = most_bytes // 2  # the limit for the beginning, and for the end, in characters
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._head = self._tail = ""  # the beginning, and the end of what came after it
-        self._line = ""  # the last line, whose end has not come: in neither of these yet
+        self._head = self._tail = ""  # the beginning, and the end of the rest
+        self._line = ""  # the last line, which is incomplete and in neither of these yet
         self._cut = 0  # characters left out between the two
         self._unwritten = bytearray()  # output that is not in the file yet
         self.saved = _OutputFile(new_file)
         self._live = _Live(on_output)
-        self.heard_at = time.monotonic()  # when the newest output came
+        self.heard_at = time.monotonic()  # when the newest output arrived
 
     def add(self, data: bytes) -> None:
         self.heard_at = time.monotonic()
@@ -49,20 +49,20 @@ class CommandOutput:
         self._take(self._decoder.decode(data))
 
     def _take(self, text: str, *, is_end: bool = False) -> None:
-        """Add text to the output: the lines that are complete now, as a terminal shows them."""
+        """Add the complete lines of some text to the output, as a terminal would show them."""
         self._live.add(text)
         complete, newline, self._line = (self._line + text).rpartition("\n")
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
-            # A `\r` at the end is kept, because the next text is then written over this line.
+            # A `\r` at the end is kept, because the next text will overwrite this line.
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
-        if len(self._line) > _MAX_LINE_CHARS or is_end:  # too long even as it is shown
+        if len(self._line) > _MAX_LINE_CHARS or is_end:  # too long even as a terminal shows it
             complete, self._line = complete + self._line, ""
         text = as_shown(complete)
         missing_in_head = max(0, self._half - len(self._head))
         self._head += text[:missing_in_head]
         self._tail += text[missing_in_head:]
-        if len(self._tail) > 2 * self._half:  # cut seldom, because each cut copies the rest
+        if len(self._tail) > 2 * self._half:  # cut only now and then, because each cut copies the rest
             self._cut_middle()
 
     def _cut_middle(self) -> None:
@@ -83,12 +83,12 @@ class CommandOutput:
         return self._cut > 0 and len(self._unwritten) >= _WRITE_AT
 
     def write(self) -> None:
-        """Move what waits for the disk to it. Blocks for as long as the disk takes."""
+        """Write the waiting output to the file. Blocks for as long as the disk takes."""
         self.saved.write(bytes(self._unwritten))
         self._unwritten.clear()
 
     def close(self) -> str:
-        """Return the output, of which the middle may be missing. May block for a moment."""
+        """Return the output, whose middle may be missing. May block for a moment."""
         self._take(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
         text, _ = self._joined()
@@ -96,9 +96,9 @@ class CommandOutput:
         return text
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
-        """Move all output so far to `path`, for a command that goes on. Raises `OSError`.
+        """Move all output so far to `path`, for a command that continues as a job. Raises `OSError`.
 
-        Returns the text, how many characters of its middle are missing, and how many bytes of the output it covers.
+        Return the text, the number of characters missing in its middle, and the number of output bytes that it covers.
         """
         self.write()
         self._take("", is_end=True)
@@ -116,7 +116,7 @@ class CommandOutput:
 
 
 class _OutputFile:
-    """A file that is made when first written to, and that a full disk or 1 GB leaves incomplete."""
+    """A file that is created by the first write, and stays incomplete if the disk is full or 1 GB is reached."""
 
     def __init__(self, new_file: Callable[[], Path]) -> None:
         self._new_file = new_file
@@ -152,7 +152,7 @@ class _OutputFile:
         return f"all of it is in {self.path}"
 
     def move_to(self, path: Path) -> None:
-        """Put what was written at `path`, where an empty file is. Raises `OSError`."""
+        """Move the file to `path`, where there is an empty file. Raises `OSError`."""
         if self.path is not None:
             shutil.move(self.path, path)
         self.path = path
@@ -165,7 +165,7 @@ class _OutputFile:
 
 
 class _Live:
-    """Passes text on to people who follow it, in pieces and with pauses, and skips what is too much to read."""
+    """Passes text on to people who follow it, in pieces and with pauses, and skips text that is too much to read."""
 
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
@@ -183,7 +183,7 @@ class _Live:
 
     @property
     def _max_piece(self) -> int:
-        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # the latter as long as not much was shown
+        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # large pieces as long as not much was shown
 
     def _skip_to_last(self, max_chars: int) -> None:
         over = max(0, len(self._pending) - max_chars)
@@ -191,7 +191,7 @@ class _Live:
         self._pending = self._pending[over:]
 
     def _show(self, at_least: int = 0) -> None:
-        """Show what is pending, and begin a pause before the next piece; without pending text there is no pause."""
+        """Show the pending text, if there is any, and start the pause before the next piece."""
         self._timer = None
         if not self._pending:
             return
@@ -214,9 +214,9 @@ class _Live:
 
 
 def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from `start` on, and the position behind it, from which the next call goes on.
+    """Return a file's text from `start` on, and the position after it, where the next call continues.
 
-    Unless the file `is_complete`, a last character of which only a part has come is left for the next call.
+    Unless the file `is_complete`, an incomplete last character is left for the next call.
     """
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
@@ -225,14 +225,14 @@ def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) 
         return text, start + size
     head, head_size = _whole_text(file.read(most_bytes // 2))
     file.seek(end - most_bytes // 2)
-    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # the end of a character that is cut in two
+    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # without the end of a character cut in two
     tail, size = _whole_text(data, is_complete=is_complete)
     missing = end - start - head_size - len(data)
     return f"{head}\n[{missing:,} bytes cut]\n{tail}", end - len(data) + size
 
 
 def _whole_text(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
-    """Return the whole characters of some bytes, and how many of the bytes they take."""
+    """Decode the complete characters of some bytes; return them, and the number of their bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=is_complete)
     return text, len(data) - len(decoder.getstate()[0])

@@ -1,4 +1,4 @@
-"""Finds and signals the processes below another, by /proc or ps(1). Part of the keeper, so it imports little."""
+"""Finds and signals all descendants of a process, with /proc or ps(1). Part of the keeper, so it imports little."""
 
 import os
 import signal
@@ -9,15 +9,15 @@ from collections.abc import Collection
 _IS_LINUX = sys.platform == "linux"
 
 
-# One process of a walk: `started` tells it from a later one of the same number. (`typing` would slow the start.)
+# A process. `started` distinguishes it from a later process with the same id. (Importing `typing` would be slow.)
 ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  # noqa: PYI024
 
 
 def ask_below(root: int) -> int:
-    """Send SIGTERM to a tree, and return the number of its processes. Meanwhile all are stopped, so that none is born.
+    """Send SIGTERM to a tree, and return the number of its processes. All are stopped first, so that none can fork.
 
-    A process whose children live in a PID namespace of their own (bubblewrap with --die-with-parent) gets no signal:
-    its end would kill the children before they could act on theirs, and when they end it ends by itself.
+    A process whose children are in their own PID namespace (bubblewrap with --die-with-parent) gets no signal: its end
+    would kill the children before they can handle theirs, and it ends by itself when they end.
     """
     found = _freeze_below(root)
     for process in found:
@@ -35,9 +35,9 @@ def kill_below(root: int, spare: Collection[int] = ()) -> None:
 
 
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
-    """Send SIGSTOP to a tree, walk by walk, until no walk finds anything new; return all that were found."""
+    """Send SIGSTOP to a tree, in rounds until no new process is found; return all processes."""
     frozen: dict[tuple[int, int], ProcessInfo] = {}
-    for _ in range(100):  # a tree that still grows then is signalled as far as it was found
+    for _ in range(100):  # if the tree still grows then, only the processes found so far are signalled
         found = {(each.pid, each.started): each for each in processes_below(root, spare)}
         if not found.keys() - frozen.keys():
             break
@@ -47,11 +47,11 @@ def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
 
 
 def _send_to_all(processes: Collection[ProcessInfo], number: signal.Signals) -> None:
-    """Send a signal to processes of a tree and to their groups: that reaches what forks faster than it is found.
+    """Send a signal to processes of a tree and to their groups, which reaches processes that fork too fast to be found.
 
-    The tree's first process began a session, so no other process is in these groups.
+    The tree's first process started a session, so processes outside the tree are in none of these groups.
     """
-    # Before its `setsid` a new process is in our group. To killpg(2), 0 is our own group, and 1 means every process.
+    # A new process is in our group until its `setsid`. For killpg(2), 0 is our own group, and 1 means every process.
     for group in {process.group for process in processes} - {os.getpgrp(), 0, 1}:
         try:
             os.killpg(group, number)
@@ -62,7 +62,7 @@ def _send_to_all(processes: Collection[ProcessInfo], number: signal.Signals) -> 
 
 
 def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
-    """Return the living descendants of a process, parents first, without those in `spare` and below them."""
+    """Return the living descendants of a process, parents first, without those in `spare` and their descendants."""
     children: dict[int, list[ProcessInfo]] = {}
     try:
         # pathlib would slow the start
@@ -81,10 +81,10 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
 
 
 def look_at(pid: int) -> ProcessInfo | None:
-    """Return one process, from /proc/PID/stat (proc(5)); None when there is none."""
+    """Read one process from /proc/PID/stat (proc(5)); return None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
-            # `PID (NAME) STATE PARENT GROUP …`, with any character in the name; the 22nd is when the process started.
+            # `PID (NAME) STATE PARENT GROUP …`; the name may contain any character. The 22nd field is the start time.
             fields = file.read(4_096).rpartition(b")")[2].split()
         return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
     except (OSError, IndexError):
@@ -92,8 +92,8 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def _listed_by_ps() -> list[ProcessInfo]:
-    """Ask ps(1) on macOS. A process whose parent has ended counts as a child of its session's first process."""
-    from subprocess import PIPE, run  # here, because Linux does not need it
+    """Ask ps(1) on macOS. A process whose parent has ended is listed as a child of its session's first process."""
+    from subprocess import PIPE, run  # imported here, because Linux does not need it
 
     listed = run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=PIPE, encoding="ascii", check=False).stdout
     found = []
@@ -114,11 +114,11 @@ def _namespace_depth(pid: int) -> int:
             (numbers,) = [line for line in file.read().split(b"\n") if line.startswith(b"NSpid:")]
     except (OSError, ValueError):
         return 0
-    return len(numbers.split()) - 1  # `NSpid: 4711 12 1`: the numbers of a process in each namespace it is in
+    return len(numbers.split()) - 1  # `NSpid: 4711 12 1`: the ids of a process in each of its PID namespaces
 
 
 def _send(process: ProcessInfo, number: signal.Signals) -> None:
-    """Send a signal to this very process, not to a later one that got its number."""
+    """Send a signal to exactly this process, not to a later one with the same id."""
     try:
         if not _IS_LINUX:
             os.kill(process.pid, number)
@@ -135,7 +135,7 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
 
 
 def threads_of_machine() -> int:
-    """Return the number of threads on the machine, from /proc/loadavg: one short read; 0 where there is none."""
+    """Return the number of threads on the machine, from /proc/loadavg, which is fast; 0 if that does not exist."""
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `look_at`
             return int(file.read(100).split()[3].partition(b"/")[2])

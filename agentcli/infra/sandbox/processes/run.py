@@ -1,4 +1,4 @@
-"""Waits for a command: reads its output, notices when it stalls, and ends it or lets it go on as a job."""
+"""Waits for a command: reads its output, detects when it stalls, and ends it or lets it continue as a job."""
 
 import asyncio
 import contextlib
@@ -17,16 +17,16 @@ from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDete
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
 from agentcli.tools.observation import as_shown
 
-GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
+GRACE_AFTER_EXIT_S = 0.1  # for processes that a command leaves running to end by themselves
 
 _HOW_TO_GO_ON = (
     " The sandbox needs room for a few empty folders in the workspace: the user has to free some,"
     " or to allow a command with `unconfined` that does."
 )
-_CHUNK = 65_536  # what a pipe holds
-_END_BYTES = 300  # of a job's output, in which a prompt is looked for
+_CHUNK = 65_536  # the capacity of a pipe
+_END_BYTES = 300  # the end of a job's output, which is searched for a prompt
 
-# A silent command is looked at every half second, and less often once it has been silent for longer.
+# A silent command is examined every half second, and less often after a longer silence.
 _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
 _LATER_AFTER_S = 6.0
@@ -35,7 +35,7 @@ _LATER_AFTER_S = 6.0
 class Run:
     """A running command, which may become a job.
 
-    `ends` are the descriptors from which its output and the shell's report (`_read_report`) are read.
+    `ends` are the descriptors of its output and of the shell's report (`_read_report`).
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class Run:
         on_detached: Callable[[Any], None],  # takes this run
     ) -> None:
         self.was_refused = False  # True if the command could not be confined, so nothing ran
-        self.id = ""  # of a job: the name of its file
+        self.id = ""  # for a job: the name of its file
         self.process = process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
         self._pipe, self._report = ends
         self._new_file, self._on_detached = new_file, on_detached
-        self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
-        self._read_bytes = 0  # bytes at the start of the file that `read_new` returned, or that the call's result has
-        self._is_leftover = False  # True if the command has ended, and the job is what it left running
-        self._stall: Stall | None = None  # why the command is silent now, as far as is known
-        self._writing: asyncio.Future[None] | None = None  # output on its way to the disk
+        self._file: Path | None = None  # for a job: the file with its output; None while a call waits for the command
+        self._read_bytes = 0  # bytes at the start of the file that were already returned by `read_new` or by the call
+        self._is_leftover = False  # True if the command has ended, and the job consists of processes that it left
+        self._stall: Stall | None = None  # the reason why the command is silent, if known
+        self._writing: asyncio.Future[None] | None = None  # the latest write to the disk
         os.set_blocking(self._pipe, False)
         self._pump = asyncio.create_task(self._read())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
-        """Wait until the command has ended, its time is up, or it goes on as a job in the background.
+        """Wait until the command has ended, its time is up, or it continues as a job in the background.
 
         With `is_job` the command becomes a job as soon as it has begun.
         """
@@ -90,11 +90,11 @@ class Run:
         if _read_report(self._report).has_begun or not refusal:
             return True
         await self.process.wait_until_gone()
-        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # until its output is read
+        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # for its output to be read
         return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
-        """Read output until nobody can write any more. While the disk is slow, the command waits."""
+        """Read output until all writers have closed the pipe. If the disk is slow, the command has to wait."""
         while True:
             await readable(self._pipe)
             while (data := _available(self._pipe)) is not None:
@@ -104,19 +104,19 @@ class Run:
                 if self._output.has_much_to_write:
                     self._writing = asyncio.ensure_future(asyncio.to_thread(self._output.write))
                     await asyncio.shield(self._writing)
-                if len(data) < _CHUNK:  # that was all
+                if len(data) < _CHUNK:  # the pipe is empty now
                     break
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait for the command's end; return True if it goes on, because `detach` is set or it listens as a server."""
+        """Wait for the command's end; return True if it continues, because `detach` is set or it is a server."""
         exited = asyncio.ensure_future(self.process.until(lambda: self.process.exit_code is not None))
         tasks: list[asyncio.Future[Any]] = [exited]
         if detach is not None:
             tasks.append(asyncio.ensure_future(detach.wait()))
         try:
-            # Most commands have ended before there is anything to watch.
+            # Most commands end before there is anything to watch.
             ended, _ = await asyncio.wait(tasks, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-            if not ended and not self._command.terminal:  # on one, a command prints there, so it always seems silent
+            if not ended and not self._command.terminal:  # a command prints to its terminal, so it would seem silent
                 tasks.append(asyncio.ensure_future(self._watch()))
             if not ended:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -126,14 +126,14 @@ class Run:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Look again and again why the command is silent, and show each new reason while a call waits for the command.
+        """Check repeatedly why the command is silent; while a call waits for the command, show each new reason.
 
-        Return when a command that a call waits for listens as a server, or when a job has ended.
+        Return when a job has ended, or when a command that a call waits for turns out to be a server.
         """
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
             quiet_s, end = self._silence_and_last_output()
-            # The first look comes one pause early, because a look compares the CPU time with that of the one before.
+            # The first check is one pause early, because a check compares the CPU time with that of the previous one.
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -143,13 +143,13 @@ class Run:
             if found is not None and found != self._stall and not listens and self._file is None:
                 self._on_output(f"\n[{found.text}]\n")
             if found is not None or self._stall is None or self._stall.kind != "listens":
-                self._stall = found  # a server that is busy with a request stays a server
+                self._stall = found  # a server is still one while it is busy with a request
             if listens and self._file is None:
                 return
-            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # at most so long, because file times may be wrong
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # limited, because file times may be wrong
 
     def _silence_and_last_output(self) -> tuple[float, str]:
-        """Return for how many seconds nothing was printed, and the end of what was printed before."""
+        """Return the seconds since the last output, and the end of the output."""
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.end
         try:
@@ -161,9 +161,9 @@ class Run:
             return time.time() - self._detached_at, ""
 
     async def _is_gone_soon(self) -> bool:
-        """Return True if a command that has ended leaves nothing running, once what is about to end has ended."""
+        """Wait a moment; return True if no process of the ended command is left."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose that it is cancelled
+            async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose a cancellation
                 await self.process.wait_until_gone()
         return self.process.is_over()
 
@@ -173,7 +173,7 @@ class Run:
 
     async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         heard_at = 0.0
-        # Processes that are not ours may hold the pipe open, so reading ends when nothing more comes.
+        # Processes that are not ours may hold the pipe open, so reading ends when no more output arrives.
         while not self._pump.done() and heard_at < self._output.heard_at:
             heard_at = self._output.heard_at
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
@@ -191,14 +191,14 @@ class Run:
             cwd=report.cwd,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
-            # A sandbox ends with its shell, and all processes in it. Without one, a command that leaves any running
-            # is a job, and has no result yet. A command whose time is up is ended with all its processes anyway.
+            # A sandbox ends with its shell, and with it all its processes. Without a sandbox, a command that leaves
+            # processes running is a job, and has no result yet. After a timeout all processes are ended anyway.
             ended=report.still_running if refusal and not timed_out else (),
             reverts=self.process.launch.reverts,
         )
 
     async def _go_on(self, *, is_new: bool = False) -> CommandResult:
-        """Make the command, or what it has left running, a job; the result holds the output so far."""
+        """Make the command, or the processes that it left running, a job; the result has the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
         is_leftover = process.exit_code is not None and not is_new
@@ -207,8 +207,8 @@ class Run:
             path = self._new_file("job")
             text, cut, covered = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            if not await process.keep_output(self._pipe, file, self._report):  # all has ended: the rest is copied here
-                with contextlib.suppress(OSError):  # a full disk costs output, never the command
+            if not await process.keep_output(self._pipe, file, self._report):  # all ended: copy the rest of the output
+                with contextlib.suppress(OSError):  # on a full disk only output is lost
                     while data := _available(self._pipe):
                         os.write(file, data)
             os.close(file)
@@ -233,7 +233,7 @@ class Run:
         )
 
     def listed(self) -> BackgroundJob:
-        """Describe the job that the command has become. What a command left running has no exit code of its own."""
+        """Describe the job that the command has become. Processes that a command left have no exit code."""
         assert self._file is not None
         process, is_over = self.process, self.process.is_over()
         stall = "" if is_over or self._stall is None else self._stall.text
@@ -262,7 +262,7 @@ class Run:
     def read_new(self, most_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
-        is_over = self.process.is_over()  # if so, the file is complete when it is read
+        is_over = self.process.is_over()  # checked before reading, so that the file is complete if it is True
         try:
             with self._file.open("rb") as file:
                 text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
@@ -286,7 +286,7 @@ class Run:
 
 
 def _available(pipe: int) -> bytes | None:
-    """Read from a pipe without waiting; return None if nothing has come yet, and no bytes at the pipe's end."""
+    """Read from a pipe without waiting; return None if there is nothing to read, and b"" if all writers closed it."""
     try:
         return os.read(pipe, _CHUNK)
     except BlockingIOError:
@@ -294,7 +294,7 @@ def _available(pipe: int) -> bytes | None:
 
 
 def not_started(what: str, error: OSError | ValueError) -> ToolError:
-    """Return the error for a command that could not be started: too long, a NUL or a lone surrogate in it, no room."""
+    """Return the error for a command that could not be started, such as one that is too long or contains a NUL."""
     if isinstance(error, OSError) and error.errno != errno.E2BIG:
         advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
@@ -302,17 +302,17 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
 
 
 class _Report(NamedTuple):
-    """A shell's report: if the command began, the folder it ended in, and the names of processes it left running."""
+    """A shell's report on its command."""
 
     has_begun: bool = False
-    cwd: Path | None = None
-    still_running: tuple[str, ...] = ()
+    cwd: Path | None = None  # at the end
+    still_running: tuple[str, ...] = ()  # names of the processes that it left
 
 
 def _read_report(descriptor: int) -> _Report:
     """Read a report: a dot when the command begins; at its end the output of `pwd`, and each process name after a NUL.
 
-    The end is missing if the shell was killed, and everything if the shell never began.
+    The second part is missing if the shell was killed, and both if the shell never started the command.
     """
     os.set_blocking(descriptor, False)
     report = _available(descriptor)

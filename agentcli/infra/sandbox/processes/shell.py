@@ -1,4 +1,4 @@
-"""Runs the shell commands of a session, for a call that waits or as jobs; plans a confinement anew where it fails."""
+"""Runs the shell commands of a session, for a waiting call or as jobs, and plans the confinement again if it fails."""
 
 import asyncio
 import fcntl
@@ -22,16 +22,16 @@ from agentcli.infra.sandbox.processes.waiting_shell import MAX_CHARS, ShellProce
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
-# Prepares the arguments that start a command, with descriptors passed on. The context is left after the last of their
-# processes.
+# Prepares the arguments and descriptors that start a command. The context is left after the command's last process has
+# ended.
 Launcher = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
 
-# The shell reports that it has begun, where it ended and what it left running. The pipe is named by path, because a
-# command may use every short descriptor itself. The command follows on the same line, so that line numbers in its
-# errors are right. Where the shell's parent is the first process of a namespace, which ends everything in it with the
-# shell, all processes there are reported, however they left its jobs, except zombies and the relay.
+# The shell reports that it has begun, its last folder, and the processes that it left running. The pipe is named by
+# path, because a command may use all short descriptors itself. The command follows on the same line, so that line
+# numbers in its errors are right. If the shell's parent is the first process of a namespace, whose processes all end
+# with the shell, all of them are reported, even those that left its jobs, except zombies and the relay.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-# The processes are looked at twice, because those that are about to end do not count.
+# Processes are listed only if some are still there at a second look, after those about to end have ended.
 _LEFT = (
     "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
@@ -40,10 +40,10 @@ _LEFT = (
     "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
-# A shell that waits reads its command before it begins, and runs it as it would run an argument.
+# A waiting shell first reads its command, and then runs it as it would run an argument.
 _READ = "IFS= read -rd '' _c <&{fd} || exit 0; exec {fd}<&-; SECONDS=0; "
 _RUN_READ = 'eval "unset _c; $_c"'
-_MAX_ARGUMENT_CHARS = 30_000  # of the 128 KiB that Linux takes in one argument; each may take four bytes
+_MAX_ARGUMENT_CHARS = 30_000  # Linux accepts 128 KiB in one argument, and a character may take four bytes
 
 
 @contextmanager
@@ -52,9 +52,10 @@ def unconfined(argv: Sequence[str], command: Command) -> Iterator[Launch]:
 
 
 class Shell:
-    """Runs commands in `environment`, the person's own in `own_environment`; implements `Jobs` for those that go on.
+    """Runs commands, and implements `Jobs` for those that continue in the background.
 
-    `launch` confines them, and their output goes to files in `folder`.
+    Commands run in `environment`, the person's own commands in `own_environment`. `launch` confines them. Their output
+    goes to files in `folder`.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
-        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts what waits for the next command
-        self._has_read = False  # a command that only reads has run
+        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell for the next command
+        self._has_read = False  # True once a read-only command has run
         bash = shutil.which("bash")
-        # Before the command the shell reads no start files, neither the person's nor the project's.
+        # The shell reads no startup files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
-        self._processes: set[Process] = set()  # those of calls and jobs that may still run
+        self._processes: set[Process] = set()  # of calls and jobs, which may still be running
         self._folder = folder
-        self._jobs: list[Run] = []  # also those that have ended
+        self._jobs: list[Run] = []  # including ended ones
 
     async def exec(
         self,
@@ -106,15 +107,17 @@ class Shell:
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
-                # In bubblewrap, which plans mounts, and by bash
+                # Waiting shells need bubblewrap (only it has mounts), and bash (only it has more than two arguments).
                 may_wait = may_wait and launch.mounts != () and len(self._argv) > 2 and len(command.text) <= MAX_CHARS
                 waiting = await self._take_waiting() if may_wait else None
                 taken = waiting.run(launch, command) if waiting is not None else None
                 process, ends = taken or await self._open(launch, command, is_job=is_job)
                 if taken is None:
                     process.confinement = confinement.pop_all()
-                if may_wait and self._has_read and self._waiting is None:  # a single command costs no second sandbox
-                    with suppress(OSError):  # the command runs already
+                if (
+                    may_wait and self._has_read and self._waiting is None
+                ):  # not after the first command, often the only one
+                    with suppress(OSError):  # the command is already running, so this failure does not matter
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
                         start = start_waiting(launch, command, confinement.pop_all(), self._open)
                         self._waiting = asyncio.create_task(start)
@@ -133,10 +136,10 @@ class Shell:
     async def _open(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
     ) -> ShellProcess:
-        """Start a shell that runs a command, or that reads one from a descriptor. The keeper ends late jobs."""
-        report, report_low = os.pipe()  # the ends to read from and to write to
-        # The shell writes to a high number: commands use those up to 9 (`exec 3>file`), and bash takes free ones from
-        # 10 on. In a container, to which no descriptor is passed, the report would go to what bash had opened.
+        """Start a shell that runs a command, or that reads one from a descriptor. The keeper ends overdue jobs."""
+        report, report_low = os.pipe()  # the read end and the write end
+        # The shell writes to a high number: commands use those up to 9 (`exec 3>file`), and bash uses free ones from 10
+        # on. In a container, which gets no descriptors, the report could otherwise go to a file that bash had opened.
         report_write = fcntl.fcntl(report_low, fcntl.F_DUPFD_CLOEXEC, 100)
         os.close(report_low)
         output, output_write = os.pipe()
@@ -167,7 +170,7 @@ class Shell:
         return process, (output, report)
 
     def new_file(self, name: str) -> Path:
-        """Make `NAME_1.log`, or the first that was not there; a job is named after its file. Raises `OSError`."""
+        """Create `NAME_1.log`, or the first free number; a job is named after its file. Raises `OSError`."""
         make_private_folder(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"
@@ -210,7 +213,7 @@ class Shell:
 
 
 def _arguments(shell: str, before: str, text: str) -> list[str]:
-    """Return the arguments after `-c`: the command `text` behind the script `before`.
+    """Return the arguments after `-c`: the script `before`, followed by the command `text`.
 
     A command that is too long for one argument is passed in several, which the shell joins: `${1}${2}`.
     """
@@ -225,17 +228,17 @@ _POLL_S = 0.25
 
 
 class Detaching(Struct, frozen=True):
-    """Sends a command that runs as a dry run to the background once `wants_detach` is set."""
+    """Moves a dry run to the background once `wants_detach` is set."""
 
     wants_detach: asyncio.Event
-    report: Callable[[CommandResult], None]  # takes the result that names the job
+    report: Callable[[CommandResult], None]  # is called with the result that names the job
 
     async def result_of_job(
         self, command: Command, detached: CommandResult, shell: Shell, *, too_much: asyncio.Task[str]
     ) -> CommandResult:
-        """Report the job that a command became, and return its result at the end.
+        """Report the job that a command became, and return the job's result at its end.
 
-        If `too_much` ends first, return `detached`: the job still runs.
+        If `too_much` ends first, return `detached`: the job is still running.
         """
         assert detached.job is not None
         self.report(detached)
@@ -256,7 +259,7 @@ class Detaching(Struct, frozen=True):
 
 
 class BackgroundRuns:
-    """The dry runs of a session, each in a task of its own, so that it can outlive the call that made it."""
+    """The dry runs of a session, each in its own task, so that it can outlive the call that started it."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[CommandResult]] = set()
@@ -266,13 +269,12 @@ class BackgroundRuns:
     ) -> CommandResult:
         """Run a command and return its result.
 
-        If `detach` is set meanwhile, return at once a result that names the job; its `later` is the result at the end.
+        If `detach` is set meanwhile, return a result that names the job at once; its `later` is the final result.
         """
         if detach is None:
             return await run(None)
         job_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        # `detach` is the person's wish. The run itself also sets `wants_detach`, if the command takes too much of the
-        # machine.
+        # The person sets `detach`. The run itself also sets `wants_detach`, if the command uses too many resources.
         wants_detach = asyncio.Event()
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: wants_detach.set())

@@ -1,7 +1,7 @@
-"""Finds why a silent command stalls: it waits for input, a password or a lock, or it is a server that listens.
+"""Finds out why a command is silent: it waits for input, a password or a lock, or it is a server that listens.
 
-Linux only: /proc tells in which system call each thread waits (proc(5)). Reading that needs the right to trace the
-process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
+Linux only: /proc shows in which system call each thread waits (proc(5)). Reading this needs the right to trace the
+process, which a parent has for its descendants unless a program (sudo, ssh-agent) forbids it.
 """
 
 import os
@@ -19,21 +19,21 @@ from agentcli.patterns import lazy_pattern
 
 Kind = Literal["password", "input", "lock", "listens"]
 
-# A stall is reported after so many seconds without output.
+# Kind -> the seconds without output after which a stall of this kind is reported.
 QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
 MIN_QUIET_S = min(QUIET_S.values())
 BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
 
-_MAX_CPU_SHARE = 0.03  # of one processor; above it a command works
+_MAX_CPU_SHARE = 0.03  # of one processor; a command that uses more is working
 _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
 _MAX_COMMAND_CHARS = 60
 _PROMPT = lazy_pattern(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
 _PASSWORD_PROGRAM = lazy_pattern(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
 _TERMINAL = lazy_pattern(r"/dev/(tty\d*|pts/\d+|console)$")
-# With this a shell that is started here reports that it runs (shell.py); the command follows.
+# The start of our shells' scripts, which reports that the shell runs (shell.py); the command follows.
 _SHELL_PREFIX = lazy_pattern(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
-# System calls by their numbers: the kernel's syscall_64.tbl and asm-generic/unistd.h.
+# A kind of system call -> the numbers of its calls, from the kernel's syscall_64.tbl and asm-generic/unistd.h.
 _X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}
 _GENERIC = {"read": (63, 65, 207, 212), "poll": (73, 72, 22, 441), "flock": (32,), "fcntl": (25,)}
 _NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(os.uname().machine, {})
@@ -43,28 +43,28 @@ _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 
 
 class Stall(Struct, frozen=True):
-    """One reason, as a sentence without a full stop: `waits for input: cat (PID 7) reads a terminal`."""
+    """A reason why a command is silent; `text` is such as `waits for input: cat (PID 7) reads a terminal`."""
 
     kind: Kind
     text: str
 
 
 class StallDetector:
-    """Looks at everything below a process, again and again. A tree that uses the processor is never called stalled."""
+    """Examines all descendants of a process repeatedly. A tree that uses the processor is never reported as stalled."""
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._previous: tuple[float, float] | None = None  # the time and the CPU seconds of the last look
+        self._previous: tuple[float, float] | None = None  # the time of the last call, and the CPU seconds until then
 
     def find(self, quiet_s: float, last_output: str) -> Stall | None:
-        """Find what the tree waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
+        """Return the reason for `quiet_s` seconds without output, if there is one. Blocks for some milliseconds."""
         pids = [process.pid for process in processes_below(self._root)]
         # The root's CPU time includes that of processes that have ended.
         now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
-        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last look may have been just now
+        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
         if share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _stalls(pids, quiet_s, last_output):
@@ -74,14 +74,14 @@ class StallDetector:
 
 
 def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
-    """Yield every reason found for which processes may wait, the most certain first."""
+    """Yield all reasons why processes may be waiting, the most certain first."""
     waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
     has_prompt = _PROMPT.search(last_output) is not None
-    # A password program counts wherever it is in the tree: what sudo waits for cannot be seen.
+    # Password programs are found by name anywhere in the tree, because the system calls of sudo cannot be seen.
     asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))] if readers or has_prompt else []
-    if not asking and has_prompt:  # any program may ask: one that reads a terminal, or else the newest
+    if not asking and has_prompt:  # any program may be asking: one that reads a terminal, or else the newest one
         asking = [*readers, *reversed(pids)]
     if asking:
         yield Stall("password", f"asks for a password: {_describe(asking[0])}")
@@ -100,9 +100,9 @@ def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[S
 
 
 def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
-    """Return True if a call waits for a terminal.
+    """Return True if a call waits for input from a terminal.
 
-    With poll and the like the descriptors are unknown; then standard input counts, unless the process has sockets.
+    The descriptors of poll and the like are unknown: stdin is assumed, unless the process has sockets.
     """
     if call == "poll":
         return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
@@ -110,7 +110,7 @@ def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> b
 
 
 def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
-    """Return True if some process may write to a pipe. One of a reader's own threads may, if it has several."""
+    """Return True if some process, or another thread of the reader, may write to a pipe."""
     return len(_threads(reader)) > 1 or any(
         pid != reader and target == pipe and _is_writable(pid, number)
         for pid, descriptors in targets.items()
@@ -121,7 +121,7 @@ def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]
 def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
     """Return the ports that a tree listens on, and True if it has connections."""
     found: set[tuple[str, int]] = set()  # states and local ports
-    for pid, descriptors in targets.items():  # each process may be in a network namespace of its own
+    for pid, descriptors in targets.items():  # each process may be in its own network namespace
         sockets = set(filter(_is_socket, descriptors.values()))
         if sockets and _read(f"/proc/{pid}/comm").strip() != RELAY_NAME:
             found.update((state, port) for state, port, inode in _tcp_sockets(pid) if f"socket:[{inode}]" in sockets)
@@ -139,18 +139,18 @@ def _tcp_sockets(pid: int | str) -> Iterator[tuple[str, int, str]]:
 
 
 def is_listened_on(port: int) -> bool:
-    """Return True if a server of this machine listens on a port, outside of all sandboxes."""
+    """Return True if a server of this machine, outside all sandboxes, listens on a port."""
     return any((state, number) == (_LISTENING, port) for state, number, _ in _tcp_sockets("self"))
 
 
 def find_listener(root: int, port: int) -> int | None:
-    """Return the process below another that listens on a port, apart from relays of the sandbox."""
+    """Return the id of the descendant of a process that listens on a port; relays of the sandbox are ignored."""
     pids = (process.pid for process in processes_below(root))
     return next((pid for pid in pids if port in _sockets({pid: _open_targets(pid)})[0]), None)
 
 
 def _describe(pid: int) -> str:
-    """Describe a process by its command, without what shell.py puts in front of that, and its PID."""
+    """Describe a process by its command, without the script that shell.py puts before it, and its PID."""
     command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
     if len(command) > _MAX_COMMAND_CHARS:
         command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
@@ -158,24 +158,24 @@ def _describe(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """Return the words of a command, the program without its folder; its short name where they cannot be read."""
+    """Return the words of a command, the program without its folder; only its short name if they cannot be read."""
     words = _read(f"/proc/{pid}/cmdline").split("\0")[:-1]
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
 
 
 def _threads(pid: int) -> list[str]:
     try:
-        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names alone
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # only names
     except OSError:
         return []
 
 
 def _waits(pid: int) -> Iterator[tuple[str, int]]:
-    """Yield the system call that each waiting thread is in, with its first argument, mostly a descriptor."""
+    """Yield the kind of system call in which each thread waits, with its first argument, usually a descriptor."""
     for thread in _threads(pid):
         # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
         words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
-        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or waits outside of a call
+        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # fewer words: not in a system call
         if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
             yield call, int(words[1], 16)
 
@@ -198,9 +198,10 @@ def _is_writable(pid: int, descriptor: int) -> bool:
 
 
 def _lock_holder(pid: int) -> int | None:
-    """Return the process that holds the lock which `pid` waits for, from /proc/locks.
+    """Return the process that holds the lock for which `pid` waits, from /proc/locks.
 
-    A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, and who waits for it `1: -> POSIX ADVISORY WRITE PID …`.
+    A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, and a process waiting for it `1: -> POSIX ADVISORY WRITE
+    PID …`.
     """
     lines = [line.split() for line in _read("/proc/locks").splitlines()]
     awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
@@ -209,7 +210,7 @@ def _lock_holder(pid: int) -> int | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time so far, with that of the children it has waited for: utime, stime, cutime and cstime."""
+    """Return a process's CPU time so far, including children that it has waited for: utime, stime, cutime, cstime."""
     return sum(map(int, _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,9 +1,9 @@
-"""Keeps a shell ready in its sandbox, so that the next command that only reads need not wait until that is set up.
+"""Keeps a shell ready in a sandbox, so that the next read-only command need not wait for the sandbox's setup.
 
-A waiting shell runs one command and ends. It is used only if the sandbox of the command would be the same: nothing else
-is shown or hidden, and what lies under each mount is the same file or folder as when the shell was started. Linux takes
-a mount away when somebody replaces what is under it, and new mounts of the machine appear in sandboxes that exist.
-Commands that only read lock nothing and leave nothing on the disk, and so does a shell that waits for one.
+A waiting shell runs one command and ends. It is used only if the command's sandbox would be the same: it shows and
+hides the same paths, and under each mount is the same file or folder as when the shell was started. This is checked
+because Linux removes a mount when the file under it is replaced, and new mounts of the machine appear in existing
+sandboxes. Read-only commands lock nothing and leave nothing on the disk, and neither does a shell that waits for one.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
-_MAX_WAIT_S = 60.0  # a shell without a command ends then
-MAX_CHARS = 4_096  # of a command: a waiting shell reads it byte by byte, so a longer one is not faster
+_MAX_WAIT_S = 60.0  # for a command; then the shell ends
+MAX_CHARS = 4_096  # of a command: a waiting shell reads byte by byte, so longer ones would gain nothing
 
-ShellProcess = tuple[Process, tuple[int, int]]  # with the descriptors to read its output and its report from
+ShellProcess = tuple[Process, tuple[int, int]]  # the descriptors are those of its output and of its report
 Test = Callable[[Launch, Command], bool]
 
 
 async def start_waiting(
     launch: Launch, command: Command, confinement: ExitStack, open_shell: Callable[..., Awaitable[ShellProcess]]
 ) -> "WaitingShell | None":
-    """Start a shell for a command like this one in the sandbox of `launch`, whose context is `confinement`.
+    """Start a shell, with `open_shell`, for a command like this one in the sandbox of `launch`.
 
-    `open_shell` starts the shell. Return None where that fails: then the next command starts its own.
+    `confinement` is the context of `launch`. Return None if this fails: the next command then starts its own shell.
     """
     with confinement, suppress(OSError, ValueError):
         fits = _test_for(launch, command, confinement)
@@ -56,7 +56,7 @@ class WaitingShell:
         self._timer = asyncio.get_running_loop().call_later(_MAX_WAIT_S, self.end)
 
     def run(self, launch: Launch, command: Command) -> ShellProcess | None:
-        """Run a command; if its sandbox would be another one, or the shell has ended, return None, and end it."""
+        """Run a command. If its sandbox would be different, or the shell has ended, end the shell and return None."""
         process, _ = self._shell
         with suppress(OSError):
             if not (self._text.closed or process.is_over()) and self._fits(launch, command):
@@ -69,7 +69,7 @@ class WaitingShell:
         return None
 
     def end(self) -> None:
-        """Let the shell end. Safe to call twice."""
+        """End the shell. Safe to call twice."""
         self._timer.cancel()
         if not self._text.closed:
             self._text.close()
@@ -78,25 +78,25 @@ class WaitingShell:
 
 
 def _test_for(launch: Launch, command: Command, opened: ExitStack) -> Test:
-    """Return a test for launches whose sandbox is that of `launch`; `opened` closes what it needs. Raises `OSError`."""
+    """Return a test if a launch has the same sandbox as `launch`; `opened` closes its descriptor. Raises `OSError`."""
     looked_ns = time.time_ns()
     mount_changes = select.poll()
     mount_changes.register(mount_table := os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
     opened.callback(os.close, mount_table)
     sandbox = _sandbox_of(launch, command)
-    # What has just changed may change again with the same time.
+    # A file that has just changed may change again within the same clock tick.
     is_settled = all(changed_ns < looked_ns - TICK_NS for *_, changed_ns in sandbox[-1])
     return lambda *now: is_settled and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
 
 
 def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
-    """Return all that a sandbox depends on. Raises `OSError`."""
-    options = [word for word in launch.argv if not word.isdecimal()]  # without the numbers of descriptors
+    """Return everything that a sandbox depends on. Raises `OSError`."""
+    options = [word for word in launch.argv if not word.isdecimal()]  # without descriptors, whose numbers differ
     mounts = []
     for path, source, descriptor, is_writable, mode in launch.mounts:
         found = os.lstat(path) if descriptor is None else os.fstat(descriptor)
-        # What is in a folder may change. No other folder gets the inode number of one that is held open, and nobody
-        # removes /tmp. A file can be removed and come back by another of its names.
+        # A folder's contents may change: its inode number is enough, because no other folder gets that number while
+        # the folder is held open (and nobody removes /tmp). A file can be removed and return under another hard link.
         may_change = stat.S_ISDIR(found.st_mode) and (descriptor is not None or path in private_folders())
         changed_ns = 0 if may_change else found.st_ctime_ns
         mounts.append((path, source, is_writable, mode, found.st_dev, found.st_ino, changed_ns))

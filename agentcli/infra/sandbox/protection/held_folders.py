@@ -75,7 +75,7 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Yield a descriptor of a folder, opened from the nearest held folder at or above it; links are not followed."""
+        """Yield a descriptor of a folder, opened from the nearest held folder at or above it, following no links."""
         anchor = path
         while anchor not in self and anchor != "/":
             anchor = dirname(anchor)

@@ -1,8 +1,8 @@
 """Lists and searches files with ripgrep, which ships with agentcli.
 
 The results are those of `rg` with the options below; its configuration file is not read. Hidden files are listed and
-searched, because configuration and CI are hidden files; a repository's own folder never is. `.gitignore` counts without
-a repository too.
+searched, because configuration and CI are in hidden files, but never a repository's own folder. `.gitignore` also
+applies outside repositories.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, fi
 TIME_LIMIT_S = 60.0
 
 _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
-_NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
-_UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
+_NOT_THE_REPOSITORY = "--glob=!.git"  # after all other globs, because the last one that matches applies
+_UNREADABLE = b"(os error "  # at the end of ripgrep's message about a file that it cannot open
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
 
-_PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
-_PIECE_BYTES = 256 * 1024  # handed over at a time: looking at many small pieces costs more
-_ERROR_BYTES = 1024 * 1024
+_PIPE_BYTES = 1024 * 1024  # large, so that the program need not wait while its output is processed
+_PIECE_BYTES = 256 * 1024  # passed on at a time: many small pieces would cost more
+_ERROR_BYTES = 1024 * 1024  # of stderr
 
 _FORMATS = {
     "files": ("--files-with-matches", "--null"),
@@ -43,7 +43,7 @@ _FORMATS = {
 
 
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
-    """List files as `Listing` says, and give `take` batches of names, each with a NUL behind it."""
+    """List files as `Listing` specifies, and pass them to `take` in batches, with a NUL after each name."""
     pattern = listing.pattern
     if not pattern:
         return await _list(listing, [], environment, take)
@@ -51,10 +51,10 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
     name = pattern.removeprefix("**/")
     if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
-        # A glob for names alone can be a file type, for which ignore rules hold. In a type, `:` and `include:` have a
-        # meaning of their own.
+        # A glob for only names can be a file type, to which ignore rules apply. In a type, `:` and `include:` have a
+        # special meaning.
         return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
-    # Any other glob makes ripgrep list ignored files too: the files asked for are those that both listings have.
+    # With any other glob ripgrep also lists ignored files, so the result is the intersection with a list without globs.
     options = _glob_options(pattern, listing.folder, listing.base)
     wanted: set[str] = set()
     await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
@@ -102,7 +102,7 @@ async def search(
 async def _search(
     search: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
 ) -> SearchOutcome:
-    """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
+    """Search with ripgrep's own syntax, and again with PCRE2's if ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
     options = [f"--regexp={search.pattern}", *_search_options(search), "--", f"./{_path_below(search.where, base)}"]
     try:
@@ -124,7 +124,7 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
 
 def _search_options(search: Search) -> list[str]:
     options, shows_lines = search.options, search.mode == "content"
-    return [  # only JSON shows where a match of several lines ends
+    return [  # `--json` for multiline, because only JSON shows where a match of several lines ends
         *(("--json",) if options.multiline and shows_lines else _FORMATS[search.mode]),
         *(("--ignore-case",) if options.ignore_case else ()),
         *(("--multiline", "--multiline-dotall") if options.multiline else ()),
@@ -136,12 +136,12 @@ def _search_options(search: Search) -> list[str]:
 
 
 def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
-    """Return the `--glob` options for a glob: from `base` on and, if it names folders, also from `where` on."""
+    """Return the `--glob` options for a glob relative to `base` and, if it names folders, also relative to `where`."""
     if not glob:
         return []
     negation, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     options = [f"--glob={negation}{glob}"]
-    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))  # a path, whose letters have no further meaning
+    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))  # a path, not a pattern
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
         options.append(f"--glob={negation}{below}/{glob.removeprefix('/')}")
     return options
@@ -154,7 +154,7 @@ def _path_below(where: Path, base: Path | None) -> str:
 async def _run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]
 ) -> SearchOutcome:
-    """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError` for a bad pattern."""
+    """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError`, also for an invalid pattern."""
     try:
         ended = await stream_output(
             [find_rg(), *_ALWAYS, *arguments],
@@ -174,7 +174,7 @@ async def _run(
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
     reader.end()
     unreadable = ended.errors.count(_UNREADABLE)
-    # Exit code 2 is also that of a search in which single files could not be read.
+    # The exit code is also 2 if only some files could not be read.
     if not ended.timed_out and (
         ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
     ):
@@ -198,11 +198,11 @@ def _error_of(exit_code: int, errors: bytes) -> ToolError:
 
 
 class Ended(NamedTuple):
-    """The end of a program: its exit code, the size of its output, the start of its stderr, True if time was up."""
+    """The end of a program."""
 
     exit_code: int
     output_bytes: int
-    errors: bytes
+    errors: bytes  # the start of its stderr
     timed_out: bool
 
 
@@ -214,7 +214,7 @@ async def stream_output(
     take: Callable[[bytes], None],
     time_limit_s: float,
 ) -> Ended:
-    """Run a program, and give `take` its output in a thread. No process is left. Raises `OSError`, `ValueError`."""
+    """Run a program, and pass its output to `take` in a thread. No process is left. Raises `OSError`, `ValueError`."""
     with (
         tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
         subprocess.Popen(  # noqa: ASYNC220  # starting it takes a millisecond
@@ -235,18 +235,18 @@ async def stream_output(
             output_bytes = await asyncio.shield(reading)
         finally:
             process.kill()
-            while not reading.done():  # also through further cancellations, because the thread hands over output
+            while not reading.done():  # even if cancelled again, because the thread is still passing output on
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([reading])
-            reading.exception()  # retrieved, because after a cancellation nobody awaits the reading
+            reading.exception()  # marks it as retrieved, because after a cancellation nobody awaits `reading`
         errors.seek(0)
         return Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
 
 
 def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
-    """Give `take` all output of a program, and wait for its end; return the output's size in bytes."""
+    """Pass all output of a program to `take`, and wait for its end; return the output's size in bytes."""
     assert process.stdout is not None
-    with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
+    with contextlib.suppress(OSError, AttributeError):  # the user's limit for pipes is reached, or this is not Linux
         fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     total = 0
     while piece := process.stdout.read(_PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""Reads what ripgrep prints, in pieces of any size, as files and the rows found in them."""
+"""Parses ripgrep's output, in pieces of any size, into files and the rows found in them."""
 
 import base64
 import re
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class Reader(Generic[T]):
-    """Reads output from `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte.
+    """Parses the output passed to `feed`, until `end` is called.
 
-    Paths begin with `./`, which is left out of what is passed on, except by `NameReader`.
+    In the output, paths begin with `./`, which all readers except `NameReader` remove.
     """
 
     def __init__(self, take: Callable[[T], None]) -> None:
-        self.binary: set[bytes] = set()
+        self.binary: set[bytes] = set()  # files that were not searched beyond a NUL byte
         self._take = take
-        self._unfinished: list[bytes] = []  # pieces of a line or a name that has not ended
+        self._unfinished: list[bytes] = []  # pieces of an incomplete line or name
 
     def feed(self, piece: bytes) -> None:
         raise NotImplementedError
@@ -31,7 +31,7 @@ class Reader(Generic[T]):
         """Read the rest."""
 
     def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
-        """Return the complete lines or names of what has come, up to the last end mark, and keep the rest."""
+        """Return the complete lines or names so far, up to the last end mark, and keep the rest."""
         end = piece.rfind(end_mark) + 1
         if not end:
             self._unfinished.append(piece)
@@ -42,7 +42,7 @@ class Reader(Generic[T]):
 
 
 class NameReader(Reader[str]):
-    """Reads `--null`: names, each with a NUL behind it. They are passed on like that, as `os.fsdecode` has them."""
+    """Parses `--null`: names, each followed by a NUL. They are passed on in the same form, decoded by `os.fsdecode`."""
 
     def feed(self, piece: bytes) -> None:
         if names := self._whole(piece, b"\0"):
@@ -53,19 +53,19 @@ _COUNT = lazy_pattern(rb"\./([^\0]*)\0(\d+)\n")  # a path and its count
 
 
 class CountReader(Reader[Sequence[FoundRows]]):
-    """Reads `--count --null`: a path, NUL, the count, a line end."""
+    """Parses `--count --null`: a path, NUL, the count, a line end."""
 
-    _rest = b""
+    _rest = b""  # an incomplete last record
 
     def feed(self, piece: bytes) -> None:
         data = self._rest + piece
-        end = data.find(b"\n", data.rfind(b"\0")) + 1 if b"\0" in data else 0  # a path may hold a line end
+        end = data.find(b"\n", data.rfind(b"\0")) + 1 if b"\0" in data else 0  # a path may contain a line end
         self._rest = data[end:]
         if end:
             self._take(_COUNT.findall(data[:end]))
 
 
-# Messages behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
+# Messages after the rows of a file with a NUL byte, and in place of rows that contain one.
 _STOPPED = b": WARNING: stopped searching binary file after match (found "
 _MATCHES = b": binary file matches (found "
 _FILE = lazy_pattern(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # its path and its rows, up to the next one's path
@@ -73,9 +73,9 @@ _END_OF_STOPPED = lazy_pattern(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)
 
 
 class RowReader(Reader[Sequence[FoundRows]]):
-    """Reads `--heading --null --line-number`: `./` and path, NUL, rows that begin with a digit, an empty line."""
+    """Parses `--heading --null --line-number`: `./` and path, NUL, rows that begin with a digit, an empty line."""
 
-    _path: bytes | None = None  # of the file whose rows go on; None if a path comes next
+    _path: bytes | None = None  # of the file whose rows continue; None if a path comes next
 
     def feed(self, piece: bytes) -> None:
         data = self._whole(piece)
@@ -85,7 +85,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._read(data)
 
     def end(self) -> None:
-        """Read the rest: a file whose name holds a line end, or the message about a binary file that was named."""
+        """Read the rest: a file whose name contains a line end, or the message about a binary file that was named."""
         rest = b"".join(self._unfinished)
         head, nul, rows = rest.partition(b"\0")
         if nul and b"\n" in rows:
@@ -106,13 +106,13 @@ class RowReader(Reader[Sequence[FoundRows]]):
         for part in ended:
             if self._path is None:
                 head, nul, rows = (begun + part).partition(b"\0")
-                if not nul:  # a path that holds an empty line
+                if not nul:  # a path that contains an empty line
                     begun = head + b"\n\n"
                     continue
                 path, begun = self._name_in(head), b""
             else:
                 path, rows, self._path = self._path, part, None
-            # A message repeats the path: if that holds a line end, the rows may end with the message's first lines.
+            # A message repeats the path: if this contains a line end, the rows may end with the message's first lines.
             if has_message or b"\n" in path:
                 rows = self._without_message(path, rows)
             if rows:
@@ -122,7 +122,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
-        """Read complete files without unusual paths, several times faster than `_read` does; return the rest."""
+        """Parse complete files with ordinary paths, several times faster than `_read`; return the rest."""
         if self._path is not None:
             rows, is_over, following = data.partition(b"\n\n")
             if not is_over:
@@ -130,20 +130,20 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
             self._path, data = None, following
         end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
-        parts = _FILE.split(data[:end])  # in turn: what is between two files (usually nothing), a path, its rows
+        parts = _FILE.split(data[:end])  # in turn: text between two files (usually empty), a path, its rows
         *between, rest = parts[::3]
         paths = parts[1::3]
-        # The rows of a file whose path holds a line end may themselves end with the first lines of a message.
+        # The rows of a file whose path contains a line end may end with the first lines of a message.
         if any(between) or b"\n" in b"".join(paths):
             return data
         found += zip(paths, parts[2::3], strict=True)
         return rest + data[end:]
 
     def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
-        """Remember a file of which more may follow: its path, or all of it where the path may not be over."""
+        """Remember a file whose rows may continue: its path, or everything if the path may be incomplete."""
         if self._path is None:
             head, nul, rows = (begun + last).partition(b"\0")
-            if not nul or b"\n" in head:  # such a file's message has several lines: it is read as a whole
+            if not nul or b"\n" in head:  # such a file's message has several lines, so the file is read as a whole
                 self._unfinished.insert(0, begun + last)
                 return
             self._path = head[2:]
@@ -153,7 +153,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
-        """Return a file's name, without the end of the message about another one whose name holds an empty line."""
+        """Return a file's name, without the end of a message about another file whose name contains an empty line."""
         message = _END_OF_STOPPED.search(head) if b"\n" in head else None
         return head[message.end() + 2 :] if message else head[2:]
 
@@ -167,14 +167,14 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, which alone shows where a match of several lines ends; its further lines are marked by `+`.
+    """Parses `--json`, the only format that shows where a match of several lines ends; further lines are marked by `+`.
 
     Each line is a message: `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\\n"}, …}}`.
     """
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
-        self._rows: list[tuple[int, bytes]] = []  # of the file under way, with their byte offsets
+        self._rows: list[tuple[int, bytes]] = []  # of the current file, with their byte offsets
 
     def feed(self, piece: bytes) -> None:
         found: list[FoundRows] = []
@@ -199,7 +199,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
 
 
 def _rows(data: Mapping[str, Any], mark: bytes) -> bytes:
-    """Return rows for the lines of a match or of its context; lines behind a match's first get a `+` as their mark."""
+    """Return rows for the lines of a match or of its context; lines after the first get `+` instead of the `mark`."""
     first, *further = _raw(data["lines"]).removesuffix(b"\n").split(b"\n")
     number = data["line_number"] or 0
     further_rows = (b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1))
@@ -207,5 +207,5 @@ def _rows(data: Mapping[str, Any], mark: bytes) -> bytes:
 
 
 def _raw(text: Mapping[str, str]) -> bytes:
-    """Return the bytes of a path or of lines: `{"text": …}`, or `{"bytes": …}` in base64 if they are no UTF-8."""
+    """Return the bytes of a path or of lines: `{"text": …}`, or `{"bytes": …}` in base64 if they are not UTF-8."""
     return text["text"].encode() if "text" in text else base64.b64decode(text["bytes"])
