@@ -51,7 +51,7 @@ class HostedSession:
         self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
         self._submitting = asyncio.Lock()  # one message at a time, so that none is accepted twice
         self._commands: set[asyncio.Task[None]] = set()  # running slash commands
-        self._offset = 0  # position of an entry in the session - its number in the session's own log
+        self._offset = 0  # an entry's position in the session minus its number in the log, which may be smaller
         self._following: asyncio.Task[None] | None = None
         self._is_closing = False
         self.last_used = time.monotonic()

@@ -272,7 +272,7 @@ def _is_socket(path: str) -> bool:
 
 @cache
 def private_folders() -> tuple[str, ...]:
-    """Return the real paths of the folders of which every command gets its own empty version."""
+    """Return the real paths of the folders that each command sees empty, with its own files in memory."""
     return tuple(dict.fromkeys(place.path for place in find_places(_PRIVATE) if place.is_folder))
 
 

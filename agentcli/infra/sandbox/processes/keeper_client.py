@@ -45,7 +45,7 @@ class Process:
         self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
-        self._unfinished_line = b""  # the start of a report of which the rest has not arrived
+        self._unfinished_line = b""  # the start of a report whose rest has not arrived
         self.error = OSError(0, "no process could be made for it")  # the reason if the command did not start
 
     async def wait_until_gone(self) -> None:
