@@ -1,4 +1,4 @@
-"""Translates calls between agentcli's names of tools and arguments, which the log keeps, and those of other agents."""
+"""Translates calls between agentcli's names of tools and arguments, which the log uses, and those of other agents."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 from agentcli.agent.permissions.rules import ALIASES
 
-# The names that other agents give to our tools, by our names. A tool that they do not have keeps its name.
+# Other agents' names of our tools, by our names. A tool that they do not have keeps our name.
 FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
     "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
 }  # fmt: skip
-# Our names of arguments by those of other agents, for each tool.
+# For each tool: other agents' names of its arguments, and ours.
 ARGUMENTS: dict[str, dict[str, str]] = {
     **{tool: {"file_path": "path"} for tool in ("file_read", "file_write", "file_edit")},
     "bash": {"timeout": "timeout_ms", "run_in_background": "background"},
@@ -32,7 +32,7 @@ def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `updated` arguments under our names; a hook may have changed either name of what it was `sent`."""
+    """Return a hook's `updated` arguments under our names; it may have changed either of an argument's names."""
     own = dict(updated)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():
         value = own.pop(theirs, None)
@@ -43,7 +43,7 @@ def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) ->
 
 
 def field_call(tool: str, input: Mapping[str, Any], cwd: Path) -> tuple[str, dict[str, Any]]:
-    """Return a call under the names of other agents alone."""
+    """Return a call with only the names of other agents."""
     if tool == "ask_user":
         return FIELD_NAMES[tool], field_question(str(input.get("question", "")), input.get("options") or ())
     own_names = ARGUMENTS.get(tool, {}).values()

@@ -1,4 +1,4 @@
-"""Output styles: Markdown files of which the person chooses one, and which change how the model answers."""
+"""Output styles: Markdown files that change how the model answers. The person chooses one of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from agentcli.settings.trust import STYLE_FOLDERS, project_places
 
 
 class OutputStyle(Struct, frozen=True):
-    """A style. Its text takes the place of agentcli's own instructions, or follows them if it `keeps_instructions`."""
+    """A style. Its text replaces agentcli's own instructions, or follows them if it `keeps_instructions`."""
 
     text: str
     description: str
@@ -22,7 +22,7 @@ class OutputStyle(Struct, frozen=True):
 
 
 def find_styles(config: Config, on_notice: Callable[[str], None]) -> dict[str, OutputStyle]:
-    """Return the styles by name, those of a project only if it is trusted; a nearer one wins."""
+    """Return the styles by name: the person's, and a trusted project's, which override them."""
     folders = [home_of(config.environment) / ".claude/output-styles", config.paths.config / "output-styles"]
     folders += reversed(project_places(config.cwd, STYLE_FOLDERS)) if config.project.is_allowed else []
     styles: dict[str, OutputStyle] = {}

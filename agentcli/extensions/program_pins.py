@@ -19,10 +19,10 @@ from msgspec import Struct
 from agentcli.errors import ConfigError
 from agentcli.tools.tool import Ask
 
-MAX_BYTES = 50_000_000  # of a larger program the size and the time of the last change are pinned, not the contents
+MAX_BYTES = 50_000_000  # for a larger program, its inode, size and time of change are pinned, not its contents
 MISSING = ""  # the digest of a file that is not there
 _MAX_MATCHES = 200  # of a glob
-_MAX_BRACE_WORDS = 64  # that the braces of a word stand for
+_MAX_BRACE_WORDS = 64  # to which the braces in one word are expanded
 RUN, REFUSE = "Trust it and run it", "Do not run it"
 
 
@@ -31,7 +31,7 @@ class ProgramPins:
 
     Files in the working directory, in the project (`root`) and in `added` folders are pinned. `trusted` returns the
     digests that were stored with the trust in the project, by path, and `keep` stores more of them. The files of the
-    person's own commands, and without `trusted` those of the project's, are pinned as they are when a command is added.
+    person's own commands, and all files if `trusted` is None, are pinned as they are when the command is added.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ProgramPins:
             self._pins[command] |= {path: digest for path, digest in current if path not in pinned_before}
 
     def _inside(self, command: str) -> list[NamedFile]:
-        """Return the files of a command that lie in the pinned folders."""
+        """Return the files of a command that are in the pinned folders."""
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
         return [file for file in self._named[command] if file.path.startswith(starts)]
 
@@ -101,7 +101,7 @@ class ProgramPins:
         return [Path(path) for path in changed]
 
     def accept(self, command: str) -> None:
-        """Trust the files of a command as they were when `changed` was called last. Raises `ConfigError`."""
+        """Trust the files of a command as the last call of `changed` found them. Raises `ConfigError`."""
         current = self._seen[command]
         deleted = {path: MISSING for path in self._pins[command] if path not in current}
         for other in self._named:  # the command itself, and others that run the same files
@@ -112,7 +112,7 @@ class ProgramPins:
             self._keep({**deleted, **current})
 
     def to_trust(self) -> dict[str, str]:
-        """Return the digests to store with the trust in the project, as its files are now, also of missing files."""
+        """Return the current digests of the project's files, to store with the trust; `MISSING` for missing files."""
         digests = {file.path: MISSING for command in self._of_project for file in self._inside(command)}
         for command in self._of_project:
             digests |= self.digests(command)
@@ -148,12 +148,12 @@ async def refusal(
 
 
 def _matches(path: str, name: str) -> bool:
-    """Return True if a name, which may be a glob, stands for a path."""
+    """Return True if a name, which may be a glob, matches a path."""
     return path == name or (path.count("/") == name.count("/") and fnmatchcase(path, name))
 
 
 def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
-    """Yield the files, and those that the globs among them stand for."""
+    """Yield the files, and the matches of the globs among them."""
     for file in files:
         yield file
         if has_magic(file.path):
@@ -162,7 +162,7 @@ def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
 
 
 def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
-    """Return True for a file that is pinned, and for one that may be run: data only if it is executable."""
+    """Return True for a file that is pinned or may be run. A data file may be run only if it is executable."""
     if file.path in pinned:
         return True
     try:
@@ -204,7 +204,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}\w][^}]*)?\})")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 _MODULE_OPTION = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")  # joined with its value: -mserver, -umserver
-# Endings of files that programs read or write, and do not run, unless a command starts with one.
+# Endings of data files, which commands read or write. They are programs only at the beginning of a command.
 _DATA_ENDINGS = frozenset(
     ".json .jsonl .ndjson .log .out .pid .db .sqlite .sqlite3 .csv .tsv .txt .md .rst .lock .xml .html .css .svg .png"
     " .jpg .jpeg .gif .pdf .parquet .zip .gz .tar .sock".split()
@@ -212,7 +212,7 @@ _DATA_ENDINGS = frozenset(
 
 
 class NamedFile(Struct, frozen=True):
-    """An absolute path or glob that a command names; it `is_started` where a command or interpreter begins with it."""
+    """An absolute path or glob in a command. It `is_started` if a command or an interpreter runs it."""
 
     path: str
     is_started: bool
@@ -223,17 +223,17 @@ class NamedFile(Struct, frozen=True):
 
 
 def named_files(command: str, *, cwd: str, root: str, variables: Mapping[str, str] = {}) -> set[NamedFile]:
-    """Return all files that the words of a command may name, except those that its output goes to.
+    """Return all files that the words of a command may name, except those that its output is redirected to.
 
-    Names may be relative to `cwd`, to `root`, and to the folders that the command changes to. It is better to name too
-    many files than too few: one that does not exist costs nothing, one that is missed could be changed unnoticed.
+    Names may be relative to `cwd`, to `root`, and to the folders that the command changes to. It is better to return
+    too many files than too few: one that does not exist costs nothing, one that is missed could be changed unnoticed.
     """
     known = {**variables, "CLAUDE_PROJECT_DIR": root, "AGENTCLI_PROJECT_DIR": root, "PWD": cwd}
     return set(_CommandReader(root, [cwd, root], known).files_in(command, max_nested=4))
 
 
 class _CommandReader(Struct):
-    """Reads one command. `folders` are those that names may be relative to at the word that is being read."""
+    """Reads one command. Names may be relative to `folders`, which each `cd` extends."""
 
     root: str
     folders: list[str]
@@ -243,15 +243,15 @@ class _CommandReader(Struct):
         """Yield the files that a text names, also in words that are commands (`sh -c '…'`), to `max_nested` levels."""
         for words in _simple_commands(text):
             is_first = True
-            interpreter = ""  # set until the script that it runs was read
-            before = ""  # the word before
+            interpreter = ""  # one whose script has not been read yet
+            before = ""  # the previous word
             for raw in words:
                 if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
                     self.variables[assigned[1]] = self._expanded(assigned[2])
                     yield from self._named(assigned[2], is_started=False)
                     continue
                 word = self._expanded(raw)
-                if max_nested and re.search(r"[\s;|&]", word):  # may be a command itself
+                if max_nested and re.search(r"[\s;|&]", word):  # the word may be a command itself
                     yield from self.files_in(word, max_nested - 1)
                 if before in ("cd", "pushd"):
                     self.folders += [os.path.join(folder, word) for folder in self.folders]  # noqa: PTH118 - text
@@ -272,7 +272,7 @@ class _CommandReader(Struct):
                 is_first, before = False, word
 
     def _expanded(self, word: str) -> str:
-        """Replace variables; one that is not known may well be the project's folder."""
+        """Replace variables; an unknown one is probably the project's folder."""
         return _VARIABLE.sub(lambda found: self.variables.get(found[1] or found[2]) or found[3] or self.root, word)
 
     def _on_path(self, word: str) -> Iterator[NamedFile]:
@@ -282,7 +282,7 @@ class _CommandReader(Struct):
             yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """Yield the files that a word may name: as it is, by one of its parts, or by what only a shell expands."""
+        """Yield the files that a word may name: as it is, by one of its parts, or after a shell has expanded it."""
         names = {word, word.partition("=")[2]}  # `x` of `--option=x`
         if word.startswith("-"):
             names.add(word[2:])  # `x` of `-Ix`
@@ -296,7 +296,7 @@ class _CommandReader(Struct):
                     yield NamedFile(os.path.normpath(path), is_started)
 
     def _started_folder(self, word: str) -> Iterator[NamedFile]:
-        """Yield the files that an interpreter begins with if the word is a folder."""
+        """Yield the files that an interpreter runs first if the word is a folder."""
         for file in self._named(word, is_started=True):
             yield from (NamedFile(f"{file.path}/{name}", is_started=True) for name in _FOLDER_PROGRAMS)
 
@@ -325,17 +325,17 @@ def _unbraced(word: str) -> list[str]:
 
 def _simple_commands(text: str) -> Iterator[list[str]]:
     """Yield the words of each simple command of a shell text, without the files that output goes to."""
-    # Before, lines that a backslash continues are joined, and other line ends become `;`.
+    # Lines that a backslash continues are joined first; other line ends become `;`.
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         tokens = list(lexer)
-    except ValueError:  # no shell would read it
+    except ValueError:  # an open quotation mark: no shell would run it
         tokens = re.split(r"[\s'\"();<>|&`]+", text)
     words: list[str] = []
-    is_output = False  # True for the word behind `>`
+    is_output = False  # True for the word after `>`
     for token in tokens:
-        if not token or token.strip("();<>|&"):  # no operator
+        if not token or token.strip("();<>|&"):  # not an operator
             words += [token] if token and not is_output else []
             is_output = False
         elif token.startswith((">", "&>")) and "(" not in token:

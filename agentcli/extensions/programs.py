@@ -1,4 +1,4 @@
-"""Finds the commands that settings run, and pins the workspace files that these run; both are loaded on demand."""
+"""Finds the commands in the settings, and pins the workspace files that they run; both are loaded on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
-    """Return the environment of hooks and servers: that of commands, without credentials, and the project's folder."""
+    """Return the environment of hooks and servers: as for the model's commands, without credentials."""
     from agentcli.infra.sandbox.environment import command_environment
 
     root = str(project_root(config.cwd))
@@ -64,29 +64,29 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the programs that exist, after pinning those in these folders, too."""
-        if "pins" in vars(self) or any(_own_commands(self.config)):  # the pins are open, or are needed
+        """Pin the programs in these folders, too, and return all that exist."""
+        if "pins" in vars(self) or any(_own_commands(self.config)):  # `pins` was used before, or is needed
             self.pins.cover(roots)
             return self.pins.files()
         return []
 
 
 def _own_commands(config: Config) -> Iterator[str]:
-    """Yield the commands of the settings: the one for the status line, and those that print keys."""
+    """Yield the person's own commands: the one for the status line, and those that print API keys."""
     if command := config.settings.terminal.status_command:
         yield command
     yield from (server.api_key_helper for server in config.settings.providers.values() if server.api_key_helper)
 
 
 class Hooks(msgspec.Struct, dict=True):
-    """The hooks of one configuration, that of its plugins; the programs that they run are pinned in `programs`."""
+    """The hooks of the configuration of `plugins`. The programs that they run are pinned in `programs`."""
 
     plugins: Plugins
     programs: WorkspacePrograms
 
     @cached_property
     def specs(self) -> list[HookSpec]:
-        """The hooks of the person, the project and plugins; a bare session has plugins alone. Raises `ConfigError`."""
+        """The hooks of the person, the project and plugins; in a bare session only of plugins. Raises `ConfigError`."""
         config, plugins = self.plugins.config, self.plugins
         own = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):

@@ -61,7 +61,7 @@ async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
 
 
 async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
-    """Activate a skill. If the person has activated it before, it begins anew, with the new argument in its text."""
+    """Activate a skill. If the person has activated it before, it starts again with the new argument in its text."""
     skills = skills_of(host.session.runtime.calls)
     skill = skills.registry.get(name)
     if any(one.skill.name == skill.name and one.by == "person" for one in skills.registry.active):
@@ -153,7 +153,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             session = _running_session(agents, id)
-            for _ in tuple(session.state.conversation.queue.steering):  # it would go on with these messages
+            for _ in tuple(session.state.conversation.queue.steering):  # which would start its next turn
                 session.submit(TakeBack(0))
             session.submit(Interrupt())
             return f"Stopping {id}. Its partial answer goes to the main agent."

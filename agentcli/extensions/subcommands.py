@@ -1,4 +1,4 @@
-"""`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists hooks and tries them."""
+"""`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists and tests hooks."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,6 @@ from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, places, skills_in
 from agentcli.extensions.skills.skill import (
     ADDED_KEYS,
-    MAX_CHARS,
     Kind,
     Skill,
     problems_in,
@@ -39,7 +38,7 @@ from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
 from agentcli.settings.load import Config
 
-MAX_LINES = 500  # of the instructions: what the specification advises
+MAX_LINES = 500  # of a skill's instructions, as the specification recommends
 _TEMPLATE = """\
 ---
 name: {name}
@@ -130,13 +129,12 @@ def new(
     base = project_root(current_folder()) / ".agentcli" if project else configuration().paths.config
     folder = base / "skills" / name
     if faults := list(problems_in({"name": name, "description": description}, name)):
-        limits = f"{MAX_CHARS['name']} and {MAX_CHARS['description']:,} characters"
-        raise UsageError(f"{faults[0]} (at most {limits}).")
+        raise UsageError(f"Could not create the skill: {faults[0]}.")
     if folder.exists():
         raise UsageError(f"{folder} already exists.")
     try:
         folder.mkdir(parents=True)
-        quoted = msgspec.json.encode(description).decode()  # JSON is YAML, whatever is in the text
+        quoted = msgspec.json.encode(description).decode()  # a JSON string is valid YAML, whatever the text contains
         text = _TEMPLATE.format(name=name, description=quoted, title=name.replace("-", " ").capitalize())
         (folder / FILE).write_text(text, "utf-8")
     except OSError as error:
@@ -178,7 +176,7 @@ def _unused_notes(keys: dict[str, Any], kind: Kind) -> list[str]:
 
 
 def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
-    """Yield the files of subagents and commands that have keys without a meaning here, and a note on these."""
+    """Yield the files of subagents and commands that have unused keys or cannot be read, each with notes on it."""
     plugins = Plugins(config=config, on_notice=warn)
     agents = [folder for folder, _ in Agents(plugins=plugins, added={}).places]
     folders: list[tuple[Path, Kind]] = [(folder, "agent") for folder in agents]
@@ -196,7 +194,7 @@ def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
 
 
 hooks_app = make_app("List hooks and test them.")
-_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
+_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")  # events
 
 
 def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], None] = warn) -> Hooks:
@@ -207,14 +205,14 @@ def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], 
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks in use here: yours, then those of the project if it is trusted."""
     specs = _hooks(configuration()).specs
-    renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # as the settings have them
+    renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # the keys in the settings
     rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
     rows = [{**row.pop("handler"), **row, "title": spec.title} for row, spec in zip(rows, specs, strict=True)]
     print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], format_hooks(specs), as_json=json)
 
 
 def describe_hooks(config: Config) -> str:
-    """Return the hooks in use, and what is wrong with others, without secrets."""
+    """List the hooks in use and the problems of unusable ones, with secrets masked."""
     problems: list[str] = []
     shown = format_hooks(_hooks(config, on_notice=problems.append).specs)
     return mask("\n".join([shown, *problems]))
@@ -227,7 +225,7 @@ def format_hooks(specs: Sequence[HookSpec]) -> str:
 
 
 async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan], EventAnswer]:
-    """Run the hooks of an event; a session without hooks of its own is built if one of them needs it."""
+    """Run the hooks of an event. If one of them needs a session, build one that has no hooks of the settings itself."""
     from agentcli.app import Builder
 
     runs = list[HookRan]()

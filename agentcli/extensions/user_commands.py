@@ -1,7 +1,7 @@
-"""Reads the slash commands that people write themselves: each Markdown file is a prompt.
+"""Reads custom slash commands: each Markdown file is a prompt.
 
-In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for the text after the command's name, and !`command` for the
-output of a shell command.
+As in a skill, `$ARGUMENTS` is replaced by the text after the command's name, `$1` to `$9` by its words, and !`command`
+by the output of a shell command.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from agentcli.tools.tool import RunTerms, ToolContext
 if TYPE_CHECKING:
     from agentcli.extensions.plugins.plugin import Plugin
 
-SHELL_COMMAND = re.compile(r"(?m)!`([^`\n]+)`|^```!\n([^`]+?)\n```$")
+SHELL_COMMAND = re.compile(r"(?m)!`([^`\n]+)`|^```!\n([^`]+?)\n```$")  # on one line (group 1), or as a block (2)
 # `$ARGUMENTS[0]` and `$1` are the first word of the argument.
 ARGUMENT = re.compile(r"\$(?:ARGUMENTS\[(?P<index>\d+)\]|(?P<name>ARGUMENTS\b|[1-9](?!\d)|[a-z_]\w*))")
 _NAME = re.compile(r"[\w.-]+")
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """A prompt with placeholders. Its shell commands run unasked as far as the rules `allowed` allow it.
+    """A prompt with placeholders. The rules `allowed` let its shell commands run without asking.
 
-    `$1` is a placeholder only if it `takes_words`; `names` are further names of these words. If it `adds_argument`, an
-    argument that no placeholder takes is appended.
+    `$1` is a placeholder only if it `takes_words`; `names` are further placeholders for these words, in order. If it
+    `adds_argument`, an argument is appended to a prompt that has no placeholder for it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Template(Struct, frozen=True, kw_only=True):
     def fill(self, text: str, argument: str) -> str:
         try:
             words = shlex.split(argument)
-        except ValueError:  # a quotation mark is not closed
+        except ValueError:  # an open quotation mark
             words = argument.split()
         values = {"ARGUMENTS": argument}
         if self.takes_words:
@@ -68,7 +68,7 @@ class Template(Struct, frozen=True, kw_only=True):
 
 
 async def expanded(template: Template, argument: str, session: Session) -> str:
-    """Return the text of a template, filled in. Raises `UserError` if a shell command fails, or may not run unasked."""
+    """Return the text of a template, filled in. Raises `UserError` if a shell command fails or needs approval."""
     body, text, position = template.body.replace("${CLAUDE_SESSION_ID}", session.id), "", 0
     for command in SHELL_COMMAND.finditer(body):
         text += template.fill(body[position : command.start()], argument)
@@ -103,7 +103,7 @@ async def _output(command: str, template: Template, session: Session) -> str:
 def add_user_commands(
     commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None], plugins: Sequence[Plugin] = ()
 ) -> None:
-    """Add the commands in folders (the last of a name counts) and `/PLUGIN:NAME`; files that are none are reported."""
+    """Add the commands in `folders` (a later folder overrides) and in plugins (`/PLUGIN:NAME`); report bad files."""
     found: dict[str, SlashCommand] = {}
     files: list[tuple[Path, str, Callable[[str], str]]] = [
         (file, ":".join(file.relative_to(folder).with_suffix("").parts), str)
@@ -120,7 +120,7 @@ def add_user_commands(
             on_notice(f"{file} is not a command: {error}")
             continue
         found[command.name] = command
-        for rule in allowed:  # one for a tool of another agent is reported, but the command works
+        for rule in allowed:  # a rule for an unknown tool is reported, but the command works
             try:
                 check_rule(rule, builtin_tools())
             except UsageError as error:
@@ -130,7 +130,7 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return a file's command, filled in, and its rules. Raises `OSError`, `ValueError` or `UsageError` for none."""
+    """Return the command in a file, after `fill`, and its rules. Raises `OSError`, `ValueError` or `UsageError`."""
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())
@@ -139,14 +139,14 @@ def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[Sl
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
     names = tuple(tool_rules(keys.get("arguments")))
     template = Template(name=name, body=body.strip(), allowed=allowed, file=file, names=names)
-    model = one_line(keys, "model").removeprefix("inherit")  # that is the session's model, as an empty one is
+    model = one_line(keys, "model").removeprefix("inherit")  # empty: the session's model
 
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:
             await host.check_model(model)
         return AsPrompt(await expanded(template, argument, host.session), model)
 
-    first_line = body.strip().partition("\n")[0].lstrip("# ")  # perhaps a heading
+    first_line = body.strip().partition("\n")[0].lstrip("# ")  # often a heading
     help = one_line(keys, "description") or first_line.rstrip()[:80]
     hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if template.fill(body, "") != body else "[TEXT]")
     return SlashCommand(template.name, help, run, hint), allowed

@@ -1,4 +1,4 @@
-"""Runs the hooks of an event all at once, and combines their answers; calls also have the names of other agents."""
+"""Runs all hooks of an event at once, and combines their answers. Hooks also get the names that other agents use."""
 
 import asyncio
 import json
@@ -22,17 +22,18 @@ from agentcli.tools.tool import Ask
 EVENTS_ABOUT_DECISIONS = ("PreToolUse", "PermissionRequest")
 BLOCKS = 2  # the exit code by which a hook denies
 
-# The messages of interpreters that do not find their script. They end with 2, which would be a denial, or with 1.
+# Messages of interpreters that cannot open their script. They exit with 2, which would otherwise deny, or with 1.
 _NO_SCRIPT = re.compile(
     r"can't open file|cannot open|No such file or directory|not found|Cannot find module|Could not open input file|"
     r"Can't open perl script|Permission denied",
     re.IGNORECASE,
 )
-_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # whose plain output the model reads
-_BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
+_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # events whose plain output goes to the model
+_BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)  # an object at the beginning of a line
+# Keys that distinguish a hook's answer from other JSON.
 _ANSWER_KEY = re.compile(r'"(?:hookSpecificOutput|permissionDecision|decision|continue|systemMessage)"')
 _DECODER = json.JSONDecoder()
-# The decisions by the words that hooks use for them; a hook that defers leaves the decision to others.
+# The words that hooks use, and the decision that each means: `defer` leaves it to others.
 _DECISIONS: dict[str, Decision] = {
     "": "", "allow": "allow", "approve": "allow", "ask": "ask", "deny": "deny", "block": "deny", "defer": "",
 }  # fmt: skip
@@ -40,7 +41,7 @@ _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
 def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
-    """Combine answers: a deny wins over an ask, an ask over an allow, and of equals the first."""
+    """Combine answers: deny overrides ask, ask overrides allow, and the first of equal decisions gives the reason."""
     strongest = max(answers, key=lambda answer: _STRENGTH[answer.decision], default=EventAnswer())
     inputs = [answer.input for answer in answers if answer.input is not None]
     return EventAnswer(
@@ -68,12 +69,12 @@ def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> Eve
 
 
 def read_output(spec: HookSpec, text: str) -> EventAnswer:
-    """Return the answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
-    takes_text = spec.event in _PLAIN_CONTEXT  # a text may hold JSON, or code that looks like it
+    """Return the answer of a hook that succeeded: the JSON objects at the beginning of lines, or else plain text."""
+    takes_text = spec.event in _PLAIN_CONTEXT  # the text may contain JSON, or code that looks like it
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combine_answers(bare)
     answers: list[EventAnswer] = []
-    failure: EventAnswer | None = None  # for the first object that cannot be read: it may have been a denial
+    failure: EventAnswer | None = None  # reports the first object that cannot be read: it may have been a denial
     position = 0
     while found := _BRACE.search(text, position):
         start = found.end() - 1
@@ -83,13 +84,13 @@ def read_output(spec: HookSpec, text: str) -> EventAnswer:
                 raise ValueError(f"{rest_of_line[:40]!r} follows it")
         except (ValueError, RecursionError) as error:
             if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
-                break  # no answer follows in the text
+                break  # the rest is text without an answer
             failure = failure or failed(spec, f"its answer is not valid JSON ({error})")
             position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
             continue
-        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):  # else JSON that a program printed
+        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):  # else JSON of another program
             read = read_object(spec, answer)
-            if failure is None or read.blocks:  # behind a failure only a denial can be believed
+            if failure is None or read.blocks:  # after an unreadable object only a denial is trusted
                 answers.append(read)
     if failure is not None:
         answers.append(failure)
@@ -112,7 +113,7 @@ def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
 
 
 def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
-    """Return the answer that an object stands for; the strictest of the decisions in it counts."""
+    """Return the answer in a JSON object. If it contains several decisions, the strictest applies."""
     specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(specific, dict):
         return failed(spec, "its hookSpecificOutput is not an object")
@@ -122,7 +123,7 @@ def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     decision: Decision = ""
     for word in (*words, behaviour.get("behavior")):
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
-        if found is None:  # where the hook was to decide, nothing is let through
+        if found is None:  # a hook that was asked to decide lets nothing through
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
             return failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
@@ -144,26 +145,26 @@ def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
 
 
 def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
-    """Return the answer for a hook that failed: `decision`, else what its `onError` says."""
+    """Return the answer for a hook that failed: `decision`, or else the one that its `onError` sets."""
     problem, decision = f"`{spec.title}`: {why}", decision or spec.on_error
     if decision == "allow":
         return EventAnswer(problem=problem)
     return EventAnswer(decision, f"A required hook failed: {problem}", problem=problem)
 
 
-# Events whose hooks can deny: one that may not run must not let through what it might have denied.
+# Events that are denied if one of their hooks may not run, because that hook might have denied them.
 DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 
-# The name of the subagents that hooks run. No hook runs another one for what such a subagent does.
+# The name of the subagents that hooks of type `agent` start. Their own events start no more of these subagents.
 HOOK_AGENT = "hook-agent"
 
 
 class HookSession(msgspec.Struct, kw_only=True):
     """The parts of a session that its hooks need. `ask` asks about programs that changed since they were trusted.
 
-    `transcript` returns the path of a file with the conversation. Without an `owner` only commands and addresses can
-    answer.
+    `transcript` returns the path of a file with the conversation. Without an `owner` only hooks that are commands or
+    HTTP requests can run.
     """
 
     id: str
@@ -181,7 +182,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
     specs: Sequence[HookSpec]
     session: HookSession
     cwd: Path
-    _inputs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # of calls that run, by their ids
+    _inputs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # arguments of running calls by call id
 
     def has(self, event: EventName) -> bool:
         return any(spec.event == event for spec in self.specs)
@@ -191,8 +192,8 @@ class RunningHooks(msgspec.Struct, kw_only=True):
     ) -> EventAnswer:
         """Run all hooks of an event and return their combined answer.
 
-        Hooks are sent the `fields`, and a `call` under the names of other agents, too. Matchers are compared with the
-        tool's name, or with the `subject`.
+        Hooks get the `fields`, and the arguments of a `call` under our names and those of other agents. Matchers are
+        compared with the tool's name; for an event that is not about a call, with the `subject`.
         """
         sent: dict[str, Any] = {}
         if call is not None:
@@ -209,7 +210,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         if agent_id != "main":  # a subagent, such as `explore-2`
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
         data = msgspec.json.encode({**about, "hook_event_name": event, "permission_mode": session.mode(), **fields})
-        # Of one command, and of equal hooks of other kinds, only the first is run.
+        # Hooks with the same command, and equal hooks of other kinds, run only once.
         distinct = {spec.shown_command or msgspec.json.encode(spec.handler): spec for spec in reversed(matching)}
         runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(distinct.values())]
         answer = combine_answers(await asyncio.gather(*runs))
@@ -267,7 +268,7 @@ class JoinedHooks(msgspec.Struct):
 
 
 async def attach_hooks(session: Session, hooks: RunningHooks) -> None:
-    """Let hooks run around the calls and at the events of a session, and fire `SessionStart`."""
+    """Run hooks around the calls and at the events of a session from now on, and fire `SessionStart`."""
     services, delegates = session.runtime.calls.services, session.runtime.calls.delegates
     hooks.session.publish, hooks.session.owner = session.publish, session
     hooks.session.mask = services.mask.text

@@ -16,15 +16,16 @@ from agentcli.errors import UsageError
 from agentcli.llm.addresses import is_address
 from agentcli.llm.http import redacted_address
 
+# `unfired`: events that agentcli accepts but never fires; `kinds`: the requirements of each type of hook.
 _TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("events.toml").read_text("utf-8"))
 EVENTS: tuple[str, ...] = (*get_args(EventName), *_TABLE["unfired"])
 OnError = Literal["allow", "deny", "ask"]
-# Claude Code replaces these itself in the arguments of a program that it runs without a shell.
+# Variables that are replaced even in `args`, which no shell reads.
 _FOLDER_VARIABLE = re.compile(r"\$\{(?:CLAUDE_PROJECT_DIR|CLAUDE_PLUGIN_ROOT|CLAUDE_PLUGIN_DATA)\}")
 
 
 class HookOptions(msgspec.Struct, rename="camel"):
-    """The keys of all kinds that a hook need not set, with their types."""
+    """The optional keys of all types of hooks."""
 
     args: tuple[str, ...] = ()
     headers: dict[str, str] = {}
@@ -35,10 +36,10 @@ class HookOptions(msgspec.Struct, rename="camel"):
 
 
 class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook for an event. If the event is about a call, the tool's name must match `matcher`, the call `condition`.
+    """A hook for an event. If the event is about a call, `matcher` and `condition` select the calls.
 
-    `handler` is the hook as the settings have it, with its `type`. `matcher` is a regular expression, `condition` a
-    permission rule such as `bash(git *)`; empty ones match all calls.
+    `handler` is the hook's table in the settings, with its `type`. `matcher` is a regular expression for the tool's
+    name, `condition` a permission rule such as `bash(git *)`; if empty, they match all calls.
     """
 
     event: str
@@ -48,11 +49,11 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "allow"
     condition: str = ""
     source: str = ""
-    environment: dict[str, str] = {}  # of a plugin's hook: the variables for the plugin's folders
+    environment: dict[str, str] = {}  # for a plugin's hook: variables that hold the plugin's folders
 
     @property
     def title(self) -> str:
-        """One line that names the hook to a person: its command, if it is one."""
+        """One line that identifies the hook to a person; for a command, the text that the shell gets."""
         match self.handler:
             case {"type": "http", "url": url}:
                 variables = "".join(f" ${name}" for name in self.handler.get("allowedEnvVars", ()))
@@ -61,14 +62,14 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return f"mcp__{server}__{tool}"
             case {"type": "prompt" | "agent" as kind, "prompt": prompt}:
                 return f"{kind}: {' '.join(prompt.split())[:60]}"
-            case {"command": command, "args": args}:  # no shell may read the arguments
+            case {"command": command, "args": args}:  # quoted, because a shell must not interpret the arguments
                 words = map(shlex.quote, (command, *args))
                 return " ".join(_FOLDER_VARIABLE.sub(r"""'"\g<0>"'""", word) for word in words)
         return str(self.handler["command"])
 
     @property
     def shown_command(self) -> str:
-        """The command with the folders of its plugin; empty for hooks of other kinds."""
+        """The command with its plugin's folders filled in; empty for hooks of other types."""
         command = self.title if self.handler["type"] == "command" else ""
         for name, value in self.environment.items():
             command = command.replace(f"${{{name}}}", value)
@@ -81,14 +82,14 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
-        """Return True if the hook is for an event about a `subject`, such as a tool by any name, with this input."""
+        """Return True if the hook applies to an event. `subject` is compared with its matcher: a tool by any name, …"""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.event != event or (self.matcher and not any(re.fullmatch(self.matcher, name) for name in names)):
             return False
         if not self.condition:
             return True
         rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
-        value = next((str(input[key]) for key in keys if key in input), "")  # what a pattern is about
+        value = next((str(input[key]) for key in keys if key in input), "")  # compared with the pattern
         return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
 
 
@@ -117,7 +118,8 @@ def read_hooks(
 
 
 def _hook(event: str, matcher: str, hook: Any, source: str) -> HookSpec:
-    """Return a hook of the settings. Raises `ValueError` that says why it is left out."""
+    """Return the hook that a table of the settings defines. Raises `ValueError` with the reason if it is skipped."""
+    # A value that is not a table is reported below as a hook without a command.
     hook = {"type": "command", **hook} if isinstance(hook, Mapping) else {"type": "command"}
     kind, condition = str(hook["type"]), str(hook.get("if") or "")
     if (rules := _TABLE["kinds"].get(kind)) is None:

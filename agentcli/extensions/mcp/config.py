@@ -1,4 +1,4 @@
-"""Reads which MCP servers are configured, how each is started, and what each is held to."""
+"""Reads the configuration of MCP servers: how each is started or reached, and its limits."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from agentcli.extensions.plugins.plugin import Plugin
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-_TRANSPORTS: dict[str, Literal["", "stdio", "http", "sse"]] = {  # without a type a url means http, a command stdio
+_TRANSPORTS: dict[str, Literal["", "stdio", "http", "sse"]] = {  # without a type: http for a url, else stdio
     "": "", "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
     "streamableHttp": "http", "remote": "http", "sse": "sse",
 }  # fmt: skip
-# Our keys by those that other tools have for the same. Where an entry has both, ours counts.
+# Other tools' keys, and ours for the same setting. If an entry has both, ours applies.
 _KEYS = {
     "transport": "type", "environment": "env", "httpUrl": "url", "http_headers": "headers",
     "includeTools": "enabled_tools", "excludeTools": "disabled_tools",
@@ -78,10 +78,10 @@ def server_specs(
     is_strict: bool = False,
     plugins: Sequence[Plugin] = (),
 ) -> list[ServerSpec]:
-    """Return the servers that are switched on; of two with one name the first counts, `added` ones before all others.
+    """Return the enabled servers. Of several with one name the first applies; `added` ones come before all others.
 
-    An entry that cannot be read is reported. If `is_strict`, those of the settings and the project are left out; a
-    caller gives `plugins` that are to be used nevertheless.
+    An entry that cannot be read is reported. If `is_strict`, the servers of the settings and the project are left out,
+    but not those of `plugins`.
     Raises `ConfigError` if a file cannot be read.
     """
     sources: list[Source] = [
@@ -90,7 +90,7 @@ def server_specs(
         *([] if is_strict else _settings(config)),
         *((plugin.servers, "plugin", str(plugin.root)) for plugin in plugins),
     ]
-    specs: dict[str, ServerSpec | None] = {}  # None: switched off, or cannot be read
+    specs: dict[str, ServerSpec | None] = {}  # None: disabled or unreadable, which hides later ones, too
     call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
     for servers, scope, source in sources:
@@ -128,7 +128,7 @@ def servers_in(file: Path) -> Mapping[str, Any]:
 
 
 def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope, source: str) -> ServerSpec | None:
-    """Return a server; None if it is switched off. Raises `ValueError` for an entry that cannot be read."""
+    """Return a server; None if it is disabled. Raises `ValueError` for an entry that cannot be read."""
     if isinstance(entry, Mapping):
         entry = {ours: entry[theirs] for theirs, ours in _KEYS.items() if theirs in entry} | dict(entry)
     read = msgspec.convert(entry, _ServerEntry)
@@ -161,7 +161,7 @@ def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope,
 
 
 def _from_environment(config: Config, name: str, on_notice: Callable[[str], None]) -> float:
-    """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set, or is no number."""
+    """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set or not a positive number."""
     if value := config.environment.get(name, "").strip():
         try:
             return msgspec.convert(value, Positive, strict=False) / 1000
@@ -189,7 +189,7 @@ def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection
 
 
 def describe_server(spec: ServerSpec) -> str:
-    """List all that a server is started with or sent, with unreplaced variables, for the person who may trust it."""
+    """Describe all that a server is started with or sent to the person who may trust it; variables stay `${NAME}`."""
     match spec.transport:
         case StdioSpec(env=env, cwd=cwd):
             verb, parts = "runs", [*(f"{name}={value}" for name, value in env.items()), *([f"in {cwd}"] if cwd else ())]
@@ -244,7 +244,7 @@ class Connector(msgspec.Struct, dict=True):
 
 
 def load_sdk() -> Any:
-    """Import the module that uses the SDK: 0.6 s, a fifth less without the garbage collector. Raises `ToolError`."""
+    """Import the module that uses the SDK: 0.6 s, a fifth less with the garbage collector off. Raises `ToolError`."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

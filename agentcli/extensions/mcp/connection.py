@@ -40,7 +40,7 @@ from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
-MAX_PAGES = 100  # of a list: a server may send pages without end
+MAX_PAGES = 100  # of a list, because a server could send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_PROGRAM_S, CLOSE_HTTP_S = 8.0, 2.0  # to close a connection; a program is ended step by step
@@ -59,8 +59,8 @@ class ServerConnection:
         self._spec = spec
         self._server = server
         self._client: Client | None = None
-        self._pending_asks: list[Ask | None] = []  # those of the running calls, oldest first
-        self._closing = asyncio.Event()
+        self._pending_asks: list[Ask | None] = []  # one for each running call, the oldest first
+        self._closing = asyncio.Event()  # set by `close`, and when the transport has ended
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -106,7 +106,7 @@ class ServerConnection:
                 finally:
                     listening.cancel()
         except Exception as error:  # noqa: BLE001 - the SDK's task groups raise whatever a transport raises
-            if not opened.done():  # `open` still waits
+            if not opened.done():  # `open` is still waiting
                 opened.set_exception(_first(error))
             elif not self._closing.is_set():
                 self.lost(str(self._own_error(_first(error))))
@@ -137,7 +137,7 @@ class ServerConnection:
                 log.warning("MCP server %s: %s", self.name, message)
 
     async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Ask the person by way of the newest call that can: servers of the older era name no call for a question."""
+        """Ask the person through the newest call that can: in the older era a question does not name its call."""
         asks = [ask for ask in self._pending_asks if ask is not None]
         return await messages.elicit(params, asks[-1] if asks else None)
 
@@ -154,7 +154,7 @@ class ServerConnection:
             return types.ErrorData(code=code, message=str(error))
         return result
 
-    # Its offer
+    # The server's offer
 
     async def list_tools(self) -> Sequence[RemoteTool]:
         tools = await self._guarded(_all_pages(self._open_client().list_tools, lambda page: page.tools))
@@ -165,7 +165,7 @@ class ServerConnection:
         tools = await self.list_tools() if client.server_capabilities.tools is not None else ()
         prompts: list[types.Prompt] = []
         if client.server_capabilities.prompts is not None:
-            with suppress(ToolError):  # some servers claim to have prompts, and do not know the request
+            with suppress(ToolError):  # some servers announce prompts, but do not know this request
                 prompts = await self._guarded(_all_pages(client.list_prompts, lambda page: page.prompts))
         return Offer(tuple(tools), tuple(map(_prompt, prompts)), client.instructions or "")
 
@@ -185,7 +185,7 @@ class ServerConnection:
     ) -> RemoteResult:
         client, emit_line = self._open_client(), progress
 
-        async def report(progress: float, total: float | None, message: str | None) -> None:  # the SDK's names
+        async def report(progress: float, total: float | None, message: str | None) -> None:  # named as in the SDK
             share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
             emit_line(f"{share} {message}" if message else share)
 
@@ -214,7 +214,7 @@ class ServerConnection:
     async def _guarded(self, request: Awaitable[T], *, ask: Ask | None = None) -> T:
         """Await a request to the server, and translate its errors.
 
-        If the server wants the person to open an address first, they are asked by way of `ask`.
+        If the server wants the person to open an address first, `ask` asks them, and the error says to try again.
         """
         try:
             return await request
@@ -288,7 +288,7 @@ def _prompt(prompt: types.Prompt) -> RemotePrompt:
 
 
 def _first(error: BaseException) -> Exception:
-    """Return the first error in a group of errors, or the error if it is no group."""
+    """Return the first error in a group of errors, or the error itself if it is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(str(error))
@@ -297,7 +297,7 @@ def _first(error: BaseException) -> Exception:
 async def connect(
     spec: ServerSpec, server: Server, root: Path, target: ServerProgram | HttpSpec, *, auth: httpx2.Auth | None = None
 ) -> ServerConnection:
-    """Connect to a program or an address, in which all variables are replaced. Raises `ToolError` and `NeedsLogin`."""
+    """Connect to a program or an address, with all variables replaced. Raises `ToolError` and `NeedsLogin`."""
     client = ServerConnection(spec, server)
     if isinstance(target, ServerProgram):
         transport = stdio_transport(target, on_end=client.lost)
@@ -323,4 +323,4 @@ async def _http_transport(address: HttpSpec, http: httpx2.AsyncClient) -> AsyncI
 streamable_http.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[attr-defined, assignment]
 types.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # keeps its tracebacks off the terminal

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import mcp_types as types
-from mcp_types import jsonrpc_message_adapter as _sdk_reader  # kept here, because `MessageReader` replaces it there
+from mcp_types import jsonrpc_message_adapter as _sdk_reader  # the original; `MessageReader` replaces it there
 from pydantic import ValidationError
 
 from agentcli.extensions.mcp.tools import Parts
@@ -14,8 +14,9 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.tool import Ask
 
 Value = str | int | float | bool | list[str] | None
-_TOOL_KEYS = ("name", "title", "description")  # beside `inputSchema`: all that agentcli reads of a tool
+_TOOL_KEYS = ("name", "title", "description")  # with `inputSchema`, all that agentcli reads of a tool
 _YES, _DONE, _NO, _SKIP = "Yes", "Done", "No", "Skip"
+# For each numeric type of a field: the conversion of the person's answer, and the name of the type in an error.
 _NUMBERS: dict[Any, tuple[type[int | float | str], str]] = {
     "integer": (int, "a whole number"),
     "number": (float, "a number"),
@@ -39,7 +40,7 @@ class MessageReader:
                 text = json.dumps(json.loads(text), ensure_ascii=False)  # `\ud83d` becomes a lone surrogate
             except RecursionError:  # it is nested too deeply
                 raise error from None
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # which becomes U+FFFD
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # a lone surrogate becomes U+FFFD
         try:
             return _sdk_reader.validate_json(text, by_name=by_name)
         except ValidationError as error:
@@ -53,16 +54,16 @@ class MessageReader:
 
 
 def fault_of(error: ValidationError) -> str:
-    """Return the place (its innermost four names) and the text of the first fault: `result.tools.0.name: …`."""
+    """Describe the first fault by its place (the innermost four names) and its text: `result.tools.0.name: …`."""
     fault = error.errors()[0]
     return f"{'.'.join(map(str, fault['loc'][-4:]))}: {fault['msg']}"
 
 
 def simplify_result(method: str, result: dict[str, Any], *, is_modern: bool) -> dict[str, Any]:
-    """Return a result without mistakes of real servers for which the SDK would reject all of it.
+    """Correct mistakes in a result that real servers make, and for which the SDK would reject the whole result.
 
     Tools keep only the keys that agentcli reads, and their schemas get the type that unions often lack. `content` may
-    be missing beside structured content. In the older era, structured content that is no object becomes text.
+    be missing next to structured content. In the older era, structured content that is not an object becomes text.
     """
     match method, result:
         case "tools/list", {"tools": list(tools)}:
@@ -83,7 +84,7 @@ def _simplify_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts_of(blocks: Iterable[types.ContentBlock | types.SamplingMessageContentBlock]) -> Parts:
-    """Return texts, images and PDFs as they are, and a line of text about anything else."""
+    """Return texts, images and PDFs as they are, and a line of text in place of anything else."""
     return tuple(map(_part, blocks))
 
 
@@ -111,13 +112,13 @@ def resource_part(contents: types.TextResourceContents | types.BlobResourceConte
 
 
 def _media(data: str, mime_type: str, name: str) -> Text | Image | Document:
-    """Return an image or a PDF in base64; a line of text about it, with its `name`, if no model could see it."""
+    """Return an image or a PDF in base64; a line of text with its `name` if it is invalid or no model could read it."""
     try:
         base64.b64decode(data, validate=True)
     except ValueError:
         return Text(f"[{name}: invalid base64]")
     match mime_type:
-        case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # which all providers take
+        case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # all providers take these
             return Image(Base64Source(mime_type, data))
         case "application/pdf":
             return Document(Base64Source(mime_type, data))
@@ -161,7 +162,7 @@ async def _ask_field(
 ) -> dict[str, Value] | None:
     """Return the field's name with the person's value or the default; an empty dict if they leave the field out.
 
-    Return None if they leave the whole form, by giving no answer or three that do not fit.
+    Return None to cancel the whole form, after no answer or three invalid ones.
     """
     choices, default = _choices(field), field.get("default")
     keep_default = _SKIP if default is None else f"Keep the default: {default}"
@@ -185,7 +186,7 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
     if field.get("type") == "boolean":
         return {_YES: True, _NO: False}
     items = field.get("items", field) if field.get("type") == "array" else field
-    # Choices with titles are written as `oneOf`, or in a list as `anyOf`; older servers write `enum` and `enumNames`.
+    # Choices with titles come in `oneOf`, or for an array in `anyOf`; older servers send `enum` and `enumNames`.
     if titled := items.get("oneOf") or items.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in titled if "const" in choice}
     values = items.get("enum", ())
@@ -193,9 +194,9 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
-    """Return the value that an answer stands for; `kind` is the field's type in its JSON Schema.
+    """Return an answer as a value of the field; `kind` is the field's type in its JSON Schema.
 
-    Raises `ValueError` if the answer does not fit; the message says which answers do.
+    Raises `ValueError` if the answer is invalid; the message describes the valid ones.
     """
     if kind == "array":
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]

@@ -76,7 +76,7 @@ class LoginTokens(msgspec.Struct):
 
 
 class _Provider(OAuthClientProvider):
-    """The SDK's provider, which also reads when the token expires and where it is refreshed from the stored login."""
+    """The SDK's provider. It also takes from the stored login when the token expires and where to refresh it."""
 
     tokens: LoginTokens
 
@@ -117,10 +117,10 @@ def _provider(
     wait: Callable[[], object],
     client_metadata_url: str | None = None,
 ) -> _Provider:
-    """Return the provider of a server's tokens; `send` gets the address for the browser, `wait` gets its answer.
+    """Return the provider of a server's tokens; `send` gets the address for the browser, `wait` returns its answer.
 
-    `callback` is the address that the browser is sent to with the answer. A document that describes agentcli may lie at
-    `client_metadata_url`, in place of a registration.
+    The browser is redirected to `callback` with the answer. If `client_metadata_url` is the address of a document that
+    describes agentcli, the server can read it in place of a registration.
     """
     metadata = auth.OAuthClientMetadata(
         client_name="agentcli",
@@ -128,7 +128,7 @@ def _provider(
         token_endpoint_auth_method="none",  # noqa: S106
     )
     provider = _Provider(url, metadata, tokens, send, wait, client_metadata_url=client_metadata_url)  # type: ignore[arg-type]
-    provider.tokens = tokens  # the SDK keeps them for itself
+    provider.tokens = tokens  # for `_initialize`
     return provider
 
 
@@ -142,7 +142,7 @@ async def login_auth(
     """
     url, oauth = server_address.url, server_address.oauth
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
-    states: set[str] = set()  # random texts that our requests have and their answers repeat; others could be forged
+    states: set[str] = set()  # random texts in our requests; an answer that repeats none may be forged
 
     async def answer_browser(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", errors="replace")  # `GET /callback?code=… HTTP/1.1`
@@ -175,7 +175,7 @@ async def login_auth(
             tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
         )
         yield provider
-        # Where tokens are refreshed is stored, so that a later process need not find that out.
+        # The address for refreshing tokens is stored, so that a later process need not find it out.
         if (metadata := provider.context.oauth_metadata) is not None and tokens.login.token:
             await tokens.change(server=metadata.model_dump_json(exclude_none=True))
 

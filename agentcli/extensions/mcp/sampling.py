@@ -1,6 +1,6 @@
-"""Answers the requests of MCP servers to the model ("sampling"), where the person or a rule allows it.
+"""Lets MCP servers ask the model ("sampling"), if the person or a rule allows it.
 
-The model sees what the server sends, and nothing of the conversation.
+The model sees the messages of the server, and nothing of the conversation.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from agentcli.tools.tool import ToolContext
 if TYPE_CHECKING:
     import mcp_types as types  # which a connection has loaded before a server can ask
 
-_USED = ("maxTokens", "systemPrompt", "messages")  # of a request: the rest is not for this client, or a hint
+_USED = ("maxTokens", "systemPrompt", "messages")  # fields of a request; the others are hints, or not supported
 _STOP_REASONS = {"end_turn": "endTurn", "max_tokens": "maxTokens"}
 
 
 def may_ask(session: Session, server: str) -> bool:
-    """Return True if a rule allows the server's requests, or somebody can be asked about them."""
+    """Return True if no rule denies the server's requests, and a rule allows them or a person can be asked."""
     name, rules = tool_name(server, "sampling"), session.state.rules
     is_allowed, is_denied = (any(rule.names(name) for rule in each) for each in (rules.allow, rules.deny))
     return not is_denied and (is_allowed or session.runtime.calls.ask is not None)
 
 
 async def answer(turn: Turn, server: str, params: dict[str, Any]) -> types.CreateMessageResult:
-    """Answer a request during a turn, which pays for it; `params` are those of the protocol.
+    """Answer a request that came during a turn, at the cost of this turn. `params` are the protocol's.
 
-    Raises `ToolError`, also if the request is not allowed.
+    Raises `ToolError`, also if the request is denied.
     """
     import mcp_types as types
 
@@ -60,9 +60,9 @@ async def answer(turn: Turn, server: str, params: dict[str, Any]) -> types.Creat
     paid = PaidRequest(target=target, budgets=turn.spending.budgets, policy=policy, on_broken=charge)
     try:
         asked = types.CreateMessageRequestParams.model_validate(permitted)
-        said = tuple(Message(message.role, parts_of(message.content_as_list)) for message in asked.messages)
+        messages = tuple(Message(message.role, parts_of(message.content_as_list)) for message in asked.messages)
         prefix, max_tokens = Prefix(asked.system_prompt or "", ()), min(asked.max_tokens, target.info.max_output)
-        request = build_request(runtime, turn.state, prefix, repair_messages(said), max_tokens=max_tokens)
+        request = build_request(runtime, turn.state, prefix, repair_messages(messages), max_tokens=max_tokens)
         charge((reply := await paid.reply(request)).usage, "server")
     except (ProviderError, UserError, ValueError) as error:
         turn.emit(Notice(f"{target.name} did not answer the MCP server {server}: {error}"))
@@ -71,25 +71,25 @@ async def answer(turn: Turn, server: str, params: dict[str, Any]) -> types.Creat
     return types.CreateMessageResult(
         role="assistant",
         content=types.TextContent(type="text", text=reply.message.text),
-        model=target.name.rpartition("/")[2],  # a local one is a file, whose folder stays private
+        model=target.name.rpartition("/")[2],  # a local model's name is a path; its folder stays private
         stop_reason=_STOP_REASONS.get(reply.stop_reason, reply.stop_reason),
     )
 
 
 async def _permit(turn: Turn, server: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the request without secrets, and as the person has changed it. Raises `ToolError` if it is denied."""
+    """Return the request with secrets masked and the person's changes. Raises `ToolError` if it is denied."""
     from agentcli.agent.permissions.approvals import permit
 
-    # A stand-in that no model sees: rules and modes decide about these requests as about calls of the server.
+    # Rules and modes decide about the request as about a call of this tool, which no model sees.
     tool = client_tool(ToolSpec(tool_name(server, "sampling"), "", {}))
     tool, calls = replace(tool, effect="foreign", source=f"mcp:{server}"), turn.runtime.calls
     await calls.services.know_secrets()
     input = {key: params[key] for key in _USED if key in params}
     input, _ = calls.services.mask.value(input)
-    # The log gets no question about it, because after a crash no server waits for the answer.
+    # The question is not logged, because after a crash no server would be waiting for its answer.
     unlogged = TurnCalls(session=calls, state=turn.state, emit=turn.emit, denials=turn.calls.denials)
     call = Call(ToolUse(f"sampling_{secrets.token_hex(6)}", tool.name, input), unlogged)
     context = ToolContext(calls.workspace, call.use.id)
     while await permit(call, tool, call.use.input, context, hooks=HookAnswer()) is None:
-        pass  # the person has changed the request
+        pass  # the person has changed the request, which is checked again
     return call.use.input

@@ -1,4 +1,4 @@
-"""Manages one MCP server: connects when needed, restarts it a few times, and holds it to what the person approved."""
+"""Manages one MCP server: connects when needed, restarts it a few times, and asks about changes of its offer."""
 
 import asyncio
 import hashlib
@@ -32,7 +32,7 @@ from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
 
-MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that ends again and again
+MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that keeps exiting
 MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed", "disabled"]
@@ -44,12 +44,12 @@ class NeedsLogin(ToolError):
     """The server wants the person to log in first."""
 
 
-# Connects to a server, and tells the `Server` when the connection is lost. Raises `ToolError` and `NeedsLogin`.
+# Connects to a server; the connection calls `Server.lost` when it ends. Raises `ToolError` and `NeedsLogin`.
 Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
 class Pins(NamedTuple):
-    """Stores the offers that were approved, a file for each server; a project's server is approved for that project."""
+    """Stores approved offers, one file for each server. A project's server is approved only for that project."""
 
     folder: Path
     project: Path
@@ -91,24 +91,24 @@ class Server:
         on_update: Callable[[], None],
     ) -> None:
         self.spec, self.name = spec, spec.name
-        self.prefix = tool_name(spec.name, "")  # of the names of its tools
+        self.prefix = tool_name(spec.name, "")  # with which the names of its tools begin
         self.pinned = pins.load(spec) if pins else None
         self.current: Offer | None = None
         self.problem = ""
-        self.is_enabled = True  # else its tools are not offered
-        self.session: Session | None = None  # the open one, whose rules say if the server may ask the model
-        self.turn: Turn | None = None  # the running one, which pays for the model's answers
-        self._limits: list[asyncio.Timeout] = []  # of the running calls
-        self._samplings: set[asyncio.Task[Any]] = set()
+        self.is_enabled = True  # False: its tools are not offered
+        self.session: Session | None = None  # the open session, whose rules decide if the server may ask the model
+        self.turn: Turn | None = None  # the running turn, from whose budget the model's answers are paid
+        self._limits: list[asyncio.Timeout] = []  # the time limits of the running calls
+        self._samplings: set[asyncio.Task[Any]] = set()  # the model's answers to the server that are under way
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # when it was started, the newest times only
+        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of its newest starts
         self._needs_login = False
-        self._asking = asyncio.Lock()
-        # The conversations that were given its instructions, each known by its ledger of files, which only it has.
+        self._asking = asyncio.Lock()  # held while the person is asked about changes
+        # The conversations that have its instructions, each identified by its ledger of files.
         self._introduced_to: WeakSet[FileLedger] = WeakSet()
 
     @property
@@ -125,15 +125,15 @@ class Server:
 
     @property
     def is_changed(self) -> bool:
-        """Return True if the server offers something else than what was approved."""
+        """Return True if the server's current offer differs from the approved one."""
         return self.current is not None and self.pinned is not None and self.current != self.pinned
 
     async def try_to_connect(self) -> None:
-        with suppress(ToolError):  # `problem` says what is wrong
+        with suppress(ToolError):  # `problem` has the reason
             await self.client()
 
     async def client(self) -> MCPClient:
-        """Return the connection, after making it if there is none. Raises `ToolError` that says why there is none."""
+        """Return the connection, and connect first if there is none. Raises `ToolError` with the reason if it fails."""
         if self._client is not None:
             return self._client
         if self._connecting is None:
@@ -151,7 +151,7 @@ class Server:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            # Either `aclose` cancelled the connecting task, or somebody cancels the caller.
+            # Either `aclose` has cancelled the connecting task, or the caller is being cancelled.
             if connecting.cancelled() and task is not None and not task.cancelling():
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
@@ -169,7 +169,7 @@ class Server:
                     raise
         except ToolError as error:
             self._needs_login = isinstance(error, NeedsLogin)
-            if self._needs_login or not self.problem:  # meanwhile `lost` may have set one that says more
+            if self._needs_login or not self.problem:  # `lost` may have set a better one
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
@@ -183,12 +183,12 @@ class Server:
         finally:
             self._connecting = None
 
-    # Its offer, and the approval of it
+    # The server's offer and its approval
 
     async def _take_offer(self, client: MCPClient) -> None:
-        """Get the server's offer, and approve it if the person does not have to be asked."""
+        """Get the server's offer, and approve it if the person need not be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
-        tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name the first counts
+        tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name, keep the first
         self.current = msgspec.structs.replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self._pin(self.current)
@@ -199,7 +199,7 @@ class Server:
             )
 
     def changes(self) -> str:
-        """Return the names of the tools that are new, gone or changed since the approval, as text."""
+        """List the tools that are new, gone or changed since the approval, in words."""
         offers = self.pinned or Offer(), self.current or Offer()
         before, after = ({tool.name: tool for tool in offer.tools} for offer in offers)
         names = {
@@ -240,8 +240,8 @@ class Server:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
         if self.current is None or all(one.name != tool.name for one in self.current.tools):
             raise ToolError(f"The MCP server {self.name} no longer has the tool {tool.name}.", kind="not_found")
-        async with self._asking:  # several calls may need the answer: the person is asked once
-            while self.is_changed:  # again if it has changed while the question was asked
+        async with self._asking:  # other calls wait, so that the person is asked once
+            while self.is_changed:  # asks again if the offer has changed meanwhile
                 offer, about = self.current, f"({self.changes()})"
                 question = f"The project's MCP server {self.name} changed since you approved it {about}."
                 texts = _new_texts(self.pinned or Offer(), offer)
@@ -255,7 +255,7 @@ class Server:
                     self._pin(offer)
 
     async def _check_programs(self, ask: Ask | None) -> None:
-        """Ask about files that the server runs and that have changed. Raises `ToolError` if they may not be run."""
+        """Ask about changed files that the server runs. Raises `ToolError` if they may not be run."""
         if self._pins is None or not (command := self.spec.start_command):
             return
         user = f"the MCP server {self.name}"
@@ -283,7 +283,7 @@ class Server:
     # Calls
 
     async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
-        """Call a tool as `send_call`; the first result in a conversation also has the server's instructions."""
+        """Call a tool, and add the server's instructions to the first result in a conversation. Raises `ToolError`."""
         result = await self.send_call(tool, input, context)
         instructions = self.pinned.instructions.strip() if self.pinned else ""
         if result.is_error or not instructions or context.workspace.files in self._introduced_to:
@@ -293,7 +293,7 @@ class Server:
         return RemoteResult((*result.content, note), result.structured)
 
     async def send_call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
-        """Call a tool, after asking the person about a server that has changed. Raises `ToolError`."""
+        """Call a tool; ask the person first if the server has changed. Raises `ToolError`."""
         if self._client is None:
             await self._check_programs(context.ask)
         client = await self.client()
@@ -308,7 +308,7 @@ class Server:
                     )
                 finally:
                     self._limits.remove(limit)
-                    for task in () if self._limits else self._samplings:  # which were for this call
+                    for task in () if self._limits else self._samplings:  # no call is left that needs the answers
                         task.cancel()
         except TimeoutError as error:
             raise ToolError(
@@ -321,7 +321,7 @@ class Server:
         return self.session is not None and may_ask(self.session, self.name)
 
     async def sample(self, params: dict[str, Any]) -> Any:
-        """Answer the server's request to the model, while the time of its calls stands still. Raises `ToolError`."""
+        """Answer the server's request to the model; its calls' time limits pause meanwhile. Raises `ToolError`."""
         if self.turn is None or not self._limits:
             raise ToolError("The model answers only while a call of this server runs.", kind="permission_denied")
         self._samplings.add(task := asyncio.create_task(answer(self.turn, self.name, params)))
@@ -334,18 +334,18 @@ class Server:
                 raise ToolError("The call that needed the answer has ended.", kind="resource_error")
             return task.result()
         finally:
-            task.cancel()  # where the server no longer waits
+            task.cancel()  # if the server no longer waits for the answer
             self._samplings.discard(task)
 
     async def restart(self) -> None:
-        """Connect anew, even if that has failed too often. Raises `ToolError`."""
+        """Connect again, even after too many failures. Raises `ToolError`."""
         await self.aclose()
         self.problem, self._needs_login = "", False
         await self.client()
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Disconnect; a caller's own client is closed only `for_good`."""
-        if self._refreshing is not None:  # it is about to store the offer that the server has announced
+        if self._refreshing is not None:  # lets it store an offer that the server has announced
             await asyncio.wait((self._refreshing,), timeout=1.0)
         for task in filter(None, (self._connecting, self._refreshing)):
             task.cancel()
@@ -358,7 +358,7 @@ class Server:
 
 
 def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
-    """Yield the texts that models would see of the second offer, and that the first one does not have."""
+    """Yield the texts of `after` that models would see, except those that `before` has, too."""
     for tool in after.tools:
         if tool not in before.tools:
             yield f"{tool.name}: {tool.description} Arguments: {msgspec.json.encode(tool.schema).decode()}"
@@ -371,20 +371,20 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
 
 @contextmanager
 def _stopped(limit: asyncio.Timeout) -> Iterator[None]:
-    """Let the time limit of a call stand still while the person or the model is asked."""
+    """Pause the time limit of a call while the person or the model is asked."""
     now, end = asyncio.get_running_loop().time, limit.when()
     began = now()
     limit.reschedule(None)
     try:
         yield
     finally:
-        if end is not None:  # else it stood still already
+        if end is not None:  # None: it was paused already
             with suppress(RuntimeError):  # the call has ended
                 limit.reschedule(end + now() - began)
 
 
 def _ask_in_time(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
-    """Return an `ask` that names the server, and during which the time limit of the call stands still."""
+    """Return an `ask` that names the server, and pauses the time limit of the call until the answer."""
 
     async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
         with _stopped(limit):

@@ -1,4 +1,4 @@
-"""Holds the MCP servers of a program: starts them behind the prompt, adds their tools to sessions, and has `/mcp`."""
+"""Manages the MCP servers of a program: starts them in the background, adds their tools to sessions, runs `/mcp`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class JoinServers(TurnStep):
 class Servers:
     """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that are offered.
 
-    The tools that models see of a server are fixed until the next conversation or compaction, so that all requests
-    have the same beginning. Only a server that was not known before joins at a later prompt.
+    The tools that models see of a server stay the same until the next conversation or compaction, so that the beginning
+    of requests stays in the provider's cache. Only a server whose tools were not known joins at a later prompt.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class Servers:
         self.on_notice = on_notice
         self.on_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
         self._only = [Rule(name) for name in only]
-        # The open session sets `on_notice` to its own, so it is looked up at each notice.
+        # The open session replaces `on_notice`, so it is looked up for each notice.
         make = partial(Server, on_notice=lambda text: self.on_notice(text), on_update=self._note_update)  # noqa: PLW0108
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = mcp_tools.ServerSpec(name=client.name, scope="caller")
             self._servers[client.name] = make(spec, partial(_return_client, client), None)
-        self._can_skip = False  # True where Enter ends the waiting for servers
-        self._starting: set[asyncio.Task[None]] = set()
+        self._can_skip = False  # True if Enter ends the wait for new servers
+        self._starting: set[asyncio.Task[None]] = set()  # the attempts to connect
         self._joining = asyncio.Lock()
-        self._waiting: asyncio.Timeout | None = None
+        self._waiting: asyncio.Timeout | None = None  # the wait for new servers, for `stop_waiting`
         self._has_news = False  # an offer was approved that `add_tools` has not used yet
 
     def __iter__(self) -> Iterator[Server]:
@@ -100,7 +100,7 @@ class Servers:
         self._can_skip = can_skip
 
     def start(self) -> None:
-        """Begin to connect to all servers, and return at once."""
+        """Start to connect to all servers in the background."""
         for server in self:
             self._start(server)
 
@@ -111,14 +111,14 @@ class Servers:
         return task
 
     async def join(self, calls: SessionCalls) -> None:
-        """Add the tools to a session before its first request, and before a later one if a server came late."""
+        """Add the tools to a session before its first request, and before a later one if a server answered late."""
         async with self._joining:
             if calls.delegates.unknown_servers is None:  # the session's first request
                 await self._wait_for_new()
                 self.add_tools(calls)
                 calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
                 return
-            # Those that had not answered at the session's first request.
+            # The servers that had not answered at the session's first request.
             unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
             if late := [server.name for server in unknown if server.pinned is not None]:
                 calls.delegates.unknown_servers.difference_update(late)
@@ -126,7 +126,7 @@ class Servers:
                 self.on_notice(f"Starting with this prompt, the model can use the tools of: {', '.join(late)}")
             for server in unknown:
                 if server.pinned is None:
-                    self._start(server)  # by now it may have downloaded the programs that it needs
+                    self._start(server)  # tries again: its downloads may be complete by now
 
     def stop_waiting(self) -> None:
         """Let sessions begin without the servers that are still connecting."""
@@ -134,7 +134,7 @@ class Servers:
             self._waiting.reschedule(0)
 
     async def _wait_for_new(self) -> None:
-        """Wait for the servers whose tools are not known; report those that do not answer."""
+        """Wait for the servers whose tools are not known yet, and report those that do not answer."""
         new = [server for server in self if server.pinned is None]
         pending = {self._start(server) for server in new if not server.problem}
         if pending:
@@ -147,7 +147,7 @@ class Servers:
             self.on_notice(f"Waiting up to {max_s:g} s for new MCP servers: {names}.{hint}")
             try:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None) as self._waiting:  # which `stop_waiting` ends
+                    async with asyncio.timeout(None) as self._waiting:  # ended by `stop_waiting`
                         await asyncio.wait(pending)
             finally:  # also if the turn is interrupted
                 self._waiting = None
@@ -161,21 +161,21 @@ class Servers:
         self._has_news = False
         tools = list(self.tools())
         before = [tool.spec() for tool in calls.tools if tool.server]
-        if [tool.spec() for tool in tools] != before:  # a new registry makes requests begin anew, without the cache
+        if [tool.spec() for tool in tools] != before:  # requests with a new registry miss the cache
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def switch(self, name: str, calls: SessionCalls, *, is_on: bool) -> None:
-        """Offer the tools of a server from the next request on, or no longer. Raises `UsageError`."""
+        """Turn the tools of a server on or off from the next request on. Raises `UsageError`."""
         self.get(name).is_enabled = is_on
         self.add_tools(calls)
 
     def refresh(self, calls: SessionCalls) -> None:
-        """Set the tools anew if a server changed, at a time when the beginning of requests changes anyway."""
+        """Update the tools if an offer was approved; called when the beginning of requests changes anyway."""
         if self._has_news:
             self.add_tools(calls)
 
     def tools(self) -> Iterator[Tool]:
-        """Yield the tools that are known of all servers."""
+        """Yield the known tools of all enabled servers, under the names that models see."""
         used_names: set[str] = set()
         for server in filter(lambda one: one.is_enabled, self):
             offered = [tool for tool in (server.pinned.tools if server.pinned else ()) if server.spec.offers(tool.name)]
@@ -212,7 +212,7 @@ class Servers:
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:
-        """Disconnect from all servers; unless `for_good`, a later call connects again."""
+        """Disconnect from all servers. If not `for_good`, a later call connects again."""
         for task in list(self._starting):
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
@@ -243,7 +243,7 @@ _MARKS = {
 
 
 def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
-    """Add `/mcp`, and the servers' prompts as `/mcp__SERVER__PROMPT`, also those that become known later."""
+    """Add `/mcp`, and the servers' prompts as `/mcp__SERVER__PROMPT`, including those that become known later."""
     help, forms = "show the MCP servers, restart or approve one", ("", "NAME", "restart NAME", "approve NAME")
     commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=forms))
     if servers is not None:
@@ -290,7 +290,7 @@ def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str
     named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
     values = [word for word in words if word.partition("=")[0] not in named]
     unnamed = [name for name in names if name not in named]
-    if len(values) > len(unnamed) > 0:  # the last one takes the rest
+    if len(values) > len(unnamed) > 0:  # the last argument takes the remaining words
         last = len(unnamed) - 1
         values = [*values[:last], " ".join(values[last:])]
     arguments = named | dict(zip(unnamed, values, strict=False))
@@ -330,7 +330,7 @@ def server_row(server: Server, status: Status) -> str:
 
 
 def describe_offer(server: Server, status: Status) -> str:
-    """Return a server, its tools and its prompts, a line each."""
+    """Describe a server: its line of `/mcp`, then one line for each tool and prompt."""
     offer = server.current or server.pinned or mcp_tools.Offer()
     tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
     prompts = [f"    /{mcp_tools.tool_name(server.name, one.name)} {_hint(one)}".rstrip() for one in offer.prompts]

@@ -1,4 +1,4 @@
-"""Runs an MCP server as a child process, with bounds on what it may write, and leaves none of its processes behind."""
+"""Runs an MCP server as a child process, limits its output, and leaves none of its processes behind."""
 
 import asyncio
 import logging
@@ -19,14 +19,14 @@ from agentcli.errors import ToolError
 from agentcli.extensions.mcp.messages import MessageReader
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # a server that writes a longer line is ended
-MAX_STDERR_BYTES = 4_096  # that are kept, the newest
-GRACE_S = 1.0  # to end after its stdin was closed, and again after SIGTERM
+MAX_STDERR_BYTES = 4_096  # the newest are kept, for the report of its end
+GRACE_S = 1.0  # for a server to exit after its stdin was closed, and again after SIGTERM
 
 log = logging.getLogger(__name__)
 
 
 class ServerProgram(Struct, frozen=True):
-    """A program with its arguments, environment and folder, in which all variables are replaced."""
+    """A program with its arguments, environment and folder, with all variables replaced."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -35,7 +35,7 @@ class ServerProgram(Struct, frozen=True):
 
 @asynccontextmanager
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
-    """Yield the streams of a server; `on_end` gets the reason if it ends by itself. Raises `ToolError`."""
+    """Yield the streams of a server; `on_end` gets the reason if the server exits by itself. Raises `ToolError`."""
     process, transport, exited = await _start(launch)
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -69,7 +69,7 @@ class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
 async def _start(
     launch: ServerProgram,
 ) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
-    """Start a server; return its process, its pipes, and the event that is set at its end. Raises `ToolError`."""
+    """Start a server; return its process, its pipes, and an event that is set when it exits. Raises `ToolError`."""
     program, *arguments = launch.argv
     found = shutil.which(program, path=launch.environment.get("PATH"))
     if found is None:
@@ -142,9 +142,9 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
 
 
 async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
-    """Close the output of a server after its end, because a child of it may hold the output open."""
+    """Close a server's output after it has exited, because one of its children may hold the pipe open."""
     await exited.wait()
-    await asyncio.sleep(GRACE_S)  # for its last output
+    await asyncio.sleep(GRACE_S)  # its last output may still be in the pipe
     if (stdout := transport.get_pipe_transport(1)) is not None:
         stdout.close()
 

@@ -1,4 +1,4 @@
-"""`agentcli mcp`: adds, lists, tries and removes MCP servers, and is one itself (`serve`)."""
+"""`agentcli mcp` adds, lists, tests and removes MCP servers, and can itself serve as one."""
 
 import asyncio
 import re
@@ -90,7 +90,7 @@ def add_server(
         "headers": dict(_pair(one, ":", "--header") for one in header),
     }
     entry = {key: value for key, value in keys.items() if value or key == "args"}
-    load_sdk()  # a server that could not be used is not added
+    load_sdk()  # raises without the SDK, before anything is written
     change = "replaced" if name in _servers_of(config, scope) else "added"
     echo(f"{change.capitalize()} {name}. {_write(config, scope, name, entry)}")
 
@@ -208,7 +208,7 @@ def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
 
 
 def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
-    """Write a server to the file of a scope, or remove it (None); return a sentence on it. Raises `UserError`."""
+    """Write a server to the file of a scope, or remove it (None); return a message. Raises `UserError`."""
     file, key = _file(config, scope), f"mcp_servers.{name}"
     if scope != "project":
         return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
@@ -230,7 +230,7 @@ def _address(config: Config, spec: ServerSpec, *, with_oauth: bool = False) -> H
 
 
 async def _log_in(config: Config, server: Server) -> str:
-    """Log in to a server in the browser; return a sentence on it. Raises `UsageError` and `ToolError`."""
+    """Log in to a server in the browser; return a message for the person. Raises `UsageError` and `ToolError`."""
     spec, address = server.spec, _address(config, server.spec, with_oauth=True)
     if address.url.startswith("http://") and not is_loopback(urlsplit(address.url).hostname or ""):
         raise UsageError(f"{spec.name} uses an unencrypted connection, which would expose the login. Use https://.")

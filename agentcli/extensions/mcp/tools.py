@@ -1,6 +1,6 @@
 """Defines MCP servers as agentcli sees them, and turns their tools into tools of agentcli.
 
-The tools get names and schemas that providers accept, and become stubs where the model's window has no room for more.
+The tools get names and schemas that providers accept, and become stubs if the model's window has no room for more.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 
 
 class StdioSpec(Struct, frozen=True):
-    """The program of a server. Its texts are as written: `${VAR}` is replaced when it is started."""
+    """The program of a server, as configured: `${VAR}` is replaced only when it is started."""
 
     command: str = ""
     args: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class StdioSpec(Struct, frozen=True):
 
 
 class HttpSpec(Struct, frozen=True):
-    """The address of a server. Its texts are as written, as those of `StdioSpec`; `oauth` is in docs/mcp.md."""
+    """The address of a server, as configured: variables are not replaced. docs/mcp.md has the keys of `oauth`."""
 
     url: str
     type: Literal["http", "sse"] = "http"
@@ -52,8 +52,8 @@ class HttpSpec(Struct, frozen=True):
 class ServerSpec(Struct, frozen=True, kw_only=True):
     """A configured server. `source` names the file that it comes from.
 
-    `timeout_s` bounds a call, without the time a person takes to answer; `startup_timeout_s` bounds connecting. If
-    `enabled_tools` names some tools, only these are offered.
+    `timeout_s` limits a call, not counting the time a person takes to answer; `startup_timeout_s` limits connecting. If
+    `enabled_tools` is not empty, only the tools in it are offered.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     disabled_tools: tuple[str, ...] = ()
 
     def offers(self, tool: str) -> bool:
-        """Return True if the settings let a tool be offered, by the server's own name for it."""
+        """Return True if the settings let models use a tool; `tool` is the server's own name for it."""
         return (not self.enabled_tools or tool in self.enabled_tools) and tool not in self.disabled_tools
 
     @property
@@ -80,7 +80,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
         if isinstance(program := self.transport, HttpSpec):
             return ""
         started = [value for name, value in program.env.items() if name in STARTS_FILES]
-        # A bare name is that of a file, not of a program on PATH.
+        # A bare name in these variables is a file, not a program on PATH.
         files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
         folder = [shlex.join(("cd", program.cwd))] if program.cwd else []
         return " && ".join((*folder, *map(shlex.quote, files), shlex.join((program.command, *program.args))))
@@ -114,7 +114,7 @@ class RemotePrompt(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """All that a server offers, in its own order. `instructions` is its text for the model about itself."""
+    """All that a server offers, in the server's order. `instructions` explain the server to the model."""
 
     tools: tuple[RemoteTool, ...] = ()
     prompts: tuple[RemotePrompt, ...] = ()
@@ -175,16 +175,16 @@ _DIGEST = 8  # characters of the hash at the end of shortened names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 NOTE = "Tools named mcp__… have short descriptions. Call one with {} to get its arguments."
-MAX_DEPTH = 40  # levels; what is deeper may be anything
+MAX_DEPTH = 40  # levels of a schema; values below them may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
-_UNIONS = ("anyOf", "oneOf", "allOf")  # which no provider takes at the top
+_UNIONS = ("anyOf", "oneOf", "allOf")  # no provider takes these at the top level
 # Keywords by the kind of their value: one schema, schemas by name, or a list of schemas.
 _SCHEMAS = (
     "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
     "unevaluatedProperties",
 )  # fmt: skip
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-# The kinds of other values. In draft 4 `exclusiveMinimum` was a bool, which is left out.
+# The type of each other keyword's value; other values are left out, such as draft 4's `exclusiveMinimum: true`.
 _SIZES = tuple(f"{end}{what}" for end in ("max", "min") for what in ("Contains", "Items", "Length", "Properties"))
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys("title description pattern format contentEncoding contentMediaType $comment".split(), str),
@@ -193,7 +193,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(_SIZES, int),
     "examples": list,
 }
-_REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions|properties)/|\Z)")
+_REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions|properties)/|\Z)")  # the beginning of one that is resolved
 _DROPPED = (
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$schema", "$vocabulary",
     "contentSchema", "dependencies", "dependentRequired", "id",
@@ -240,7 +240,7 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, use
 
 async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
     """Call a tool. Raises `ToolError`, with the schema of the arguments if the server does not accept them."""
-    has_level = "output_level" in provider_schema(tool.schema)["properties"]  # else it is agentcli's argument
+    has_level = "output_level" in provider_schema(tool.schema)["properties"]  # else it is agentcli's own
     input = {name: value for name, value in arguments.items() if name != "output_level" or has_level}
     try:
         return output_of(await call(tool, input, context))
@@ -265,7 +265,7 @@ def output_of(result: RemoteResult) -> ToolOutput:
 
 
 def fitted(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...]:
-    """Return the tools in as much detail as fits: all of them whole, else stubs, else as many stubs as fit."""
+    """Return the tools in as much detail as fits: in full, or else as stubs, or else as many stubs as fit."""
     if _tokens(specs) <= max_tokens:
         return tuple(specs)
     stub_tokens = max_tokens - _tokens((ToolSpec("", NOTE, {}),))
@@ -289,9 +289,9 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that all providers accept: without parts that are not valid, which makes it allow more.
+    """Return a schema that all providers accept. Invalid parts are left out, so it may allow more.
 
-    Its top is an object with neither reference nor union.
+    Its top level is an object without a reference or a union.
     """
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
@@ -310,7 +310,7 @@ def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, A
     for key, value in schema.items():
         if key not in _DROPPED and (part := _keyword(key, value, root, depth + 1)) is not None:
             normal[key] = part
-    if isinstance(items := schema.get("items"), list):  # drafts up to 7 wrote tuples so
+    if isinstance(items := schema.get("items"), list):  # a tuple in drafts before 2020-12
         parts = [_normal(item, root, depth + 1) for item in items]
         normal["items"] = {"anyOf": parts} if parts else {}
     if normal.get("type") == "array" and "items" not in normal:
@@ -375,7 +375,7 @@ def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, 
     for union in _UNIONS:
         branches = [_branch(branch, root) for branch in normal.get(union, ())]
         for branch in branches:
-            properties = {**properties, **branch.get("properties", {}), **properties}  # of one name the first counts
+            properties = {**properties, **branch.get("properties", {}), **properties}  # the first of a name wins
         if required_by := [set(branch.get("required", ())) for branch in branches]:
             by_all = set.union(*required_by) if union == "allOf" else set.intersection(*required_by)
             required += sorted(by_all.difference(required))
@@ -383,7 +383,7 @@ def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, 
 
 
 def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an alternative of a union: what its reference names, or the alternative with its own unions merged."""
+    """Return an alternative of a union: the part that it refers to, or else itself with its own unions merged."""
     target = _resolve(branch.get("$ref"), root)
     if target is not None:  # its unions are not merged: references may form a loop
         return _normal(target, root, 1) if isinstance(target, Mapping) else branch

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Plugins(Struct, kw_only=True, dict=True):
-    """The plugins of one configuration; where there are none, nothing of them is imported.
+    """The plugins of one configuration. Without any, the modules that read plugins are not imported.
 
-    `folders` are those of `--plugin-dir`, which are trusted as they are. A session that `is_bare` has no others.
+    `folders` are those of `--plugin-dir`, which need no trust. A session that `is_bare` has no other plugins.
     """
 
     config: Config
@@ -31,7 +31,7 @@ class Plugins(Struct, kw_only=True, dict=True):
 
     @cached_property
     def active(self) -> Sequence[Plugin]:
-        """The plugins by precedence. One that cannot be used is reported, and so is one of a name that is taken."""
+        """The plugins by precedence. One that cannot be used or whose name is taken is reported and left out."""
         if not self.folders and (self.is_bare or not self.config.paths.plugin_index.exists()):
             return ()
         plugins: dict[str, Plugin] = {}
@@ -39,7 +39,7 @@ class Plugins(Struct, kw_only=True, dict=True):
             if plugins.setdefault(plugin.name, plugin) is not plugin:
                 first = plugins[plugin.name]
                 self.on_notice(f"The plugin {plugin.name} in {plugin.root} is not used; {first.root} has its name.")
-            with suppress(OSError):  # its programs report what they cannot write
+            with suppress(OSError):  # the plugin's programs report what they cannot write
                 make_private_folder(plugin.data)
         return tuple(plugins.values())
 
@@ -58,5 +58,5 @@ class Plugins(Struct, kw_only=True, dict=True):
                 self.on_notice(f"--plugin-dir: {error}")
         try:
             yield from () if self.is_bare else store.active_plugins(self.on_notice)
-        except UserError as error:  # the list of them is broken
+        except UserError as error:  # the index of the installed plugins cannot be read
             self.on_notice(str(error))

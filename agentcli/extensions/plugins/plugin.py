@@ -13,24 +13,24 @@ import msgspec
 from agentcli.errors import ConfigError
 from agentcli.settings.files import is_file, markdown_files, read_small_file
 
-MANIFESTS = (".claude-plugin/plugin.json", "plugin.json")  # what the first one says counts
-ENTRY_FILE = ".marketplace-entry.json"  # what a marketplace says of an installed plugin, in the plugin's folder
+MANIFESTS = (".claude-plugin/plugin.json", "plugin.json")  # the first overrides the second
+ENTRY_FILE = ".marketplace-entry.json"  # the marketplace's entry for a plugin, stored in the installed plugin's folder
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# The usual places of parts by the keys with which manifests name more.
+# For each kind of part: its key in manifests, which may list more places, and its usual places in the folder.
 _USUAL = {
     "commands": ("commands",), "agents": ("agents",), "skills": ("skills",), "hooks": ("hooks/hooks.json",),
     "mcpServers": (".mcp.json", "mcp.json"),
 }  # fmt: skip
-# Parts of plugins that agentcli does not have: the keys of manifests, and the places in folders.
+# Parts of plugins that agentcli does not support: their keys in manifests, and their places in the folder.
 _UNUSED_KEYS = "lspServers outputStyles themes monitors channels userConfig dependencies settings".split()
 _UNUSED_PLACES = ("output-styles", "themes", "monitors", "rules", "bin", ".lsp.json", "settings.json")
 
 
 class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A plugin as its folder has it. `data` is the folder where its programs may keep something.
+    """A plugin as read from its folder. `data` is the folder in which its programs may store files.
 
-    Its parts are in the usual places if it `is_whole`, and where the keys of its `manifests` say. They are read when
-    they are first needed, and raise `ConfigError`.
+    Its parts are in the places that its `manifests` list, and if it `is_whole` also in the usual ones. Each kind is
+    read when it is first used, which may raise `ConfigError`.
     """
 
     name: str
@@ -41,18 +41,18 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_whole: bool
 
     def about(self, key: str) -> str:
-        """Return what the first manifest with a key says, on one line."""
+        """Return the value of a key in the first manifest that has it, as one line; empty if none has it."""
         return " ".join(str(next((keys[key] for keys in self.manifests if key in keys), "")).split())
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of its hooks and servers, which also its texts may name."""
+        """The environment variables of its hooks and servers, which its texts may contain as `${NAME}`."""
         folders = {"ROOT": str(self.root), "DATA": str(self.data)}
         prefixes = ("CLAUDE_PLUGIN", "AGENTCLI_PLUGIN", "PLUGIN")
         return {f"{prefix}_{name}": folder for prefix in prefixes for name, folder in folders.items()}
 
     def fill(self, text: str, quote: Callable[[str], str] = str) -> str:
-        """Replace `${CLAUDE_PLUGIN_ROOT}` and the other variables in a text by their values, quoted by `quote`."""
+        """Replace `${CLAUDE_PLUGIN_ROOT}` and the other variables in a text with their values, escaped by `quote`."""
         for name, value in self.variables.items():
             text = text.replace(f"${{{name}}}", quote(value))
         return text
@@ -82,24 +82,24 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The entries of its MCP servers by their names in a session."""
         servers: dict[str, Any] = {}
         for table, file in self._tables("mcpServers"):
-            # The values come inside quotation marks, so they are written as in a JSON text, without its own marks.
+            # Variables are inside JSON strings, so their values are escaped for JSON, without the quotation marks.
             filled = json.loads(self.fill(json.dumps(table), lambda value: json.dumps(value)[1:-1]))
             for name, entry in filled.items() if isinstance(filled, dict) else ():
                 if isinstance(entry, dict) and isinstance(entry.get("env", {}), dict):
                     entry["env"] = self.variables | entry.get("env", {})
                     servers.setdefault(f"plugin_{self.name}_{name}", entry)
-                elif name != "$schema":
+                elif name != "$schema":  # which may stand beside the servers
                     raise ConfigError(f"the MCP server {name} is not an object.", file=file)
         return servers
 
     @property
     def unused(self) -> list[str]:
-        """The keys and places of parts that agentcli has no use for."""
+        """The keys and places of parts that agentcli does not support."""
         keys = [key for key in _UNUSED_KEYS if self.about(key)]
         return keys + [place for place in _UNUSED_PLACES if os.path.lexists(self.root / place)]
 
     def _places(self, kind: str) -> Iterator[Path | Mapping[str, Any]]:
-        """Yield the places of a kind of parts, each once, and the tables that the manifests hold themselves."""
+        """Yield each place of a kind of part once, and tables that a manifest contains instead of a path."""
         values = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
         listed = [keys[kind] for keys in self.manifests if kind in keys]
         seen = set()
@@ -136,12 +136,12 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Return True if a path leads to something in a folder, or to the folder."""
+    """Return True if a path, after following links, is in a folder, or is the folder."""
     return "\0" not in str(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def checked_name(value: Any, file: Path, what: str = "plugin") -> str:
-    """Return the name of a plugin or marketplace. Raises `ConfigError` for one that may be no folder's."""
+    """Return the name of a plugin or marketplace. Raises `ConfigError` if no folder may have this name."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         rule = "letters, digits, '.', '_' and '-', at most 64"
         raise ConfigError(f"{value!r} is not the name of a {what}: use {rule}.", file=str(file))
@@ -162,12 +162,12 @@ def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
     entry = read_object(root / ENTRY_FILE)
     if not manifests and not entry:
         raise ConfigError(f"is not a plugin: it has no {' and no '.join(MANIFESTS)}.", file=str(root))
-    # An entry that is not strict says all; what else is in the folder may belong to other plugins.
+    # Without a manifest, a non-strict entry lists all parts: other files in the folder may belong to other plugins.
     is_whole = bool(manifests) or entry.get("strict") is not False
     sources = [*manifests, entry]
     name = checked_name(entry.get("name") or next((keys["name"] for keys in sources if "name" in keys), None), root)
     plugin = Plugin(
         name=name, root=root, data=data / name, marketplace=marketplace, manifests=sources, is_whole=is_whole
     )
-    _ = plugin.commands, plugin.agents, plugin.skills, plugin.hooks, plugin.servers  # a broken part fails now
+    _ = plugin.commands, plugin.agents, plugin.skills, plugin.hooks, plugin.servers  # raises for a broken part
     return plugin

@@ -18,7 +18,7 @@ _REPOSITORY = re.compile(r"\w[\w.-]*/[\w-][\w.-]*")  # owner/repo on GitHub
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|\w[\w.-]*@[\w.-]+:\S+")
 _REVISION = re.compile(r"\w[\w./+-]*")
 _LEFT_OUT = frozenset((".git", "__pycache__"))
-# No hook or program that a repository brings is run, and nobody is asked for a password.
+# Nothing in a repository is run, and nobody is asked for a password.
 _SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0")
 _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "GIT_LFS_SKIP_SMUDGE": "1",
@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 def git_source(source: Any) -> tuple[str, str, str]:
     """Return a repository's address, the branch, tag or commit to check out, and a folder in it.
 
-    `source` is an address or `owner/repo`, which may end with `#REVISION`, or that of a marketplace's entry.
+    `source` is an address or `owner/repo`, which may end with `#REVISION`, or the `source` of a marketplace's entry.
     Raises `UsageError` for anything else.
     """
     path = "."
@@ -52,7 +52,7 @@ def git_source(source: Any) -> tuple[str, str, str]:
 
 
 def download(source: Any, folder: Path) -> Path:
-    """Get a repository's files into a new folder, and return the folder that is meant in it. Raises `UserError`."""
+    """Download a repository into a new `folder`, and return the path in it that `source` names. Raises `UserError`."""
     address, revision, path = git_source(source)
     fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--", address, revision)
     for arguments in (("init", "--quiet", "--template="), fetch, ("checkout", "--quiet", "--detach", "FETCH_HEAD")):
@@ -63,7 +63,7 @@ def download(source: Any, folder: Path) -> Path:
 
 
 async def _git(address: str, *arguments: str) -> None:
-    """Run git apart from any repository that the caller is in."""
+    """Run git, unaffected by any repository that the caller is in. Raises `UserError`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     try:
         end = await run_short_program(
@@ -79,7 +79,7 @@ async def _git(address: str, *arguments: str) -> None:
 
 
 def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
-    """Copy a plugin's folder; links inside its repository become copies. Raises `UserError`, also for too much."""
+    """Copy a plugin's folder; links within its repository become copies. Raises `UserError`, also if it is too big."""
     count, size = 0, 0
 
     def check(folder: str, names: list[str]) -> set[str]:

@@ -1,6 +1,6 @@
 """Keeps the installed plugins and the names of marketplaces in the configuration folder.
 
-Nothing is ever changed in place: a new version gets a folder of its own, and counts as soon as the index names it.
+A plugin's files never change in place: a new version gets its own folder, and is in use once the index names it.
 """
 
 import os
@@ -19,8 +19,8 @@ from agentcli.extensions.plugins.sources import copy_folder, download
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
 from agentcli.settings.trust import folder_digest, folder_fingerprint, is_folder_trusted, trust_folder
 
-_NEW = ".new-"  # how the names of unfinished folders begin
-_FILES = "files-"  # and those of finished ones
+_NEW = ".new-"  # prefix of the names of unfinished folders
+_FILES = "files-"  # prefix of the names of finished ones
 
 
 class Marketplace(msgspec.Struct, frozen=True):
@@ -31,10 +31,10 @@ class Marketplace(msgspec.Struct, frozen=True):
 
 
 class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An installed plugin. Its files are in a folder of its name, which some programs expect, in `folder`."""
+    """An installed plugin. Its files are in `folder`/NAME, because some programs expect a folder of that name."""
 
     marketplace: str
-    folder: str  # below that of plugins
+    folder: str  # relative to the folder of all plugins
     is_enabled: bool = True
 
 
@@ -44,12 +44,12 @@ class _Index(msgspec.Struct):
 
 
 class PluginStore:
-    """The plugins and marketplaces of one person. Its methods raise `UserError`, and have then changed nothing."""
+    """The plugins and marketplaces of one person. A method that raises `UserError` has changed nothing."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self._folder = paths.plugin_index.parent
-        self.data = paths.state / "plugins"
+        self.data = paths.state / "plugins"  # where the plugins' programs store files
 
     @property
     def index(self) -> _Index:
@@ -67,7 +67,7 @@ class PluginStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from changing plugins, and remove what a killed one has left."""
+        """Keep other processes from changing plugins, and remove folders that a killed process left behind."""
         try:
             make_private_folder(self._folder)
             with FileLock(self._folder / ".lock", timeout_s=10):
@@ -83,7 +83,7 @@ class PluginStore:
         for folder in {*self._folder.glob(f"{_NEW}*"), *self._folder.glob(f"*/{_FILES}*")} - used:
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
-                folder.parent.rmdir()  # fails as long as something is in it
+                folder.parent.rmdir()  # fails if other folders are in it, which stay
 
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:
@@ -92,7 +92,7 @@ class PluginStore:
 
     @contextmanager
     def _repository(self, source: str) -> Iterator[Path]:
-        """Give the folder of a marketplace, downloaded if `source` is not a folder."""
+        """Yield the folder of a marketplace, which is downloaded if `source` is not a folder."""
         with self._new_folder() as new:
             if not (folder := Path(source)).is_dir():
                 folder = new / "files"
@@ -140,7 +140,7 @@ class PluginStore:
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Plugin]:
-        """Get NAME or NAME@MARKETPLACE into a new folder, for `keep`; else it is removed afterwards."""
+        """Get NAME or NAME@MARKETPLACE into a new folder, which is removed afterwards unless `keep` installs it."""
         name, _, marketplace = name.partition("@")
         marketplace = marketplace or self._marketplace_with(name)
         with self._repository(self.marketplace(marketplace).source) as repository, self._new_folder() as new:
@@ -189,12 +189,12 @@ class PluginStore:
         return self._folder / known.folder / name
 
     def read(self, name: str) -> Plugin:
-        """Return an installed plugin, whether or not it is trusted and switched on."""
+        """Return an installed plugin, even if it is disabled or not trusted."""
         plain, known = self._find(name)
         return read_plugin(self._root(plain, known), data=self.data, marketplace=known.marketplace)
 
     def switch(self, name: str, *, is_enabled: bool) -> None:
-        """Switch an installed plugin on, if it is trusted, or off; sessions that start later follow it."""
+        """Enable an installed plugin, if it is trusted, or disable it, for sessions that start later."""
         with self.locked():
             (plain, known), index = self._find(name), self.index
             if is_enabled and not is_folder_trusted(self.paths, self._root(plain, known)):
@@ -210,7 +210,7 @@ class PluginStore:
         self._remove_unused()
 
     def active_plugins(self, on_notice: Callable[[str], None]) -> Iterator[Plugin]:
-        """Yield the plugins that are switched on and trusted; any other one that is switched on is reported."""
+        """Yield the enabled plugins that are trusted and can be read; the other enabled ones are reported."""
         for name in [name for name, known in self.index.plugins.items() if known.is_enabled]:
             try:
                 if is_folder_trusted(self.paths, self._root(*self._find(name))):
@@ -223,9 +223,9 @@ class PluginStore:
 
 
 def read_marketplace(root: Path) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Return a marketplace's name and its entries; one plugin is a marketplace of itself. Raises `ConfigError`."""
+    """Return a marketplace's name, and its entries by plugin. Raises `ConfigError`."""
     file = root / ".claude-plugin/marketplace.json"
-    if not (content := read_object(file)):
+    if not (content := read_object(file)):  # the repository of one plugin is a marketplace with this plugin
         name = read_plugin(root, data=root).name
         return name, {name: {"name": name, "source": "./"}}
     try:

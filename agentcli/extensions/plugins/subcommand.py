@@ -1,4 +1,4 @@
-"""`agentcli plugin` installs, lists and switches plugins, and keeps the marketplaces that they come from."""
+"""`agentcli plugin` installs, lists, enables and disables plugins, and manages the marketplaces they come from."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ def enable(name: Name, yes: Yes = False) -> None:
         plugin = store.read(name)
         if not is_folder_trusted(store.paths, plugin.root):
             reviewed = folder_fingerprint(plugin.root)
-            if not _agrees(store.read(name), yes=yes):  # read again: what is shown is no older than the fingerprint
+            if not _agrees(store.read(name), yes=yes):  # read again, so that the parts shown are not older
                 return
             trust_folder(store.paths, plugin.root, reviewed)
     store.switch(name, is_enabled=True)
@@ -181,7 +181,7 @@ def _skills(plugin: Plugin, report: Callable[[str], object]) -> Iterator[Skill]:
 
 
 def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
-    """Yield lines on all that a plugin adds, what it may run, and what of it is not used."""
+    """Yield lines that list all that a plugin adds, what it may run, and its parts that are not used."""
     yield f"{plugin.name} {plugin.about('version')} from {plugin.marketplace}: {plugin.about('description')}"
     notices = list[str]()
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
@@ -198,11 +198,11 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
 
 
 def _grants(file: Path) -> Iterator[str]:
-    """Yield what a command or skill runs, or lets the model run, without asking."""
+    """Yield lines on the commands that a command or skill runs, or lets the model run, without asking."""
     try:
         keys, body = split_frontmatter(read_small_file(file))
     except (OSError, ValueError):
-        return  # it cannot be used, which a session reports
+        return  # a session reports that it cannot be used
     if rules := tool_rules(keys.get("allowed-tools")):
         yield f"allows without asking: {', '.join(rules)}"
     for found in SHELL_COMMAND.finditer(body):

@@ -1,4 +1,4 @@
-"""Activates skills, and keeps what they change in a session while they are active."""
+"""Activates skills, and applies their changes to a session while they are active."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ class SkillMessage(Struct, frozen=True):
 
 
 class Activation(Struct, frozen=True):
-    """A skill that is active. One that the model activated ends with the turn, one of the person's when they end it."""
+    """An active skill. The model's skills end with the turn, the person's when the person ends them."""
 
     id: str
     skill: Skill
@@ -78,7 +78,7 @@ class SkillRegistry:
         return any(one.skill.name == name for one in self.active)
 
     def check(self, name: str, *, by: By = "person") -> Skill:
-        """Return the skill, if it may be activated now. Raises `UsageError` that says why it may not."""
+        """Return the skill if it may be activated now. Raises `UsageError` with the reason if it may not."""
         skill = self.get(name)
         path = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
         if by == "model" and not skill.for_model:
@@ -116,7 +116,7 @@ class SkillRegistry:
         return activation
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End an active skill by its name, or the innermost one; the model can end no other. Raises `UsageError`."""
+        """End a skill that `by` activated: `name` or the innermost, the model's only choice. Raises `UsageError`."""
         own = [activation for activation in self.active if activation.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")
@@ -168,7 +168,7 @@ class SessionSkills(Struct, kw_only=True):
     session: Session
     known_model: Callable[[str, str], str]
     outer: SkillsInUse | None = None
-    _granted: dict[str, list[Rule]] = field(default_factory=dict)  # until the next prompt, by the activation's id
+    _granted: dict[str, list[Rule]] = field(default_factory=dict)  # by activation id; until the next prompt
     _activated_for_next: set[str] = field(default_factory=set)  # ids of activations since the last turn
     # For model and effort: the id of the activation that chose a value, the value, and the one that it replaced.
     _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"name": [], "effort": []})
@@ -230,7 +230,7 @@ class SessionSkills(Struct, kw_only=True):
             raise ToolError(str(error), kind="validation_error") from error
 
     def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
-        """End a skill, or the innermost one; the entry goes to `store`, if there is one. Raises `UsageError`."""
+        """End a skill, or the innermost one. The entry goes to `store`, by default the log. Raises `UsageError`."""
         ended = self.registry.deactivate(name, by=by)
         self._undo(ended)
         (store or self.session.append)(SkillEnded(ended.id))
@@ -243,7 +243,7 @@ class SessionSkills(Struct, kw_only=True):
             self.end(by="model", store=store)
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
-        """End the grants for the last prompt, and follow the log: a rewind ends and activates skills, too."""
+        """End the grants for the last prompt, and make the active skills those of the log, as after a rewind."""
         for id in [id for id in self._granted if id not in self._activated_for_next]:  # a copy: the loop removes some
             self._revoke_grants(id)
         self._activated_for_next.clear()
@@ -253,13 +253,13 @@ class SessionSkills(Struct, kw_only=True):
             self._undo(activation)
         active_ids = {activation.id for activation in self.registry.active}
         for entry in [entry for id, entry in logged.items() if id not in active_ids]:
-            if entry.by == "model" and not is_resumed:  # it ended with its turn, whose end a rewind took back
+            if entry.by == "model" and not is_resumed:  # it ended with its turn, but a rewind undid the entry
                 self.session.append(SkillEnded(entry.id))
             else:
                 self._resume(entry, conversation)
 
     def _resume(self, entry: SkillActivated, conversation: Conversation) -> None:
-        """Activate a skill of an earlier run again; its instructions are those that the model read then."""
+        """Activate a skill of the log again, with the instructions that the model read then, if it still sees them."""
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
         if note_of(entry, conversation.path) is None:  # the instructions are no longer in the conversation
@@ -302,7 +302,7 @@ class SessionSkills(Struct, kw_only=True):
                 self.state.rules.allow.remove(rule)
 
     def _apply(self, activation: Activation) -> None:
-        """Use the skill's model and effort, and let its files be read."""
+        """Use the skill's model and effort, and allow reading its files."""
         skill, state = activation.skill, self.state
         if skill.model:
             try:

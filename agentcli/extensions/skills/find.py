@@ -1,4 +1,4 @@
-"""Finds the skills that settings, trust and flags let a session have, and lists them for the model."""
+"""Finds the skills that settings, trust and flags allow in a session, and lists them for the model."""
 
 import os
 from bisect import bisect
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Stamp = tuple[int, ...]
 
-_MAX_DEPTH = 4
-_MAX_NOTICES = 3
+_MAX_DEPTH = 4  # levels of folders that are searched for skills
+_MAX_NOTICES = 3  # about skipped skills
 _MAX_DESCRIPTION = 1_024  # characters in the list for the model
 BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
 _CACHE_VERSION = "3"  # changes with the form of the cached values
@@ -44,7 +44,7 @@ _MORE = "to search, call skill with level 1 and a word as name"
 
 
 class CachedRead(msgspec.Struct, Generic[T], frozen=True, array_like=True):
-    """The value that was read from a file when it had this stamp, or the problem that kept it from being read."""
+    """The value read from a file when it had this stamp, or the problem with reading it."""
 
     stamp: Stamp
     value: T | None
@@ -52,16 +52,16 @@ class CachedRead(msgspec.Struct, Generic[T], frozen=True, array_like=True):
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return numbers that change with a file and its contents; no program can choose the second one, `ctime`."""
+    """Return numbers that change with a file and its contents; the second, `ctime`, cannot be set by a program."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def read_once(
     files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
 ) -> dict[str, CachedRead[T]]:
-    """Read files, except those that the cache of this place has with the same stamp; return the results by path.
+    """Read the files of a `place`, or take values from its cache if the stamps agree; return the results by path.
 
-    A usual start reads only the cache. `read` raises `OSError` or `ValueError` for a file that cannot be used.
+    Most starts read only the cache. `read` raises `OSError` or `ValueError` for a file that cannot be used.
     """
     if not files:
         return {}
@@ -88,9 +88,9 @@ def read_once(
 
 
 class SkillFolder(msgspec.Struct, frozen=True):
-    """A folder of skills. If it has a `root`, only files below that count, with links followed.
+    """A folder of skills. If it has a `root`, files outside of it are ignored, even if links lead to them.
 
-    The names of a plugin's skills begin with its name; its folder may itself be a skill.
+    A plugin's skills are named `PLUGIN:NAME`, and its folder may itself be a skill.
     """
 
     folder: Path
@@ -100,13 +100,13 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
 
 def find_named(by_name: Mapping[str, T], name: str) -> T | None:
-    """Return what has a name; the plugin of `PLUGIN:NAME` may be left out where only one plugin has such a name."""
+    """Return the item with a name; `PLUGIN:` may be left out if only one plugin has an item of this name."""
     of_plugins = [one for key, one in by_name.items() if key.endswith(f":{name}")]
     return by_name.get(name) or (of_plugins[0] if len(of_plugins) == 1 else None)
 
 
 class Catalog:
-    """Skills by name. The first skill of a name counts, others are `shadowed`; `problems` are by the skill's folder."""
+    """Skills by name; later ones of the same name are `shadowed`. `problems` are the reasons for skipped folders."""
 
     def __init__(self, skills: Sequence[Skill] = (), problems: Mapping[str, str] = {}) -> None:
         self.by_name: dict[str, Skill] = {}
@@ -120,7 +120,7 @@ class Catalog:
         return iter(self.by_name.values())
 
     def find(self, name: str) -> Skill | None:
-        """Return a skill by its name, or as `SOURCE:NAME`, which also finds one that is shadowed."""
+        """Return a skill by its name, or by `SOURCE:NAME`, which also finds a shadowed one."""
         if (skill := find_named(self.by_name, name)) is not None:
             return skill
         source, _, rest = name.partition(":")
@@ -131,7 +131,7 @@ class Catalog:
 def listing(
     items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, longest: int = _MAX_DESCRIPTION
 ) -> str:
-    """Return the text that lists names with their descriptions for a model: the more there are, the shorter each."""
+    """List names and descriptions for a model, with the descriptions shortened so that all fit in `max_tokens`."""
     if not items:
         return ""
     max_bytes = max_tokens * BYTES_PER_TOKEN - len(head)
@@ -139,7 +139,7 @@ def listing(
     def size(max_chars: int) -> int:
         return sum(len(_line(*item, max_chars).encode()) + 1 for item in items.items())
 
-    # The longest descriptions with which all fit; 0 if not even the names do.
+    # The greatest length of a description with which all lines fit; 0 if not even the names fit.
     max_chars = max(bisect(range(longest + 1), max_bytes, key=size) - 1, 0)
     lines: list[str] = []
     for item in items.items():
@@ -161,15 +161,15 @@ def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
     root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"  # all paths start with ""
     waiting = [(str(place.folder), 0)]
-    for _ in range(2_000):  # the most folders in which one place is searched
+    for _ in range(2_000):  # at most this many folders of one place are searched
         if not waiting:
             break
         folder, depth = waiting.pop()
         if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
         if depth or (place.plugin and is_file(Path(folder, FILE))):
-            with suppress(OSError):  # without the file the search goes on inside the folder
-                status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - a thousand of them
+            with suppress(OSError):  # without the file, the search continues inside the folder
+                status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - called a thousand times
                 if os.path.realpath(f"{folder}/{FILE}").startswith(root):
                     yield folder, stamp_of(status)
                 continue  # a skill contains no others
@@ -184,7 +184,7 @@ def places(
 ) -> list[SkillFolder]:
     """Return the folders of skills in the order of precedence; a caller's `added` ones come first.
 
-    Those of a project that is not trusted are among them only `with_untrusted`.
+    The folders of a project that is not trusted are included only `with_untrusted`.
     """
     home, root = home_of(config.environment), project_root(config.cwd)
     folders = [SkillFolder(folder, "user") for folder in added]
@@ -220,7 +220,7 @@ def skills_in(folders: Sequence[SkillFolder], config: Config) -> Catalog:
 
 
 class Skills(msgspec.Struct, kw_only=True, dict=True):
-    """The skills of one configuration, that of its plugins, which are searched for when they are first needed."""
+    """The skills of the configuration of `plugins`, searched for when they are first needed."""
 
     plugins: Plugins
     added: Sequence[Path] = ()
@@ -236,7 +236,7 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The skills that are not switched off; those that cannot be used are reported."""
+        """The skills that are not turned off; those that cannot be used are reported."""
         if not self.config.settings.skills.enabled:
             return Catalog()
         catalog = skills_in(self._places, self.config)
@@ -246,24 +246,24 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
         if len(notices) > _MAX_NOTICES:
             self.plugins.on_notice(f"{len(notices) - _MAX_NOTICES} more, see agentcli skills list")
         off = self.config.settings.skills.off
-        # The shadowed ones stay shadowed, and are found as SOURCE:NAME.
+        # Shadowed skills stay shadowed, and are still found as SOURCE:NAME.
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
 
     @cached_property
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
         with_bundled = self.config.settings.skills.bundled
-        if not with_bundled and all(place.source == "bundled" for place in self._places):  # nothing else need be read
+        if not with_bundled and all(place.source == "bundled" for place in self._places):  # then no file need be read
             return ()
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
     def listing(self, window: int, agents: str) -> str:
-        """Return the list of skills for each request: a share of the `window`, in tokens, less the list of `agents`."""
+        """Return the list of skills for each request: a share of the `window` in tokens, minus the list of `agents`."""
         max_tokens = int(window * self.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
         return listing({skill.name: skill.description for skill in self.offered}, max_tokens)
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
-        """Let a session use skills; their code is imported with the first. `outer` are those of a subagent's parent."""
+        """Let a session use skills; their code is imported for the first. `outer` are those of a subagent's parent."""
 
         def make() -> SkillsInUse:
             from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
@@ -276,7 +276,7 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
 
 
 class ActiveSkills(TurnStep):
-    """Keeps the active skills of a session in step with its log, and ends those that the model chose with the turn."""
+    """Keeps a session's active skills in step with its log, and ends those that the model activated after the turn."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:
         if (skills := turn.runtime.calls.delegates.skills) is not None:
@@ -288,7 +288,7 @@ class ActiveSkills(TurnStep):
 
 
 def model_named(name: str, current: str, models: Models) -> str:
-    """Return `PROVIDER/MODEL` for a name, without a provider that of the `current` model. Raises `UsageError`.
+    """Return `PROVIDER/MODEL` for a name; the default provider is that of the `current` model. Raises `UsageError`.
 
     `inherit` is the current model. A model that could not be used (unknown, or without a key) is an error, too.
     """

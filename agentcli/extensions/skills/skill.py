@@ -22,7 +22,7 @@ ADDED_KEYS = (  # some have no meaning here, see `unused_keys`
 )
 _NAME = lazy_pattern(r"\w[\w.-]*")
 _TOOL = lazy_pattern(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
-# A key with a value on one line. Some need quotes to be YAML, as `description: Use it so: first …`.
+# A key with an unquoted value on one line. Some values are valid only in quotes: `description: Use it so: first …`.
 _PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*$(?!\n[ \t]+\S)"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -31,8 +31,8 @@ class Skill(SkillRecord, frozen=True):
     """A skill before it is activated (level 1). `digest` is the SHA-256 of its SKILL.md.
 
     While it is active, its rules `allowed_tools` grant calls, only its `tools` may be called (None: all), and its
-    `model` and `effort` are used. Others may be activated within it if it `may_nest`. If it `takes_words`, `$1` in its
-    text stands for the first word of the request, and its `arguments` are further names of these words.
+    `model` and `effort` are used. Other skills may be activated within it if it `may_nest`. If it `takes_words`, the
+    first word of the request replaces `$1` in its text, and its `arguments` are further names for the words.
     """
 
     def instructions(self) -> str:
@@ -46,7 +46,7 @@ class Skill(SkillRecord, frozen=True):
         return split_frontmatter(data)[1].strip()
 
     def fill(self, text: str) -> str:
-        """Replace the variables for its folder, and for that of its plugin, in a text of the skill."""
+        """Replace the variables for the skill's folder, and for that of its plugin, in a text of the skill."""
         folders = {"AGENTCLI_SKILL_DIR": self.folder, "CLAUDE_SKILL_DIR": self.folder}
         if self.plugin_root:
             folders |= dict.fromkeys(("CLAUDE_PLUGIN_ROOT", "AGENTCLI_PLUGIN_ROOT", "PLUGIN_ROOT"), self.plugin_root)
@@ -83,7 +83,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
         raise ValueError("it has no description")
     name = one_line(keys, "name")
     if len(name) > MAX_CHARS["name"] or not _NAME.fullmatch(name):
-        name = folder.name  # `problems_in` says so
+        name = folder.name  # `problems_in` reports it
     if not _NAME.fullmatch(name):
         raise ValueError("its name contains characters that commands cannot have")
     if not body.strip():
@@ -113,7 +113,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
 
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
-    """Yield the faults of a skill's keys by the specification; keys that only other tools know are no fault."""
+    """Yield the faults of a skill's keys by the specification; known keys of other tools are not faults."""
     name = one_line(keys, "name")
     if not name:
         yield "it has no name, so the name of its folder is used"
@@ -129,18 +129,18 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
 
 
 Kind = Literal["skill", "agent", "command"]
-# The keys that agentcli uses in files of a kind. Those in `_DESCRIBING` only describe a file, wherever they are.
+# The keys that agentcli uses in files of each kind. Those in `_DESCRIBING` only describe a file, of any kind.
 _USED: dict[Kind, Sequence[str]] = {
     "skill": (*_SPECIFIED, *ADDED_KEYS),
     "agent": "name description tools disallowedTools model maxTurns skills".split(),
     "command": "description argument-hint arguments allowed-tools model disable-model-invocation".split(),
 }
 _DESCRIBING = "license compatibility metadata version author tags keywords color title".split()
-_UNUSED = ("hooks", "context", "agent")  # of skills
+_UNUSED = ("hooks", "context", "agent")  # in `ADDED_KEYS`, but without effect
 
 
 def unused_keys(keys: dict[str, Any], kind: Kind) -> list[str]:
-    """Return the keys of a file of a kind that change something in other tools, but nothing in agentcli."""
+    """Return the keys of a file that have an effect in other tools, but none in agentcli."""
     return [key for key in keys if key in _UNUSED or key not in (*_USED[kind], *_DESCRIBING)]
 
 
@@ -155,7 +155,7 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
     head = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
     if head is None:
         return {}, text
-    # People write `argument-hint: [since] [until]`, which is no YAML, or a list: the value is quoted, so it stays text.
+    # `argument-hint: [since] [until]` is common, but not valid YAML, or a list. In quotes it is text.
     source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, head[1])
     try:
         keys = _load_yaml(source)
@@ -175,7 +175,7 @@ def _load_yaml(source: str) -> Any:
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return yaml.load(source, loader)  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date that is none
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: an invalid date
         raise ValueError(" ".join(str(error).split())) from error
 
 

@@ -26,7 +26,7 @@ _HEAD = "# Agents\nFor create_subagent, besides explore, review and general:\n"
 class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A kind of subagent. It has only these `tools` (None: all), without `denied_tools`.
 
-    An empty `model` stands for the parent's, 0 `max_turns` for those of the settings.
+    An empty `model` means the parent's, and a `max_turns` of 0 that of the settings.
     """
 
     name: str
@@ -54,7 +54,7 @@ def _read(path: str, source: str) -> AgentDefinition:
 
 
 def definition_from(keys: Mapping[str, Any], source: str) -> AgentDefinition:
-    """Return the definition that the keys of Claude Code give. Raises `ValueError` for a wrong one."""
+    """Return the definition in keys of Claude Code's format. Raises `ValueError` if they are invalid."""
     prompt = str(keys.get("prompt", ""))
     if skills := tool_rules(keys.get("skills")):
         prompt += f"\n\nBefore you begin, activate these skills with the tool `skill`: {', '.join(skills)}."
@@ -70,7 +70,7 @@ def definition_from(keys: Mapping[str, Any], source: str) -> AgentDefinition:
 
 
 def tool_names(value: Any) -> tuple[str, ...] | None:
-    """Return the names of tools, without the patterns in brackets that rules have; None for all tools."""
+    """Return our names of tools, without the patterns in parentheses that rules have; None for all tools."""
     if not value or value in ("*", ["*"]):
         return None
     names = (rule.partition("(")[0].strip() for rule in tool_rules(value))
@@ -78,7 +78,7 @@ def tool_names(value: Any) -> tuple[str, ...] | None:
 
 
 class Agents(Struct, kw_only=True, dict=True):
-    """The subagents that settings and trust let a session have, which are searched for when they are first needed."""
+    """The kinds of subagents that settings and trust allow, searched for when they are first needed."""
 
     plugins: Plugins
     added: Mapping[str, AgentDefinition]  # the caller's own
@@ -100,7 +100,7 @@ class Agents(Struct, kw_only=True, dict=True):
 
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
-        """The definitions by name; of several with one name the first counts. A file that defines none is reported."""
+        """The definitions by name; the first of a name applies. A file without a valid definition is reported."""
         definitions = dict(self.added)
         for folder, source in (*self.places, (BUILT_IN, "built in")):
             for one in self._read_all(markdown_files(folder), source, folder):
@@ -128,8 +128,8 @@ class Agents(Struct, kw_only=True, dict=True):
         return find_named(self.definitions, name)
 
     def listing(self, window: int) -> str:
-        """Return the text that lists for a model the agents that are not built in, in half of the share of skills."""
-        has_own = self.places or self.added or self.plugins.active  # else no file is read
+        """List the agents that are not built in for a model, in half of the tokens that the list of skills may use."""
+        has_own = self.places or self.added or self.plugins.active  # without these, no file is read
         kinds = self.definitions.values() if has_own else ()
         own = {one.name: one.description for one in kinds if one.source != "built in"}
         max_tokens = int(window * self.config.settings.skills.share / 2)

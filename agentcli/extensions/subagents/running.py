@@ -1,4 +1,4 @@
-"""Runs subagents: each is a session of its own that answers one task, heard through its parent's events."""
+"""Runs subagents: each is a session of its own that does one task, and whose events its parent passes on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AgentProgress(Struct):
 
 
 class AgentRun(Struct, kw_only=True):
-    """A subagent of a session, which runs or has ended; it has a `session` only while it runs."""
+    """A subagent of a session that waits, runs or has ended; it has a `session` only while it runs."""
 
     id: str
     definition: AgentDefinition
@@ -67,7 +67,7 @@ class AgentRun(Struct, kw_only=True):
 class Subagents:
     """Runs the subagents of a session. Those in the background add to `reports`, which start its next turn."""
 
-    shared_name = ""  # for the ids of all runs, in place of the names of their definitions
+    shared_name = ""  # if set, all ids begin with it, not with the name of the definition
 
     def __init__(self, children: ChildSessions) -> None:
         self.definitions = children.agents.definitions
@@ -75,10 +75,10 @@ class Subagents:
         self.reports: list[str] = []
         self._children = children
         self._slots = asyncio.Semaphore(MAX_RUNNING)
-        self._background: dict[str, asyncio.Task[None]] = {}
+        self._background: dict[str, asyncio.Task[None]] = {}  # the unfinished ones in the background, by id
 
     async def answer(self, call: Call, arguments: CreateSubagent) -> ToolOutput:
-        """Let a subagent do a task, and return its answer; in the background, a sentence. Raises `ToolError`."""
+        """Let a subagent do a task, and return its answer; in the background, a notice. Raises `ToolError`."""
         if not arguments.task.strip():
             raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
         if (definition := self._children.agents.find(arguments.agent or DEFAULT)) is None:
@@ -114,7 +114,7 @@ class Subagents:
             run.end = run.end or "failed"
             raise
         finally:
-            run.end = run.end or "stopped"  # perhaps before it began
+            run.end = run.end or "stopped"  # also one that was still waiting
         run.call.turn.denials.extend(end.denials)
         return _output(run, end, _answer_texts(child))
 
@@ -142,7 +142,7 @@ class Subagents:
             async for event in child_events:
                 match event:
                     case events.Done() | events.TurnFailed() if child.is_busy:
-                        continue  # with a message that came too late for this turn
+                        continue  # the child goes on with a message that came too late for this turn
                     case events.Done() | events.TurnFailed():
                         run.progress.turns = event.turns
                         run.end = "failed" if isinstance(event, events.TurnFailed) else _ENDS.get(event.reason, "done")
@@ -155,7 +155,7 @@ class Subagents:
         raise AssertionError("a subscription does not end by itself")
 
     def _ask_parent(self, run: AgentRun) -> Ask:
-        """Return a function that puts the subagent's questions to the person of the parent, under ids of their own."""
+        """Return a function that asks the parent's person the subagent's questions, with ids that name the subagent."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
@@ -208,7 +208,7 @@ class Subagents:
 
 
 async def _close(child: Session) -> None:
-    """Close a subagent's session, however often its parent is cancelled meanwhile, and raise the cancellation then."""
+    """Close a subagent's session even if the parent is cancelled meanwhile, once or more; only then raise that."""
     closing = asyncio.ensure_future(child.close())
     try:
         await asyncio.shield(closing)
@@ -230,11 +230,11 @@ def _answer_texts(child: Session) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-# The end of a subagent by the reason of its last turn's end; any other reason is "done".
+# The end of a subagent by the reason why its last turn ended; any other reason means "done".
 _ENDS: dict[str, events.SubagentEnd] = {
     "max_turns": "limit", "max_budget": "limit", "interrupted": "stopped", "declined": "stopped", "stopped": "stopped",
 }  # fmt: skip
-_WHY = {
+_WHY = {  # the first sentence of an unfinished subagent's result
     "failed": "The subagent failed: {error}",
     "limit": "The subagent reached its limit ({reason}).",
     "stopped": "The subagent was stopped before it finished.",
@@ -254,11 +254,11 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, texts: str) -> 
 
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
-_EFFECTS_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
+_EFFECTS_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))  # in plan mode, only tools with these are left
 
 
 class _ChargingMeter(UsageCollector):
-    """Counts the requests of a subagent, and stores their cost with the turn that made it."""
+    """Counts the requests of a subagent, and stores their cost in the log of the parent's turn."""
 
     def __init__(self, parent: TurnCalls) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         session = Session(state, child)
         watch.paid = session.record_cost
         self.skills.attach(session, self.models, outer=delegates.skills)
-        if delegates.skills is not None:  # what narrows the parent's tools holds here, too
+        if delegates.skills is not None:  # the parent's skills restrict these tools, too
             calls.delegates.open_skills()
         return session
 
@@ -349,7 +349,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
 
     def _model(self, run: AgentRun, current: str) -> str:
-        """Return the model of call, settings or agent, else `current`. Raises `UsageError` if the call's is wrong."""
+        """Return the model that call, settings or agent name, else `current`. Raises `UsageError` for a wrong call."""
         name, asked = run.definition.name, run.arguments.model
         wanted = asked or self.agents.config.settings.agents.models.get(name) or run.definition.model
         if not wanted:

@@ -48,10 +48,10 @@ _STATUS = {
 
 
 def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
-    """Return the body of `POST /v1/messages`. Its fixed parts come first, so that the cache of earlier ones is hit."""
+    """Return the body of `POST /v1/messages`. Parts that do not change come first, because the API caches prefixes."""
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
-    new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON, prepared before
+    new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON
     body |= _thinking(request, model, new)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
@@ -60,7 +60,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     if request.system:
         body["system"] = [{"type": "text", "text": request.system}]
     for last in (*body.get("tools", ()), *body.get("system", ()))[-1:]:
-        last["cache_control"] = CACHE  # one breakpoint behind both, because they never change apart from each other
+        last["cache_control"] = CACHE  # one breakpoint after both, because neither changes without the other
     _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], new)
     body["messages"] = messages
     return request.remove_unsent(body)
@@ -83,7 +83,7 @@ def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, A
 
 
 def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
-    """Return True if the newest calls come from a reply without thinking, after which the API refuses to think."""
+    """Return True if the newest calls come from a reply without thinking: the API then rejects thinking."""
     turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
     if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
         return False
@@ -103,13 +103,13 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     # Counted on the wire, because a message without blocks is not sent.
     new = len([*_to_wire(request.messages[request.earlier_messages :])])
     earlier = messages[: len(messages) - new]
-    # Both are objects, not `Raw` JSON, which could not be marked: that stands only for messages before the last two
-    # replies, and the earlier request ended behind these.
+    # Only messages before the second newest reply can be `Raw` JSON, which cannot be marked. Both messages marked here
+    # come later, because the earlier request ended just before the newest reply.
     for message in (*earlier[-1:], *messages[-1:]):
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
-    # A reply that waits for the API's own tools continues when it is sent back as it came.
+    # A reply that ended while the API ran tools of its own (`Opaque`) continues if it is the last message sent.
     waits = messages and any(isinstance(b, Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
     if messages and messages[-1]["role"] == "assistant" and not waits:
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
@@ -123,10 +123,10 @@ def _to_wire(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
 
 
 def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
-    """Keep to the API's rules where a caller has breakpoints: not too many, and those for an hour before others.
+    """Apply the API's rules if a caller set breakpoints of its own: not too many, and those for an hour first.
 
-    `prefix` has the tools and the system text. Our breakpoints are removed first, from the beginning, but never the
-    last one of all, which caches the whole conversation.
+    `prefix` holds the tools and the system text. Our breakpoints are removed first, beginning with the earliest. The
+    last one always stays, because it caches the whole conversation.
     """
     blocks = [*prefix]
     for block in (block for message in messages for block in message["content"]):
@@ -139,14 +139,14 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
     for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
     marked = [block for block in marked if "cache_control" in block]
-    # All breakpoints before one for an hour are made to last as long.
+    # A breakpoint before one for an hour must last an hour, too.
     for_an_hour = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
     for block in marked[: max(for_an_hour, default=0)]:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
 def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
-    """Return the blocks that this API takes. A failed result may hold text alone: its images follow the results."""
+    """Return the blocks that this API takes. A failed result may have only text, so its images follow the results."""
     results: list[Block] = []
     media: list[Block] = []
     others: list[Block] = []
@@ -159,7 +159,7 @@ def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
                 results.append(ToolResult(reply_parts.plain_id(id), content, is_error))
             case ToolUse(id, name, input):
                 others.append(ToolUse(reply_parts.plain_id(id), reply_parts.plain_name(name), input))
-            case Thinking(signature=None | ""):  # its provider would not accept it
+            case Thinking(signature=None | ""):  # the API rejects thinking without a signature
                 pass
             case Opaque(of) if of != provider:
                 pass
@@ -193,7 +193,7 @@ class _ContentBlock(ArrivingBlock):
                 return Thinking(self.text, reply_parts.text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
-            case "tool_use":  # as if it was cut, so that nothing is repaired: this API sends no broken arguments
+            case "tool_use":  # `was_cut`: do not repair, because this API sends only complete or cut arguments
                 return reply_parts.written_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
@@ -299,7 +299,7 @@ class AnthropicReader:
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
     def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
-        """Return a delta's block, opened if the server did not. Raises `ServerError` for arguments without a call."""
+        """Return a delta's block; open one if the server did not. Raises `ServerError` for arguments without a call."""
         block = self._block_at(event)
         if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
             return self._start({"index": event.get("index"), "content_block": {"type": kind}}, out)
@@ -320,7 +320,7 @@ class AnthropicReader:
         block.is_whole = True
 
     def _count(self, usage: Any, out: list[llm.StreamEvent]) -> None:
-        if isinstance(usage, dict):  # a later count includes the earlier ones; null is no count
+        if isinstance(usage, dict):  # a later count includes the earlier ones; null means no count
             self._usage |= {key: value for key, value in usage.items() if value is not None}
             out.append(llm.UsageUpdate(usage_from_wire(self._usage)))
 
@@ -330,7 +330,7 @@ class AnthropicReader:
         return Message("assistant", tuple(blocks))
 
     def _message(self) -> Message:
-        """Return the message so far. Of blocks that have not ended it has only text and thinking."""
+        """Return the message so far. Blocks that have not ended are left out, except text and thinking."""
         blocks = (block.finish() for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
         return Message("assistant", tuple(block for block in blocks if block is not None))
 
