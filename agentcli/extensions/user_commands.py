@@ -1,7 +1,6 @@
 """Reads custom slash commands: each Markdown file is a prompt.
 
-As in a skill, `$ARGUMENTS` is replaced by the text after the command's name, `$1` to `$9` by its words, and !`command`
-by the output of a shell command.
+As in a skill, `$ARGUMENTS` is the text after the command's name, `$1` to `$9` its words, !`command` a shell's output.
 """
 
 from __future__ import annotations

@@ -122,6 +122,6 @@ def proxy_for(address: str) -> Proxy | None:
 
 def _is_excepted(exception: str, host: str, port: int) -> bool:
     """Return True if a part of NO_PROXY names the host itself or a domain above it, with or without its port."""
-    # Such as example.org, .example.org, *.example.org:8080, https://example.org or [::1].
+    # The forms are example.org, .example.org, *.example.org:8080, https://example.org and [::1].
     domain = exception.rpartition("://")[2].removesuffix(f":{port}").strip("[]*.")
     return exception == "*" or (bool(domain) and f".{host}".endswith(f".{domain}"))

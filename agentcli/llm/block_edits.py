@@ -16,8 +16,8 @@ from agentcli.llm.provider import Request
 from agentcli.patterns import lazy_pattern
 
 _FILE = lazy_pattern(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
-_ADDED = ("<system-reminder>", "<file path=", "<folder path=")  # texts of a prompt that the person did not type
-_NUMBERED = lazy_pattern(r"^ *\d+\t(.*)$", re.MULTILINE)
+_ADDED = ("<system-reminder>", "<file path=", "<folder path=")  # begin texts of a prompt that nobody typed
+_NUMBERED = lazy_pattern(r"^ *\d+\t(.*)$", re.MULTILINE)  # a line of an attached file
 _BLOCK = lazy_pattern(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NAME = lazy_pattern(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
 _ASKS_FOR_FILE = lazy_pattern(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
@@ -43,7 +43,7 @@ class _Definition(NamedTuple):
 
 
 def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]]]:
-    """Return the calls, as names and inputs of tools, that an answer describes; none unless a change was asked for."""
+    """Return the calls (names and inputs of tools) that an answer describes; none unless a change was asked for."""
     prompt, files, written = _asked(request)
     asks_for_file = bool(_ASKS_FOR_FILE.search(prompt)) and not _IS_QUESTION.match(prompt)
     if not asks_for_file and not asks_for_change(prompt):
@@ -55,7 +55,7 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
     calls = [
         ("file_edit", _edit(path, before, changed[path]))
         for path, before in files.items()
-        # A file that parsed before and does not any more was joined wrongly.
+        # A file that parsed before but no longer does was put together wrongly.
         if before != changed[path] and (_parsed(changed[path]) is not None or _parsed(before) is None)
     ]
     names = set(_NAME.findall(prompt)) - files.keys() - written
@@ -92,7 +92,7 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply(block: str, files: dict[str, str]) -> bool:
-    """Put a block's definitions in the place of those they replace, or at the end; return False if none has a file."""
+    """Let a block's definitions replace those of the same name, or append them; return False if none has a file."""
     if (module := _parsed(block)) is None:
         return False
     lines, belongs, touched = block.split("\n"), False, set()
@@ -110,7 +110,7 @@ def _apply(block: str, files: dict[str, str]) -> bool:
         if len(matches) == 1:
             path, old = matches[0]
             if code_paths and path not in code_paths:
-                continue  # the tests of what is changed stay: small models show them with mistakes
+                continue  # tests of the changed code stay: small models repeat them with mistakes
             touched.add(path)
             files[path] = _with_lines(files[path], old.first, old.end, new_lines)
         elif not matches and (path := _place(new, files)):
@@ -213,7 +213,7 @@ def _parsed(code: str) -> ast.Module | None:
 def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     """Return the edit of the lines that differ, with as many lines around them as make the text unique."""
     old, new = before.split("\n"), after.split("\n")
-    start = _shared(old, new)  # the number of equal lines before the difference, and then behind it
+    start = _shared(old, new)  # the number of equal lines before the difference; `end` is that after it
     end = _shared(old[start:][::-1], new[start:][::-1])
     while True:
         old_lines, new_lines = old[start : len(old) - end], new[start : len(new) - end]

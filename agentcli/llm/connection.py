@@ -26,8 +26,8 @@ MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just c
 MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or after its last ones
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
-_PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}
-_URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
+_PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}  # variables, and `ssl`'s parameters for them
+_URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; with `%`, quoted characters stay as they are
 
 Headers = Mapping[str, str]
 Streams = tuple[StreamReader, StreamWriter]
@@ -46,9 +46,9 @@ class Connections:
     async def send(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator["Response"]:
-        """Send a request and give its response, whose body is not read yet. Raises `ProviderError`.
+        """Send a request and yield its response, whose body is not read yet. Raises `ProviderError`.
 
-        `addresses` are tried in place of those that the host's name has.
+        `addresses` are tried instead of looking up the host's name.
         """
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
@@ -89,7 +89,7 @@ class Connections:
         return connection
 
     async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "Response":
-        """Return a connection for `url`; `address` is of `peer`, server or proxy. Raises `OSError`, `ProviderError`."""
+        """Connect for `url` to `address`, that of `peer`, server or proxy. Raises `OSError` and `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
             streams = await self._through_socks(proxy, origin)
@@ -173,7 +173,7 @@ class Response:
         self._timer = asyncio.get_running_loop().call_later(read_timeout, self._end_silence)
 
     def _end_silence(self) -> None:
-        """End a wait that takes too long. One timer looks after all waits, because each delta ends one."""
+        """End a wait that takes too long. One timer serves all waits, because one for each delta would be slow."""
         loop = asyncio.get_running_loop()
         ends_at = min(self._waits_since, loop.time()) + self._read_timeout
         if ends_at > loop.time():
@@ -186,11 +186,11 @@ class Response:
         self.url, self.idle_since = url, 0.0
         self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
         self._is_complete, self._can_go_on = False, False  # the response has ended; another request may follow it
-        self._head_bytes = 0  # that arrived since the last bytes of the body
-        self._pieces = list[bytes]()  # of the body, and not yet read
+        self._head_bytes = 0  # bytes that have arrived since the last ones of the body
+        self._pieces = list[bytes]()  # of the body, not read yet
         self._failure: Exception | None = None  # a fault of the bytes after those in `_pieces`
         self._parser = HttpResponseParser(self)
-        # Some servers end lines with a bare LF or pad sizes. If there are two framings, `chunked` counts.
+        # Some servers end lines with a bare LF or pad sizes. If a response has two framings, `chunked` applies.
         self._parser.set_dangerous_leniencies(
             lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -209,7 +209,7 @@ class Response:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the decompressed body as it arrives. Raises `ProviderError`."""
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
-        unzip = zlib.decompressobj(32 + zlib.MAX_WBITS)  # 32: it finds the format by the first bytes
+        unzip = zlib.decompressobj(32 + zlib.MAX_WBITS)  # 32: zlib detects the format
         while self._pieces or not self._is_complete:
             received, self._pieces = b"".join(self._pieces), []
             self.received += len(received)
@@ -251,7 +251,7 @@ class Response:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
     def _end(self) -> None:
-        """End a body without a length, as the server closed the connection. Raises `ConnectionFailed` for any other."""
+        """End a body without a length when the server closes the connection. Raises `ConnectionFailed` otherwise."""
         if not self.status:
             raise broken_connection(self._where, "the server closed it without sending a response")
         if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
@@ -338,7 +338,7 @@ def _system_has_certificates() -> bool:
 
 @cache
 def _context_for(name: str, value: str) -> ssl.SSLContext:
-    """Return the context for the variable that is set, or for "" and ""."""
+    """Return the context for a variable's `name` and `value`; both are empty if no variable is set."""
     if name or (sys.platform == "linux" and _system_has_certificates()):
         try:
             if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody

@@ -1,4 +1,4 @@
-"""The errors of model requests, and how a server's refusal is read: its kind, message, code, and how long to wait."""
+"""Defines the errors of model requests, and reads refusals of servers: the kind, message, code and time to wait."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from typing import Any
 from agentcli.errors import AgentcliError
 from agentcli.llm.messages import Message, decode_json
 
-MAX_MESSAGE_CHARS = 500  # of a refusal whose form is not known
+MAX_MESSAGE_CHARS = 500  # of a refusal in an unknown form
 _DURATION = r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,15})?)s)?"  # 6m0s, as OpenAI writes it
 _MAX_WAIT_S = 32 * 86_400.0  # usage limits last a month at most
 
@@ -19,10 +19,9 @@ Mask = Callable[[str], str]
 class ProviderError(AgentcliError):
     """A failed model request.
 
-    `partial` is the reply up to the failure, without calls that were cut. `retry_after` is how many seconds the server
-    asks to wait. Once text was `shown`, the request is not tried again. `is_answered`: the server took the request and
-    may bill it. `sent` is the request's body. `tries` is the number of tries, and `tried_s` the seconds they took
-    together.
+    `partial` is the reply up to the failure, without calls that were cut. `retry_after` is the wait in seconds that the
+    server asks for. Once text was `shown`, the request is not retried. `is_answered`: the server accepted the request
+    and may bill it. `sent` is the request's body. `tries` is the number of tries, which took `tried_s` seconds in all.
     """
 
     is_retryable = False
@@ -111,7 +110,7 @@ _MODEL_MISSING = (
     r"|model identifier is invalid|deployment.{0,80}does not exist"  # Bedrock; Azure and Foundry
 )
 _REFUSED, _FAILED, _ANY = range(500), range(500, 1_000), range(1_000)
-# The error for a status and a pattern in "CODE MESSAGE"; the first row that matches counts.
+# The error for a status and a pattern that "CODE MESSAGE" contains; the first row that matches applies.
 _KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
     ((401, 403), "", AuthError),
     ((400,), r"API key not valid|API_KEY_INVALID", AuthError),  # Gemini
@@ -123,7 +122,7 @@ _KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
     ((408, 504), "", Timeout),
     ((409, 424), "", ServerError),  # Bedrock answers 424 if the model failed
     ((400,), r"^tool_use_failed ", ServerError),  # Groq: the model wrote a broken call; the next try may be right
-    # llama.cpp and Ollama fail so for a request that they do not accept
+    # llama.cpp and Ollama answer 5xx to a request that they do not accept
     (_FAILED, r"image input|does not support images|mmproj|jinja|chat template", BadRequest),
     (_ANY, _OVERFLOW, ContextOverflow),
     (_FAILED, "", ServerError),
@@ -143,7 +142,7 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for a status, and the `message` and `code` of its body; `otherwise` stands in for no message."""
+    """Return the error for a status, and the `message` and `code` of its body, or `otherwise` for a missing message."""
     text = f"{code} {message}"
     kind = next(
         row_kind
@@ -172,8 +171,8 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them. A text is masked before it is cut, because half a secret is not recognised afterwards; the
-    caller masks the others.
+    list of one of them. A text that is cut is masked first, because half a secret would not be recognised later; the
+    caller masks texts that are not cut.
     """
     if isinstance(data, list):
         data = data[0] if data else {}
@@ -201,7 +200,7 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
 
 
 def embedded_error(data: Any) -> ProviderError:
-    """Return the error in a body or an event whose status was 200; a status inside the error counts instead."""
+    """Return the error in a body or an event whose HTTP status was 200. Its own status is used if it has one."""
     message, code = error_in_json(data)
     error = (data.get("error") or data) if isinstance(data, dict) else None
     number = error.get("code") if isinstance(error, dict) else None
@@ -216,8 +215,8 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
-    """Return the seconds until all used-up limits reset, from a refusal without `retry-after`; None if it has none."""
-    # x-ratelimit-reset-tokens: 6m0s counts if x-ratelimit-remaining-tokens is 0 or missing.
+    """Return the seconds until all exhausted limits reset, from a refusal without `retry-after`; None if not stated."""
+    # x-ratelimit-reset-tokens: 6m0s is used if x-ratelimit-remaining-tokens is 0 or missing.
     times = [
         value
         for name, value in headers.items()

@@ -26,8 +26,7 @@ _SECRET_NAMES = ("auth", "key", "token", "secret", "pass", "cookie", "credential
 class Carrier(ABC):
     """Carries requests to one service. Its failures are `ProviderError`s that show no key.
 
-    If the service does not accept a key that a command printed, the command runs once more and the request is sent
-    again.
+    If the service rejects a key that a command printed, the command runs again, and the request is sent once more.
     """
 
     shown_url: str
@@ -35,7 +34,7 @@ class Carrier(ABC):
     missing_key = ""
 
     async def fetch_json(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the JSON that a GET request answers, or with a `body` a POST request. Raises `ProviderError`."""
+        """Return the JSON that answers a GET request, or with a `body` a POST request. Raises `ProviderError`."""
         async with self.send(path, body) as response:
             content = await read_start(response, MAX_EVENT_BYTES)
             try:
@@ -45,7 +44,7 @@ class Carrier(ABC):
 
     @asynccontextmanager
     async def send(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
-        """Send a GET request, or a POST with `body` as JSON; give its good, unread response. Raises `ProviderError`."""
+        """Send a GET, or a POST of `body` as JSON; yield the response with its body unread. Raises `ProviderError`."""
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
@@ -149,7 +148,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
 
 
 async def check_status(response: Response, *, is_followed: bool = True) -> SplitResult | None:
-    """Return where a response redirects to on its host; None for a good response. Raises `ProviderError` for others."""
+    """Return the address on the same host that a response redirects to; None if it is good. Raises `ProviderError`."""
     if response.status >= 400:
         raise_for_refusal(response, await read_start(response))
     if response.status < 300:
@@ -170,7 +169,7 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
 
 
 def is_same_place(here: SplitResult, target: SplitResult) -> bool:
-    """Return True if both are on one host. HTTPS may replace HTTP, but not the reverse, which would show the key."""
+    """Return True if both are on one host. HTTPS may replace HTTP, but not the reverse, which would expose the key."""
     return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
 
 
@@ -202,7 +201,7 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
     message, code = errors.error_in_body(body, response.masked)
-    if response.status == 404:  # the address may be what was not found
+    if response.status == 404:  # perhaps the address is wrong
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {redacted_address(response.url)}"
     retry_after = errors.retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
@@ -218,7 +217,7 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
 
 
 def not_a_reply(response: Response, start: bytes) -> errors.ServerError:
-    """Return the error for a good status with a body that is no API reply, such as a portal's page."""
+    """Return the error for a good status with a body that is not an API's reply, such as a login page."""
     kind = response.headers.get("content-type", "no content type")
     return errors.ServerError(
         f"{redacted_address(response.url)} answered with {kind}, and not as a model's server does: is the base_url "

@@ -4,9 +4,9 @@
 
     python -m agentcli.llm.local_server MODEL CONTEXT LINGER CONTROL LISTENER
 
-The control socket of a server (CONTROL, descriptor LISTENER) lies in a folder that only this user can enter. A user
-who connects to it is sent a `ServerInfo` with the address and the key once the model is loaded. The process ends LINGER
-seconds after the last user left, at the order `yield` if there is no other user, and at `stop` in any case.
+The control socket of a server (CONTROL, descriptor LISTENER) is in a folder that only this account can enter. Each
+connection to it is a user of the server, and is sent a `ServerInfo` with the address and the key once the model is
+loaded. The process ends LINGER seconds after its last user left, on `yield` if there is no other user, or on `stop`.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from agentcli.version import __version__
 
 START_DEADLINE_S = 120.0  # for loading a model; the pinned one takes 2 to 6 s
 ANSWER_DEADLINE_S = 5.0  # a running server answers within milliseconds
-_MAX_FOLDER_BYTES = 80  # the kernel takes 104 (macOS) for the path of a socket, with its name of 17 and a zero
+_MAX_FOLDER_BYTES = 80  # a socket's path may have 104 (macOS), with its name of 17 and a zero byte
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ async def acquire(
 ) -> LocalServer:
     """Return a server that has loaded the model, with a window of `context` tokens. Raises `UserError`.
 
-    `linger_s` counts only if the server is started here. `on_wait` is called with the reason for a longer wait.
+    `linger_s` applies only if this call starts the server. `on_wait` is called with the reason for a longer wait.
     """
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
@@ -167,7 +167,7 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
 
 
 async def _join(control: Path, stamp: str) -> LocalServer | None:
-    """Return the server of the socket if it answers; it is ended if it read another file or has another version."""
+    """Return the server of the socket if it answers. Stop it if it has read another file or has another version."""
     try:
         server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
         if server.info.stamp == stamp:
@@ -218,7 +218,7 @@ async def _order(control: Path, word: bytes) -> bool:
                 while await asyncio.get_running_loop().sock_recv(connection, 4096):
                     pass
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError, TimeoutError):
-        return False  # nobody listens, or it is busy and does not end
+        return False  # nobody listens, or the server is busy and does not end
     except OSError:
         pass  # the server ended, and the connection with it
     return True
@@ -303,7 +303,7 @@ def main() -> None:
 
 
 class Users:
-    """The open connections to this process's server. It ends after there was none for the linger time."""
+    """The open connections to this process's server, which ends when there has been none for the linger time."""
 
     def __init__(self, info: ServerInfo, control: Path) -> None:
         self._info, self._control, self._inode = info, control, control.stat().st_ino
@@ -314,7 +314,7 @@ class Users:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
         self._ending = asyncio.get_running_loop().call_later(15.0, self.end)  # if nobody has come by then
         server = await asyncio.start_unix_server(self._hold, sock=listener)
-        self._engine, port = await asyncio.to_thread(_load, self._info)  # it stops when its object is collected
+        self._engine, port = await asyncio.to_thread(_load, self._info)  # stops when it is garbage-collected
         self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"
         for user in self._open:
             user.write(self._greeting)
@@ -337,7 +337,7 @@ class Users:
             self._ending = asyncio.get_running_loop().call_later(self._info.linger_s if is_current else 0.0, self.end)
 
     def end(self, code: int = 0) -> None:
-        """End the process at once, because the engine's own teardown would wait for a reply without a reader."""
+        """End the process at once, because the engine's own teardown would wait for a reply that nobody reads."""
         with contextlib.suppress(OSError):
             if self._control.stat().st_ino == self._inode:  # another server may have replaced the socket
                 self._control.unlink()

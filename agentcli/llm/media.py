@@ -21,7 +21,7 @@ MAX_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB with
 TOKENS_PER_IMAGE = 1_600  # for an image of the largest useful size, and for one of unknown size
 # A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
 TOKENS_PER_PAGE = 3_000
-_MAGIC = {
+_MAGIC = {  # the first bytes of a file, and its media type
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def media_type_of(head: bytes) -> str:
 
 
 def dimensions_of(image: bytes) -> tuple[int, int] | None:
-    """Return width and height by the header; None if it is no image, or was cut and lacks the end of its format."""
+    """Return width and height from the header; None if it is not an image or lacks the end mark of its format."""
     kind, _, name = media_type_of(image).partition("/")
     if kind != "image":
         return None
@@ -68,7 +68,7 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
     warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings about odd files would land on the screen
     try:
         with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
-            # The end is sought behind the header. That of a GIF is one character, which must be the last one.
+            # The end mark must come after the header. A GIF's is one character, which must be the last one.
             start = len(image) - 1 if name == "gif" else found.fp.tell() if found.fp else 0
             return found.size if image.rfind(_ENDS.get(name, b"")) >= start else None
     except (OSError, SyntaxError, ValueError, EOFError, OverflowError, Pillow.DecompressionBombError):
@@ -125,7 +125,7 @@ def image_tokens(data: str, family: str) -> int:
 
 def document_tokens(data: str, family: str) -> int:
     """Count the tokens of a PDF in base64 by its pages, or by its size if it is broken; Gemini takes 258 a page."""
-    pages = facts_of(data).pages or 1 + len(data) * 3 // 4 // 50_000  # bytes of a page, if it is broken
+    pages = facts_of(data).pages or 1 + len(data) * 3 // 4 // 50_000  # about 50 KB a page
     return pages * (258 if family == "gemini" else TOKENS_PER_PAGE)
 
 
@@ -155,7 +155,7 @@ def with_media(
 
 
 def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Sequence[int]) -> tuple[Message, ...]:
-    """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay.
+    """Return the messages with a text for each image or PDF that the API would reject; of too many, the newest stay.
 
     `positions` are those of all messages with media.
     """
@@ -166,7 +166,7 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Seque
             text = f"[{_notice(block, why)}]"
             log_once(text)
             return Text(text)
-        # APIs refuse a PNG that is called a JPEG.
+        # APIs reject a PNG that is called a JPEG.
         source = Base64Source(facts_of(block.source.data).media_type, block.source.data)
         return block if source == block.source else structs.replace(block, source=source)
 
@@ -174,7 +174,7 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Seque
 
 
 def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str]:
-    """Return sentences for the person about what `fit_media` leaves out and why, each sentence once."""
+    """Return sentences for the person on the media that `fit_media` leaves out, and why; each sentence once."""
     reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
     return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 
@@ -212,7 +212,7 @@ def _reason(block: Medium, rules: MediaRules, edge: int) -> str:
 def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
     """Yield the positions of the oldest media that exceed the limits; the newest one always stays.
 
-    They are the same for each request of a growing conversation: a quarter of the limit goes at a time.
+    A quarter of the limit goes at a time, so that successive requests of a conversation mostly leave out the same.
     """
     kept: deque[int] = deque()
     used, limits = [0, 0, 0], (rules.images, rules.pages, MAX_MEDIA_BYTES)
@@ -221,13 +221,13 @@ def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Ite
         used = [*map(add, used, _size_in_request(media[number]))]
         share = 1.0
         while len(kept) > 1 and any(size > limit * share for size, limit in zip(used, limits, strict=True)):
-            share, oldest = 0.75, kept.popleft()  # several go at a time, so that the beginning changes seldom
+            share, oldest = 0.75, kept.popleft()
             used = [*map(sub, used, _size_in_request(media[oldest]))]
             yield oldest
 
 
 def _size_in_request(block: Medium) -> tuple[int, int, int]:
-    """Return the number of images, of pages, and of bytes."""
+    """Return the number of images, pages and bytes."""
     return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 

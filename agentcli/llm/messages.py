@@ -26,7 +26,7 @@ class CacheControl(Struct, frozen=True, tag_field="type", tag="ephemeral", omit_
 
 
 class Text(Struct, frozen=True, tag="text", omit_defaults=True):
-    """A text. A caller may end a cached prefix here with `cache_control`, which only Anthropic's API is sent."""
+    """A text. A caller may end a cached prefix here with `cache_control`, which is sent only to Anthropic's API."""
 
     text: str
     cache_control: CacheControl | None = None
@@ -47,7 +47,7 @@ class RedactedThinking(Struct, frozen=True, tag="redacted_thinking"):
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use", omit_defaults=True):
-    """A call of a tool. `unparsed` holds its arguments as they were written, if they are no JSON object."""
+    """A call of a tool. `unparsed` holds its arguments as the model wrote them, if they are not a JSON object."""
 
     id: str
     name: str
@@ -65,8 +65,8 @@ class Base64Source(Struct, frozen=True, tag="base64"):
 
     @classmethod
     def of_url(cls, url: str) -> "Base64Source":
-        """Return what a `data:` URL holds. Raises `ValueError` for another URL."""
-        import base64  # only what programs and other libraries pass has data URLs
+        """Return the contents of a `data:` URL. Raises `ValueError` for another URL."""
+        import base64  # rarely needed: only programs and other libraries pass data URLs
 
         head, _, data = url.partition(",")  # data:image/png;base64,iVBORw0…
         kind, _, encoding = head.removeprefix("data:").partition(";")
@@ -129,12 +129,12 @@ class Message(Struct, frozen=True):
 
     @property
     def unsigned_thinking(self) -> str:
-        """The reasoning that any provider can read; only its own one can read signed reasoning."""
+        """The reasoning that every provider can read. Signed reasoning is left out: only its own provider can."""
         return "".join(b.thinking for b in self.content if isinstance(b, Thinking) and not b.signature)
 
     @property
     def has_answer(self) -> bool:
-        """True for a message with text or calls, which are what other models understand of a reply."""
+        """True for a message with text or calls, the parts of a reply that other models understand."""
         return bool(self.text.strip() or self.tool_uses)
 
     @property
@@ -149,7 +149,7 @@ def user_message(text: str) -> Message:
 def content_blocks(content: Content) -> tuple[Block, ...]:
     """Return a caller's texts and blocks as blocks. Raises `TypeError` for anything else.
 
-    They have ? for lone surrogates, which JSON cannot hold: Python reads bytes that are no UTF-8 so.
+    Lone surrogates become `?`, because JSON cannot hold them. Python reads bytes that are not UTF-8 as such.
     """
     blocks: list[Block] = []
     for part in content if isinstance(content, list | tuple) else (content,):
@@ -237,7 +237,7 @@ def repair_messages(
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages, without replies of reasoning alone, for APIs whose roles alternate and end with the user."""
+    """Return the messages for APIs whose roles alternate and end with the user; drop replies of reasoning alone."""
     with_answer = (message for message in messages if message.role == "user" or message.has_answer)
     joined = _joined(with_answer, roles=("user", "assistant"))
     return [*joined, Message("user", (GO_ON,))] if joined and joined[-1].role == "assistant" else joined
@@ -277,14 +277,14 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
             found.setdefault(block.tool_use_id, []).append(block)
     results: list[Block] = []
     for old_id, new_id in calls:
-        # Calls that had one id take its results one after the other.
+        # Calls that shared an id take its results in order.
         own_results = found.get(old_id) or [ToolResult(old_id, "The result was lost.", is_error=True)]
         results.append(structs.replace(own_results.pop(0), tool_use_id=new_id))
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
 def _allowed(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without blocks that their role cannot have and without empty ones, and join the user's."""
+    """Remove blocks that a message's role cannot have and empty messages, and join the user's neighbouring ones."""
     allowed = (
         Message(
             message.role, without_empty_text(b for b in message.content if isinstance(b, BLOCKS_OF_ROLE[message.role]))
@@ -299,7 +299,7 @@ def log_once(text: str) -> None:
     logging.getLogger(__name__).warning(text)
 
 
-# JSON with the faults that servers send: lone surrogates, and nesting without end
+# JSON with the faults that servers send: lone surrogates, and endless nesting
 
 _decode = msgspec.json.Decoder().decode
 _SURROGATE = lazy_pattern("[\ud800-\udfff]")
@@ -313,7 +313,7 @@ def decode_json(data: bytes | str) -> Any:
         raise ValueError("JSON nested too deeply") from error
     except msgspec.DecodeError as error:
         text = data if isinstance(data, str) else data.decode(errors="replace")
-        # Only an escaped surrogate (\ud83d) and bytes that are no UTF-8 can be mended.
+        # Only an escaped surrogate (\ud83d) and bytes that are not UTF-8 can be fixed.
         if "\\ud" not in text.lower() and "�" not in text:
             raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
         import json

@@ -1,6 +1,6 @@
-"""Models: their tables (models.json, and presets.json for bundled servers), prices, and how many tokens texts have.
+"""Models: their tables (models.json, and presets.json for bundled servers), prices, and estimates of tokens.
 
-Tokens are estimated by bytes, scaled by a factor that is learned for each model from its provider's counts.
+Tokens are estimated from bytes, scaled by a factor that is learned for each model from its provider's counts.
 """
 
 import re
@@ -36,7 +36,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     higher: "Prices | None" = None
 
     def cost(self, usage: Usage) -> float:
-        """Return the USD for one request, all of which has the prices for the length of its prompt."""
+        """Return the USD for one request. The length of its prompt decides the prices of all its tokens."""
         if self.above is not None and self.higher is not None and usage.prompt_tokens > self.above:
             return self.higher.cost(usage)
         write = self.input if self.cache_write is None else self.cache_write
@@ -100,7 +100,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         return None if self.prices is None else self.prices.cost(usage)
 
 
-# As in us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock) and claude-haiku-4-5@20251001 (Vertex).
+# Clouds name models us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock) or claude-haiku-4-5@20251001 (Vertex).
 _MAKERS = {"bedrock": "anthropic", "vertex": "anthropic", "foundry": "anthropic", "azure": "openai"}
 _NAME_IN_CLOUD = lazy_pattern(
     r"(?:(?P<place>(?!anthropic)[a-z-]+)\.)?(?:anthropic\.)?(?P<name>[\w.-]+?)(?:-v\d+(?::\d+)?|@\w+)?"
@@ -258,11 +258,11 @@ class Size(msgspec.Struct, frozen=True):
         return Size(self.ascii - other.ascii, self.foreign - other.foreign, self.media - other.media)
 
 
-MESSAGE_SIZE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))  # what a message takes beside its blocks
+MESSAGE_SIZE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))  # of a message without its blocks
 
 
 class Calibration:
-    """The tokens per byte of each model, learned from providers' counts. Recent and large texts count most."""
+    """The tokens per byte of each model, learned from providers' counts. Recent and large texts weigh most."""
 
     def __init__(self) -> None:
         self._learned: dict[str, tuple[float, float]] = {}  # estimated and counted tokens of each model
@@ -289,9 +289,9 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def most_tokens(request: Request, model: ModelInfo) -> int:
-    """Return the most tokens that a prompt can have of which the provider has counted nothing."""
+    """Return the most tokens that a prompt can have, if the provider has not counted any of it."""
     size = request_size(request, model)
-    # A tokenizer may make more tokens of a text than usual ones do, but never more than one of each byte.
+    # A tokenizer may split a text into more tokens than usual ones do, but never into more than its bytes.
     ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))
     foreign_text = size.foreign * MAX_TOKENS_PER_FOREIGN_BYTE
     overhead = MAX_TOKENS_PER_MESSAGE * len(request.messages)
@@ -310,7 +310,7 @@ def request_size(request: Request, model: ModelInfo) -> Size:
 
 
 def sent_back(content: tuple[Block, ...], model: ModelInfo) -> tuple[Block, ...]:
-    """Return the blocks of a message that later requests send to a model: all but unsigned thinking it does not get."""
+    """Return the blocks of a message that later requests send: all except unsigned thinking the model does not get."""
     has_calls = any(isinstance(block, ToolUse) for block in content)
     if model.sends_back == "all" or (model.sends_back == "calls" and has_calls):
         return content
@@ -322,7 +322,7 @@ def prefix_size(system: str, tools: Iterable[ToolSpec]) -> Size:
 
 
 def size_of(content: Iterable[Block], model: str) -> Size:
-    """Return the size of the blocks of a message; images and documents count as in the model's family."""
+    """Return the size of the blocks of a message; images and documents are counted as for the model's family."""
     return reduce(Size.plus, (_block_size(block, model) for block in content), Size())
 
 

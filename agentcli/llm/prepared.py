@@ -1,4 +1,4 @@
-"""Prepares each message of a conversation once, so that the work for a request is only that for the new messages."""
+"""Prepares each message of a conversation only once, so that a request costs work only for its new messages."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -14,17 +14,17 @@ Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in th
 
 
 class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute
-    """The valid messages of a request, and what is prepared of their conversation."""
+    """The valid messages of a request, and the prepared messages of their conversation."""
 
     prepared: "PreparedMessages"
 
 
 class PreparedMessages:
-    """The messages of a conversation that no later message changes, and what its requests need of them.
+    """The messages of a conversation that later messages cannot change, in the forms that requests need.
 
-    They end before the second newest reply, because the request that follows a reply has a cache breakpoint just before
-    that reply, and earlier breakpoints do not move any more. All requests of a conversation share one object. Messages
-    that begin differently, as after a compaction, are prepared from the start.
+    These are the messages before the second newest reply. A request has its first cache breakpoint in messages just
+    before the newest reply, so it has none in these. All requests of a conversation share one object. If its messages
+    begin differently, as after a compaction, they are prepared from the start.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class PreparedMessages:
         self._call_ids: set[str] = set()
         self._special: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
         self._form: object = None  # identifies the API and its options that `_built` is for
-        self._built: list[list[Raw] | None] = []  # the parts between two boundaries; None for one to be built anew
+        self._built: list[list[Raw] | None] = []  # the part from each boundary to the next; None: not reusable
 
     def prepare(self, messages: tuple[Message, ...]) -> int:
         """Prepare what is new at the beginning of a request's messages; return the number of prepared messages."""
@@ -51,10 +51,10 @@ class PreparedMessages:
         return len(self._messages)
 
     def _continues(self, messages: tuple[Message, ...]) -> bool:
-        """Return True if the prepared messages begin these, and no message or breakpoint of these changes them."""
-        # Both hold the same objects, so no texts are compared. The message behind the prepared ones must be a reply:
-        # another one may be joined to the last of them. A second reply must follow: without one, as after a rewind, the
-        # request has a breakpoint inside the prepared messages.
+        """Return True if these messages begin with the prepared ones, and do not change them."""
+        # Both hold the same objects, so no texts are compared. The message after the prepared ones must be a reply,
+        # because another one may be joined to the last of them. A second reply must follow, because without one, as
+        # after a rewind, the request has a breakpoint inside the prepared messages.
         end = len(self._messages)
         if end == 0:
             return True
@@ -62,7 +62,7 @@ class PreparedMessages:
         return messages[:end] == self._messages and len(replies) > 1 and replies[0] == end
 
     def valid(self, messages: tuple[Message, ...]) -> Transcript:
-        """Return the messages for a request, repaired if a provider would refuse them; prepared ones are valid."""
+        """Return the messages for a request, repaired if a provider would reject them; prepared ones are valid."""
         checked = len(self._messages) if self._continues(messages) else 0
         transcript = Transcript(repair_messages(messages, checked=checked, used_ids=self._call_ids if checked else ()))
         transcript.prepared = self
@@ -80,8 +80,8 @@ class PreparedMessages:
     def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
         """Return the messages in the form of an API, with the media that fit.
 
-        `build` returns messages in that form. What it returned for an earlier request comes as `Raw` JSON, except for
-        media, which would take as much memory again, and for a caller's cache breakpoints, which may have to change.
+        `build` converts messages to that form. Parts that it built for an earlier request are reused as `Raw` JSON. Not
+        those with media, which would take as much memory again, or with a caller's breakpoints, which may change.
         """
         special = self.special(messages)
         fitted = fit_media(messages, rules, special)
@@ -101,7 +101,7 @@ class PreparedMessages:
 
 
 def _replies(messages: tuple[Message, ...], start: int) -> list[int]:
-    """Return the positions of replies with text or calls that follow a message of the user: no API joins the two."""
+    """Return the positions of replies with text or calls after a message of the user, which no API joins to them."""
     return [
         n
         for n in range(start, len(messages))

@@ -52,7 +52,7 @@ class Request(Struct, frozen=True):
 
     @property
     def prepared(self) -> PreparedMessages:
-        """The preparation of a conversation's messages; an empty one for messages of no conversation."""
+        """The prepared messages of the conversation; empty if the messages belong to none."""
         return self.messages.prepared if isinstance(self.messages, Transcript) else PreparedMessages()
 
     def call_ids(self) -> set[str]:
@@ -60,7 +60,7 @@ class Request(Struct, frozen=True):
 
     @property
     def earlier_messages(self) -> int:
-        """The number of `messages` that the newest reply's request held; a prompt cache was written there."""
+        """The number of `messages` before the newest reply; its request wrote the prompt cache up to there."""
         return next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), 0)
 
     @property
@@ -109,8 +109,8 @@ class UsageUpdate(Struct, frozen=True, tag="usage"):
 class Done(Struct, frozen=True, tag="done"):
     """The last event of every reply, with the whole message.
 
-    `lost_tool_call`: the reply was cut inside a call, which the message does not hold. `note` is what the provider says
-    about the stop reason: the explanation of a refusal, or the name of a reason that is not known here.
+    `lost_tool_call`: the reply was cut inside a call, which the message does not contain. `note` adds to the stop
+    reason: the provider's explanation of a refusal, or the name of an unknown reason.
     """
 
     message: Message
@@ -195,9 +195,9 @@ def _exceeded(what: str) -> ServerError:
 
 
 class RetryPolicy(Struct, frozen=True):
-    """The rules of retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double.
+    """The rules for retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double.
 
-    A service that is overloaded is tried again at most `max_overloaded` times, if another model stands in for it.
+    A service that is overloaded is tried again at most `max_overloaded` times, if a fallback model can answer instead.
     """
 
     max_retries: int = 3
@@ -247,7 +247,7 @@ def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float
     """Return the seconds before retry 1, 2, …: as the server asks, else twice the last, less up to 25 % at random."""
     if error.retry_after is not None:
         return max(0.0, error.retry_after)
-    import random  # it needs hashes
+    import random  # seldom needed, and imports hashlib
 
     delay = min(policy.initial_delay * 2.0 ** (retry - 1), MAX_WAIT_S)
     return delay * (1 - 0.25 * random.random())  # noqa: S311 - jitter needs no cryptography

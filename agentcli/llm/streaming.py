@@ -1,4 +1,4 @@
-"""Streams the reply to one request: takes the body apart as it arrives, and runs the loop that all providers share."""
+"""Streams the reply to one request: splits the body as it arrives, and runs the loop that all providers share."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 # A character like 😀 is escaped as a high and a low surrogate, \ud83d\ude00. The first pattern finds the quotation mark
-# before a text that begins with a low one; the second a high one at the end of a text, behind whole escapes.
+# before a text that begins with a low one; the second finds a high one at the end of a text, after complete escapes.
 _LOW_FIRST = lazy_pattern(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
 _HIGH_LAST = lazy_pattern(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
@@ -28,14 +28,14 @@ class EventReader(Protocol):
     """Builds a reply from the stream's events, and appends ours to `out`."""
 
     model: str
-    is_closed: bool  # nothing follows
+    is_closed: bool  # True once nothing follows
 
     @property
     def is_finished(self) -> bool:
         """True once only the end, and the counts of tokens, may be missing."""
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        """Append what an event means to `out`. Raises `ProviderError` for an error that it reports."""
+        """Translate an event, and append ours to `out`. Raises `ProviderError` for an error that it reports."""
 
     def done(self, out: list[StreamEvent]) -> Done:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
@@ -64,7 +64,7 @@ async def stream_reply(
     json, has_begun = JsonItems(), False
 
     def feed(item: str | bytes, out: list[StreamEvent]) -> None:
-        if item == "[DONE]":  # gateways end the replies of every API so
+        if item == "[DONE]":  # how gateways end the replies of every API
             reader.is_closed = True
         elif not reader.is_closed:
             event = json.decode(item)
@@ -88,7 +88,7 @@ async def stream_reply(
         except errors.ProviderError as error:
             error.sent = body
             error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
-            if not reader.is_finished:  # a finished reply lacks its price at most
+            if not reader.is_finished:  # a finished reply lacks at most its token counts
                 raise
         last_events: list[StreamEvent] = []
         done = reader.done(last_events)
@@ -106,7 +106,7 @@ async def stream_reply(
 
 
 async def _drain(pieces: AsyncIterator[Any]) -> None:
-    # For a moment, so that the connection can be reused.
+    # The end of the body usually arrives within this time, and the connection can be reused.
     with suppress(TimeoutError, errors.ProviderError):
         async with asyncio.timeout(0.25):
             async for _ in pieces:
@@ -175,14 +175,14 @@ class LineParser:
     """Splits bytes into NDJSON lines, and reads each byte once; a byte order mark may begin the stream."""
 
     _end = b"\n"  # of an item
-    _at_start = True
+    _at_start = True  # until the first item, which may have a byte order mark
 
     def __init__(self) -> None:
-        self._unread = bytearray()  # the beginning of an item
+        self._unread = bytearray()  # an item whose end has not arrived
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
-        # The end of an item has two bytes at most, so the last byte of one chunk and the first of the next can be one.
+        # An end has at most two bytes, so the last byte of one chunk and the first of the next may form one.
         if self._end not in chunk and self._end not in self._unread[-1:] + chunk[:1]:
             self._unread += chunk
             if len(self._unread) > MAX_EVENT_BYTES:
@@ -255,7 +255,7 @@ class JsonItems:
         self._half = ""  # a high surrogate that was cut from the end of an earlier value
 
     def decode(self, data: bytes | str) -> Any:
-        """Return one JSON value. Raises `ServerError` if it is none."""
+        """Return one JSON value. Raises `ServerError` if it is invalid."""
         try:
             is_plain = "\\u" not in data if isinstance(data, str) else b"\\u" not in data
             return decode_json(data if is_plain else self._joined(data))

@@ -1,4 +1,4 @@
-"""Counts tokens for callers who want a count, by a server or an encoder; models.py estimates those of requests."""
+"""Counts tokens for callers who ask for a count, with a server or an encoder; models.py estimates those of requests."""
 
 import asyncio
 import base64
@@ -41,11 +41,11 @@ TOKENS_TO_REPLY = 3  # the start of every reply (same)
 TIMEOUT_S = 3.0
 
 _json = partial(json.dumps, ensure_ascii=False, default=str)
-_rests_until: dict[str, float] = {}
-# Fields that no model is shown, and recordings, which no provider here accepts.
+_rests_until: dict[str, float] = {}  # by address of a failed counter: when it may be asked again (monotonic time)
+# Fields that no model sees, and audio, which no provider here accepts.
 _UNSEEN = frozenset("type id role signature cache_control tool_use_id tool_call_id input_audio".split())
 
-# Longer runs are cut: some patterns of tiktoken overflow its stack there, and no word is that long.
+# Longer runs are cut, because some patterns overflow the stack of tiktoken. No word is that long.
 _LONG_RUN = re.compile(r"(\s{10000}|\S{10000})")
 # How the encodings cut text into pieces (tiktoken_ext/openai_public.py).
 _CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
@@ -102,7 +102,7 @@ def _encoding(file: str, pattern: str) -> "tiktoken.Encoding":
 
 
 class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Counts one token for a number of bytes, for models of which no more is known."""
+    """Counts one token for a number of bytes, for models whose encoding is not known."""
 
     name: ClassVar[str] = "bytes"
     bytes_per_token: Annotated[float, msgspec.Meta(ge=0.25, le=64)] = 3.0
@@ -112,10 +112,9 @@ class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The counter of the tokens of some models: an `encoder`, made with `parameters`, whose counts get a `margin`.
+    """The way to count some models' tokens: an `encoder`, made with `parameters`, and the factor `margin`.
 
-    The server at the address `counter` is sent `{"model", "text"}` and answers with the exact `{"tokens"}`; if it
-    fails, the encoder counts.
+    The server at `counter` gets `{"model", "text"}` and answers with `{"tokens"}`. If it fails, the encoder counts.
     """
 
     encoder: str = "cl100k_base"
@@ -130,7 +129,7 @@ class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class FileRow(EncoderRow, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A row of a file, where three fields have a second name. A `safety_margin` below 1 is a share that is added."""
+    """A row of a file, in which three fields have a second name. A `safety_margin` below 1 is added to 1."""
 
     encoding_name: str = ""
     safety_margin: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.2
@@ -152,14 +151,14 @@ class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fiel
 class Encoders:
     """The rows of all models. A model's row is found by its name, a pattern, its family, or "unknown", in this order.
 
-    Of several patterns (`gpt-4*`) that match, the last registered counts.
+    If several patterns (`gpt-4*`) match, the last registered one applies.
     """
 
     def __init__(self, rows: ChainMap[str, EncoderRow], custom: dict[str, TokenEncoder]) -> None:
         self._rows, self._custom = rows, custom
 
     def row(self, model: str) -> EncoderRow:
-        """Return how the tokens of `model` or `provider/model` are counted."""
+        """Return the row of `model` or `provider/model`."""
         parts = model.lower().split("/")
         names = ["/".join(parts[n:]) for n in range(len(parts))]  # openrouter/openai/gpt-5, openai/gpt-5, gpt-5
         newest_first = [key for table in self._rows.maps for key in reversed([*table])]
@@ -185,7 +184,7 @@ class Encoders:
         self._rows[key] = row
 
     def with_file(self, file: Path) -> "Encoders":
-        """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
+        """Return these rows and those of a TOML or YAML file, which take precedence. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
         try:
@@ -207,8 +206,8 @@ class Encoders:
         return above
 
     def file_margin(self, model: str) -> float | None:
-        """Return the margin of `provider/model` if a row of the file counts for it, else None."""
-        row, file_rows = self.row(model), self._rows.maps[0].values()  # `with_file` has made this map
+        """Return the margin of `provider/model` if its row comes from the file, else None."""
+        row, file_rows = self.row(model), self._rows.maps[0].values()  # the map that `with_file` added
         return row.margin if any(row is one for one in file_rows) else None
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
@@ -286,7 +285,7 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
             data = next((str(fields[key]) for key in ("data", "url", "file_data") if fields.get(key)), "")
             start, _, data = data.rpartition(";base64,")
             if start.startswith("data:text/"):
-                yield base64.b64decode(data + "==").decode(errors="replace")  # any padding is enough, none is not
+                yield base64.b64decode(data + "==").decode(errors="replace")  # too much padding is ignored
             else:
                 yield image_tokens(data, family) if "image" in kind else document_tokens(data, family)
         case {"type": "tool_use", "name": name, "input": arguments}:
@@ -300,7 +299,7 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
 
 
 def exact_count(address: str, model: str, text: str) -> int | None:
-    """Return the count of the person's own server; None if it fails. It is asked in a thread, beside any event loop."""
+    """Ask the person's own server for a count; None if it fails. A thread does it, because a loop may run here."""
     if time.monotonic() < _rests_until.get(address, 0):
         return None
     body = {"model": model, "text": text.encode(errors="replace").decode()}
@@ -312,7 +311,7 @@ def exact_count(address: str, model: str, text: str) -> int | None:
         logging.getLogger("agentcli").warning(
             "The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why
         )
-        _rests_until[address] = time.monotonic() + 30.0  # so that not each text of a conversation waits
+        _rests_until[address] = time.monotonic() + 30.0  # spares the other texts of a conversation the wait
         return None
     finally:
         pool.shutdown(wait=False)

@@ -80,8 +80,7 @@ def server_specs(
 ) -> list[ServerSpec]:
     """Return the enabled servers. Of several with one name the first applies; `added` ones come before all others.
 
-    An entry that cannot be read is reported. If `is_strict`, the servers of the settings and the project are left out,
-    but not those of `plugins`.
+    An unreadable entry is reported. If `is_strict`, servers of the settings and the project are left out.
     Raises `ConfigError` if a file cannot be read.
     """
     sources: list[Source] = [

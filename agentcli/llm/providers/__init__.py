@@ -1,4 +1,4 @@
-"""One module for each kind of API, which do not know each other, and the base class of all providers."""
+"""Providers, with an independent module for each kind of API, and their base class."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ class BaseProvider(ABC):
 
     @property
     def address(self) -> str:
-        """The address of the API; empty where there is none."""
+        """The address of the API; empty if it has none."""
         return self._carrier.shown_url if self._carrier else ""
 
     async def count_tokens(self, request: Request) -> TokenCount:

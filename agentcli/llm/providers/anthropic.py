@@ -1,7 +1,6 @@
-"""Claude by the Messages API, from Anthropic or from a cloud (Bedrock, Vertex AI, Microsoft Foundry).
+"""Claude through the Messages API, from Anthropic or from a cloud (Bedrock, Vertex AI, Microsoft Foundry).
 
-Anthropic's SDK signs the requests for the clouds; their bodies are our own. The first of them imports the SDK, in a
-thread, because that takes over a second.
+Anthropic's SDK signs the requests for the clouds; their bodies are our own. Importing it takes a thread over a second.
 """
 
 import asyncio
@@ -117,11 +116,11 @@ class CloudProvider(MessagesProvider):
         return await (super().count_tokens(request) if self._can_count else BaseProvider.count_tokens(self, request))
 
     async def _check(self) -> None:
-        """Send an empty conversation: a model that may be used refuses it as such. This costs nothing."""
+        """Send an empty conversation, which costs nothing: a model that may be used rejects it for being empty."""
         try:
             await self._carrier.fetch_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:
-            # Such as "messages: at least one message is required". A subclass has another reason, like no such model.
+            # Expected: "messages: at least one message is required". A subclass has another reason: no such model, …
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
 
@@ -142,7 +141,7 @@ _REMEDIES = {
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """A service that serves Claude, and its credentials. The SDK finds empty ones as the vendor's tools do."""
+    """A service that serves Claude, and its credentials. The SDK looks up empty ones as the vendor's tools do."""
 
     platform: Literal["anthropic", "bedrock", "vertex", "foundry"]
     base_url: str = ""
@@ -180,7 +179,7 @@ class SdkClient(Carrier):
                         raise BadRequest(str(error)) from error
             async with aclosing(await self._request(self._clients[key], path, body)) as response:
                 masked = response.masked
-                await check_status(response, is_followed=False)  # the key would go along
+                await check_status(response, is_followed=False)  # a redirect would get the key, too
                 yield response
         except ProviderError as error:
             error.args = (masked(str(error)),)
@@ -324,7 +323,7 @@ def _azure_token(token: str | None) -> Callable[[], Any]:
 
 
 def _is_vendor_error(error: Exception) -> bool:
-    """Return True for the errors of the vendors' libraries, which have no credentials or had them refused."""
+    """Return True for the errors of the vendors' libraries, which found no credentials or invalid ones."""
     return type(error).__module__.partition(".")[0] in ("anthropic", "azure", "botocore", "google")
 
 
@@ -362,7 +361,7 @@ async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
             buffer.add_data(piece)
             # The decoder's public method yields single events, and those of one piece must stay together.
             events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
-            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # JSON needs no ends
+            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # not needed in JSON
             yield b"".join(b"data: %b\n\n" % line for line in lines)
     except (ParserError, ValueError, AttributeError) as error:
         raise ServerError(f"The server sent a broken event: {error}") from error

@@ -1,4 +1,4 @@
-"""Ollama through its native chat API (docs/api.md, read 2026-11), because its other one has no window size."""
+"""Ollama through its native chat API (docs/api.md, read 2026-11), because its other API cannot set the window."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -21,7 +21,7 @@ BASE_URL = "http://127.0.0.1:11434"
 
 
 class OllamaProvider(BaseProvider):
-    """One model on an Ollama server. `num_ctx` is the window to use, if the model can have such a large one."""
+    """One model on an Ollama server. `num_ctx` is the window to use, unless the model's own is smaller."""
 
     _carrier: HttpClient
 
@@ -29,7 +29,7 @@ class OllamaProvider(BaseProvider):
         self, info: ModelInfo, *, base_url: str = BASE_URL, num_ctx: int = 32_768, read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
-        self._was_shown = False
+        self._was_shown = False  # True once the model's abilities were read
         self._carrier = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
     @property
@@ -64,12 +64,12 @@ class OllamaProvider(BaseProvider):
 
 
 def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
-    """Return `info` with the abilities and the window that `/api/show` answered."""
+    """Return `info` with the abilities and the window in `shown`, the answer of `/api/show`."""
     details, abilities = shown.get("model_info"), shown.get("capabilities")
     details = details if isinstance(details, dict) else {}
     windows = [v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v]
     if isinstance(abilities, list):
-        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others only think or do not
+        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others: on or off
         info = msgspec.structs.replace(
             info,
             thinking=form if "thinking" in abilities else "none",
@@ -77,7 +77,7 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
             takes_tools="tools" in abilities,
             is_known=True,
         )
-    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))  # a model names one, if any
+    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))  # one name at most
 
 
 MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
@@ -86,14 +86,14 @@ MIN_SHARE = 0.6  # of the estimate; fewer counted tokens mean that the beginning
 
 
 def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
-    """Return the body of `POST /api/chat`. It always has the window: the server's default may be 4,096 tokens."""
+    """Return the body of `POST /api/chat`. It always sets the window, whose default may be only 4,096 tokens."""
     options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
     options |= {} if request.temperature is None else {"temperature": request.temperature}
     body: dict[str, Any] = {
         "model": info.id,
         "stream": True,
         "options": options,
-        "truncate": False,  # too long a prompt is then an error, and does not lose its beginning
+        "truncate": False,  # makes a prompt that is too long an error, and does not drop its beginning
         "shift": False,
         "keep_alive": "5m",
     }
@@ -101,7 +101,7 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
         body["think"] = request.effort != "low"
     elif info.thinking == "effort":
         effort = request.effort or "medium"
-        body["think"] = "high" if effort in ("xhigh", "max") else effort  # it knows no higher ones
+        body["think"] = "high" if effort in ("xhigh", "max") else effort  # its highest
     if request.tools:
         body["tools"] = [
             {
@@ -154,9 +154,9 @@ class OllamaReader:
         self.model, self.is_finished, self.is_closed = info.id, False, False
         self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
-        self._load_reason = ""  # "load" or "unload": the server only did that, which is no reply
+        self._load_reason = ""  # "load" or "unload", if the server did only that and sent no reply
         self._uses: list[ToolUse] = []
-        self._is_cut, self._usage = False, Usage()  # once the reply has ended
+        self._is_cut, self._usage = False, Usage()  # set when the reply has ended
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         if line.get("error"):

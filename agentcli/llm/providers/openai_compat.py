@@ -19,7 +19,7 @@ from agentcli.settings.keys import Key
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A server: its address, the environment variable of its key, and its quirks.
 
-    `key_path` can be read only with a key. `lists_models`: a model that is not in the server's list does not exist.
+    `key_path` is a path that needs a valid key. `lists_models`: a model that the server does not list does not exist.
     """
 
     base_url: str = ""
@@ -81,7 +81,7 @@ class OpenAICompatProvider(BaseProvider):
                 if error.status != 404 or (path == "/models" and self._preset.lists_models):
                     raise
                 listed = None
-        if listed is None:  # the last path, that of the list, counts
+        if listed is None:  # from `/models`, the last path
             return Health(True, f"{self.name} answers, but only a request shows whether it accepts the key")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -40,9 +40,9 @@ class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One reply. With an `error` (or only its kind), it breaks after its text and thinking were sent.
+    """One reply. With an `error` (or only its kind), it fails after its text and thinking were sent.
 
-    Deltas of `chunk` characters come every `delay_ms`. `when` must be part of the conversation's first prompt.
+    Deltas of `chunk` characters come every `delay_ms`. The conversation's first prompt must contain `when`.
     """
 
     text: str = ""
@@ -72,13 +72,13 @@ class ScriptedProvider(BaseProvider):
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
         self.name = "scripted"
         self._replies = [reply if callable(reply) else _complete(reply) for reply in replies]
-        self._waiting = [*self._replies]
+        self._waiting = [*self._replies]  # those not given yet
         self.requests: deque[provider.Request] = deque(maxlen=keeps)
 
     async def stream(self, request: provider.Request) -> AsyncGenerator[provider.StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
-        number = len(self._replies) - len(self._waiting)  # in the ids of its calls; other agents take the next ones
+        number = len(self._replies) - len(self._waiting)  # for its calls' ids; subagents take later replies
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield provider.UsageUpdate(reply.usage)

@@ -6,7 +6,7 @@ from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCal
 
 
 class ArrivingBlock:
-    """A block of a reply that still arrives. `start` holds the fields with which it began, `id` is the id of a call."""
+    """A block of a reply that is still arriving. `start` holds the fields it began with, `id` is the id of a call."""
 
     def __init__(self, start: dict[str, Any], id: str = "") -> None:
         self.start, self.id, self.kind = start, id, str(start.get("type") or "")

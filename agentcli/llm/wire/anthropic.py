@@ -249,7 +249,7 @@ class AnthropicReader:
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
-        if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then all blocks are whole, also without their end
+        if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then blocks are whole, even without end events
             for block in self._blocks:
                 self._close(block, out)
         stop_reason, note = cast("StopReason", self._stop_reason), self._note

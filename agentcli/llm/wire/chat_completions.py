@@ -129,7 +129,7 @@ def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, An
 
 
 def function_of(tool: ToolSpec) -> dict[str, Any]:
-    # OpenAI refuses an object without properties, such as the stub of a tool that is described when it is called.
+    # OpenAI rejects an object without properties, such as the stub of a tool that is described when it is called.
     parameters = {**tool.input_schema, "properties": tool.input_schema.get("properties", {})}
     return {"name": tool.name, "description": tool.description, "parameters": parameters}
 
@@ -158,7 +158,7 @@ def to_wire(messages: Sequence[Message], *, quirks: Quirks, provider: str) -> It
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
         yield from (_result(result, names, quirks) for result in results)
-        # A message of a tool takes text alone, so images and documents follow in one of the user.
+        # A message of a tool may contain only text, so images and documents follow in one of the user.
         media = [part for result in results for part in result.parts if not isinstance(part, Text)]
         other = [block for block in message.content if not isinstance(block, ToolResult)]
         if content := _user_content([*media, *other]):
@@ -308,7 +308,7 @@ class ChatReader:
         is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
         text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
-        is_searched = runs_text_calls or len(text) <= 100_000  # for a mere message, a longer text is not searched
+        is_searched = runs_text_calls or len(text) <= 100_000  # a note alone is not worth a longer search
         if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):
             if runs_text_calls:
                 uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
@@ -325,7 +325,7 @@ class ChatReader:
 
     def _looks_whole(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
-        is_complete = self._calls.is_last_complete  # None: the reply has no call, so its text counts
+        is_complete = self._calls.is_last_complete  # None: no call, so the text decides
         return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
 
     def _stop_reason(self, has_calls: bool) -> StopReason:

@@ -1,6 +1,6 @@
 """The parts of a reply that all wire formats share: text and reasoning, tool calls, and joined deltas.
 
-Models write reasoning into their text and arguments that are no JSON; servers split calls over many events, name
+Models write reasoning into their text and arguments that are not JSON; servers split calls over many events, name
 calls late or never, and use one id twice. The readers of the wire formats leave all of that to this module.
 """
 
@@ -26,7 +26,7 @@ _ANY_TAG = lazy_pattern("</?think>")
 _FENCE = lazy_pattern(r"\s*(`{3,}|~{3,})")
 _FENCED = lazy_pattern(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
 _TRAILING_COMMA = lazy_pattern(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
-_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # behind one of these, a text talks about the tag
+_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # after one of these, a tag is only mentioned
 # The forms in which models write calls as plain text.
 _CALL_MARKS = (
     lazy_pattern(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
@@ -82,12 +82,11 @@ def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
 
 
 class Prose:
-    """The text and the reasoning of one reply, which servers send apart or as `<think>…</think>` inside the text.
+    """The text and the reasoning of one reply, which servers send separately or as `<think>…</think>` in the text.
 
     A tag may be split over chunks, and the opening tag may be missing. Only a tag that begins the reply opens
     reasoning, unless the reply `begins_inside` it. One `</think>` ends the reasoning; without an opening tag, all text
-    before it was reasoning. A closing tag in a block of code, or in prose (behind a space or a quotation mark, where
-    no tag was opened), is text.
+    before it was reasoning. A closing tag in a code block, or without an opening one after a space or quote, is text.
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:
@@ -95,21 +94,21 @@ class Prose:
         self._held = ""  # the end of what came, if it may be the beginning of a tag
         self._state: Literal["start", "thinking", "text"] = "start"
         self._is_unclosed = begins_inside  # True in reasoning that no tag opened, until a tag closes it
-        self._skips_newlines = False  # True behind a tag, until other text comes
-        self._may_end = True  # False behind the first tag after the beginning: then all the rest is text
+        self._skips_newlines = False  # True after a tag, until other text comes
+        self._may_end = True  # False after the first tag that does not begin the reply: all the rest is text
         self._last = ""  # the last character before `_held`
-        self._line = ""  # the line before `_held`, as far as it may be a fence
-        self._fence = ""  # the fence of the block of code that `_held` belongs to, if any
+        self._line = ""  # the beginning of the line before `_held`, which may be a fence
+        self._fence = ""  # the fence of the code block that `_held` belongs to, if any
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
-        """Add reasoning that the server sends apart from the text. A tag in the text is then part of the answer."""
+        """Add reasoning that the server sends separately. A tag in the text is then part of the answer."""
         if self._state == "start" or self._is_unclosed:
             self._state, self._is_unclosed = "text", False
         self.thinking.append(thought)
         out.append(ThinkingDelta(thought))
 
     def add(self, text: str, out: list[StreamEvent]) -> None:
-        """Add text that may hold tags, and append the events of all that is certain so far."""
+        """Add text that may contain tags, and append the events of the part whose kind is certain."""
         is_plain = self._state == "text" and not self._held and not self._skips_newlines
         if is_plain and (not self._may_end or "<" not in text):
             self._emit(text, out)
@@ -131,9 +130,9 @@ class Prose:
                 break
 
     def _read_to_tag(self, out: list[StreamEvent], first: int) -> bool:
-        """Emit held text up to the next tag; return False if more must come. The newest events begin at `first`."""
+        """Emit held text up to the next tag; False if more must arrive. The newest text's events begin at `first`."""
         is_thinking = self._state == "thinking"
-        if not self._may_end:  # behind the tag that counted
+        if not self._may_end:  # the tag was read already
             self._emit_held(len(self._held), out)
             return True
         tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
@@ -141,9 +140,9 @@ class Prose:
             self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
         self._emit_held(tag.start(), out)
-        self._may_end = False  # only this tag counts; if it is text, it stays held, and the next call emits it
-        is_spoken_of = self._last in _BEFORE_A_WORD or bool(self._fence)
-        if is_thinking or (tag[0] == CLOSE and not is_spoken_of):
+        self._may_end = False  # only this tag is read; if it is text, it stays held, and the next call emits it
+        is_mentioned = self._last in _BEFORE_A_WORD or bool(self._fence)
+        if is_thinking or (tag[0] == CLOSE and not is_mentioned):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
             self._state, self._is_unclosed = "text", False
             if not is_thinking:  # the text before the tag was reasoning
@@ -158,15 +157,15 @@ class Prose:
             self._emit(piece, out)
 
     def _emit(self, piece: str, out: list[StreamEvent]) -> None:
-        """Add a piece to the text or the reasoning, and keep in mind whether it ends inside a block of code."""
+        """Add a piece to the text or the reasoning, and track whether it ends inside a code block."""
         is_thinking = self._state == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
-        if not self._may_end or not piece:  # no later tag counts, so what stands before it does not matter
+        if not self._may_end or not piece:  # no later tag is read, so the text before one does not matter
             return
         self._last = piece[-1]
         *lines, self._line = (self._line + piece).split("\n")
-        self._line = self._line[:100]  # a longer line is no fence
+        self._line = self._line[:100]  # a longer line is not a fence
         for line in lines:
             if not self._fence:
                 self._fence = found[1] if (found := _FENCE.match(line)) else ""
@@ -206,7 +205,7 @@ def plain_name(name: str) -> str:
 
 
 class CallIds:
-    """The ids of one reply's calls: the server's own, unless there is none or another call has it."""
+    """The ids of one reply's calls: the server's own, unless it is missing or another call has it."""
 
     def __init__(self, earlier: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
         self._earlier = earlier
@@ -227,7 +226,7 @@ class CallIds:
 
 
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
-    """Return a call's arguments; None if they are no object. Those of a call that `was_cut` are not repaired."""
+    """Return a call's arguments; None if they are not an object. Those of a call that `was_cut` are not repaired."""
     if not text.strip():
         return {}
     value = _strict(text)
@@ -238,7 +237,7 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
 
 
 def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
-    """Return a call. Arguments that are no object stay as they were written, in `unparsed`."""
+    """Return a call. Arguments that are not an object are kept as text in `unparsed`."""
     input = parse_arguments(arguments, was_cut=was_cut)
     return ToolUse(id, name, {}, unparsed=arguments) if input is None else ToolUse(id, name, input)
 
@@ -253,7 +252,7 @@ def _strict(text: str) -> Any:
 
 
 def _lenient(text: str) -> Any:
-    """Return the value that broken JSON must mean, or None if that would be a guess. The strictest reading counts."""
+    """Return the value that broken JSON must mean, by the strictest reading; None if that would be a guess."""
     import ast
     import json
 
@@ -272,7 +271,7 @@ def _lenient(text: str) -> Any:
         value = ast.literal_eval(text.strip())  # Python's own notation: single quotes, True, None
         if isinstance(value, dict):
             return json.loads(json.dumps(value, allow_nan=False))
-    # A string without its end is not repaired: what is missing of a file or a command would be a guess.
+    # A string without its end is not repaired, because the missing part of a file or a command would be a guess.
     ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
     if len(text) > MAX_REPAIR_CHARS or ends_in_string:
         return None

@@ -38,7 +38,7 @@ from agentcli.llm.wire.chat_completions import (
 from agentcli.llm.wire.reply_parts import CallIds, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
-OPAQUE_SUFFIX = "/responses"  # of the provider's name in opaque blocks, which its other API does not know
+OPAQUE_SUFFIX = "/responses"  # added to the provider's name in opaque blocks that its other API does not understand
 
 
 def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def _to_wire(messages: tuple[Message, ...], *, own: str) -> Iterator[dict[str, A
 
 
 def _reply(message: Message, own: str) -> Items:
-    """Return a reply's items in their order. Reasoning at the end is left out, because the API refuses it."""
+    """Return a reply's items in their order. Reasoning at the end is left out, because the API rejects it."""
     items: Items = []
     reasoning: Items = []
-    phase: dict[str, Any] = {}  # of the next message: if it is a comment or the final answer
+    phase: dict[str, Any] = {}  # marks the next message as a comment or the final answer
     for block in message.content:
         match block:
             case Opaque(of, data) if of == own:
@@ -120,7 +120,7 @@ def _parts(*blocks: Block) -> Items:
     return parts
 
 
-# The status for the code of an error inside a stream. For these beginnings of a code it is 400.
+# The HTTP status for the code of an error inside a stream; 400 for codes that begin as in `_BAD_REQUEST`.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
 _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
 _REASONS: dict[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
@@ -137,7 +137,7 @@ class ResponsesReader:
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
-        self.is_finished = self.is_closed = self._refused = False
+        self.is_finished = self.is_closed = self._refused = False  # `_refused`: the model sent a refusal
         self._items: dict[Any, ArrivingBlock] = {}  # by output index
         self._reason, self._usage = "", Usage()  # why the reply is incomplete, if it is; the token counts
 
@@ -167,11 +167,11 @@ class ResponsesReader:
                 raise _failure((event.get("response") or {}).get("error"))
             case "error":
                 raise _failure(event.get("error") or event)
-            case "" if event.get("error"):  # of a gateway, which knows no event types
+            case "" if event.get("error"):  # from a gateway that has no event types
                 raise embedded_error(event)
 
     def _add_delta(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> None:
-        """Add a delta to its item. An empty one begins none: the whole reply may still come at the end."""
+        """Add a delta to its item. An empty delta begins no item, because all of them may come at the end."""
         if delta := text_in(event.get("delta")):
             self._item(event, kind, out).add(delta, out)
 
@@ -186,13 +186,13 @@ class ResponsesReader:
         return item
 
     def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> ArrivingBlock:
-        """Return the item that an event belongs to; one of this kind begins if the server did not announce it."""
+        """Return the item that an event belongs to; begin one of this kind if the server did not announce it."""
         index = event.get("output_index")
         return self._items.get(index) or self._begin(index, {"type": kind}, out)
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
-        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)  # they are added below
+        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)  # added below
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
