@@ -30,7 +30,7 @@ def find_styles(config: Config, on_notice: Callable[[str], None]) -> dict[str, O
         try:
             keys, body = split_frontmatter(read_small_file(file))
         except (OSError, ValueError) as error:
-            on_notice(f"{file} is no output style: {error}.")
+            on_notice(f"{file} is not an output style: {error}.")
             continue
         keeps = is_on(keys, "keep-coding-instructions", default=False)
         styles[one_line(keys, "name") or file.stem] = OutputStyle(body.strip(), one_line(keys, "description"), keeps)

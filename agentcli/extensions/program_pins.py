@@ -75,6 +75,7 @@ class ProgramPins:
         for command, before in inside_before.items():
             pinned_before = {file.path for file in _expand_globs(before)}
             current = self.digests(command).items()
+            # The pins of folders that were covered before stay as they are: their files may have changed since.
             self._pins[command] |= {path: digest for path, digest in current if path not in pinned_before}
 
     def _inside(self, command: str) -> list[NamedFile]:
@@ -266,7 +267,7 @@ class _CommandReader(Struct):
                     yield from self._module(module[1])
                 if interpreter and not word.startswith("-"):
                     yield from self._started_folder(word)
-                    interpreter = interpreter if before in _TAKES_A_VALUE else ""
+                    interpreter = interpreter if before in _TAKES_A_VALUE else ""  # an option's value is not the script
                 if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
                     interpreter = word
                 is_first, before = False, word

@@ -88,6 +88,7 @@ class Hooks(msgspec.Struct, dict=True):
     def specs(self) -> list[HookSpec]:
         """The hooks of the person, the project and plugins; in a bare session only of plugins. Raises `ConfigError`."""
         config, plugins = self.plugins.config, self.plugins
+        # Each row is a table of hooks and the file that it comes from; `tables` adds the variables of plugins.
         own = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
             from agentcli.extensions.plugins.plugin import read_object

@@ -129,7 +129,7 @@ def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefiniti
     )
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
-        if not any(letter.isspace() or letter == "/" for letter in name):
+        if not any(letter.isspace() or letter == "/" for letter in name):  # else it could not be typed as a command
             help = brief(one.description, _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
 
@@ -171,7 +171,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
 
 
 def _running_session(agents: Subagents, id: str) -> Session:
-    """Return the session of a running subagent. Raises `UsageError` that says why there is none."""
+    """Return the session of a running subagent. Raises `UsageError` with the reason if it has none."""
     run = next((run for run in agents.runs if run.id == id), None)
     if run is None:
         near = did_you_mean(id, [run.id for run in agents.runs if run.session is not None])

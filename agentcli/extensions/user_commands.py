@@ -75,7 +75,7 @@ async def expanded(template: Template, argument: str, session: Session) -> str:
         position = command.end()
     text += template.fill(body[position:], argument)
     is_complete = not argument or not template.adds_argument or template.fill(body, argument) != body
-    return text if is_complete else f"{text}\n\n{argument}"
+    return text if is_complete else f"{text}\n\n{argument}"  # no placeholder took the argument
 
 
 async def _output(command: str, template: Template, session: Session) -> str:

@@ -95,11 +95,12 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     """Let a block's definitions replace those of the same name, or append them; return False if none has a file."""
     if (module := _parsed(block)) is None:
         return False
+    # `belongs`: a definition of the block has a file; `touched`: the paths of the files that it changed.
     lines, belongs, touched = block.split("\n"), False, set()
     code_paths = {path for path in files if not _TEST_FILE.search(path)}
     classes = {old.name for text in files.values() for old in _outline(text) if old.is_class}
     for new in _outline(block):
-        # The methods of an existing class are replaced one by one; a new class is added whole.
+        # The methods of an existing class are replaced one by one; a new class is added as a whole.
         is_method = bool(new.class_name)
         if (is_method and new.class_name not in classes) or (new.is_class and not is_method and new.name in classes):
             continue

@@ -202,7 +202,7 @@ class Response:
         except TimeoutError as error:
             raise Timeout(f"{self._where} did not read the request for {self._read_timeout:g} s.") from error
         except OSError:
-            pass  # a server may refuse a request before it has read all of it, and its response has the reason
+            pass  # a server may reject a request before it has read all of it: its response, read next, has the reason
         while not self.status:
             await self._receive()
 
@@ -218,7 +218,7 @@ class Response:
             elif not is_compressed:
                 yield received
             has_more = is_compressed and bool(received)
-            while has_more:  # a kilobyte may hold a megabyte: small pieces let the reader stop in time
+            while has_more:  # a kilobyte may unpack to a megabyte: with small pieces the reader can stop early
                 try:
                     piece = unzip.decompress(received, MAX_UNZIPPED_BYTES)
                 except zlib.error as error:
@@ -259,7 +259,7 @@ class Response:
         self._is_complete = True
 
     def on_message_begin(self) -> None:
-        if self._is_complete:  # a second response, for which there was no request
+        if self._is_complete:  # a second response without a request
             self._can_go_on = False
 
     def on_status(self, text: bytes) -> None:
@@ -331,7 +331,7 @@ def _own_certificates() -> tuple[str, str]:
 
 
 def _system_has_certificates() -> bool:
-    """Return True if OpenSSL knows a place that holds certificates."""
+    """Return True if OpenSSL's default places have certificates."""
     places = ssl.get_default_verify_paths()  # None for a place that does not exist
     return bool(places.cafile or (places.capath and any(Path(places.capath).iterdir())))
 

@@ -190,7 +190,7 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     # The most precise one first. `code` may be a number, and `type` the bare word "error".
     codes = (details.get("error_code"), error.get("code"), error.get("type"))
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
-    if raw := metadata.get("raw"):  # OpenRouter puts the message of the provider behind it here
+    if raw := metadata.get("raw"):  # OpenRouter's copy of the provider's message
         message = f"{message}: {raw}"
     if isinstance(message, str):
         return message, code

@@ -297,7 +297,7 @@ def main() -> None:
     users = Users(info, Path(control))
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))
-    except (RuntimeError, OSError) as error:  # the engine refuses a model with a RuntimeError
+    except (RuntimeError, OSError) as error:  # the engine rejects a model with a RuntimeError
         print(f"{model}: {error}", file=sys.stderr, flush=True)  # the engine names the file in a thread, perhaps late
         users.end(1)
 
@@ -354,7 +354,7 @@ def _load(info: ServerInfo) -> tuple[object, int]:
     params.model.path, params.n_ctx = info.model, info.context
     params.n_parallel = 1  # other requests wait, and each has the whole context
     # Prompt tokens between two checks whether the caller is still there: about 5 s on two slow cores. The engine's own
-    # 2048 kept both cores busy for 46 s after a request had been given up.
+    # 2048 kept both cores busy for 46 s after the caller had cancelled a request.
     params.n_batch = params.n_ubatch = 256
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [info.api_key]
     params.ui = params.endpoint_slots = params.warmup = False

@@ -29,7 +29,7 @@ _CHUNK = 1 << 20
 
 
 class PinnedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model file of exactly these bytes. The wheel of the n-th requirement holds its part `data/partNN.bin`."""
+    """A model file with this size and hash. The wheel of the n-th requirement contains its part `data/partNN.bin`."""
 
     name: str
     size: int

@@ -25,7 +25,7 @@ _MAGIC = {  # the first bytes of a file, and its media type
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
 }  # fmt: skip
-_ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is cut
+_ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself rejects a WebP image that is cut
 
 Medium = Image | Document
 
@@ -180,7 +180,7 @@ def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
-    """Return for each medium why the API would refuse it; empty if it is sent."""
+    """Return for each medium the reason why the API would reject it; empty if it is sent."""
     reasons = [_reason(block, rules, rules.edge) for block in media]
     sent_images = [block for block, why in zip(media, reasons, strict=True) if isinstance(block, Image) and not why]
     if len(sent_images) > rules.crowd:  # for so many the API takes only smaller ones

@@ -149,7 +149,7 @@ def user_message(text: str) -> Message:
 def content_blocks(content: Content) -> tuple[Block, ...]:
     """Return a caller's texts and blocks as blocks. Raises `TypeError` for anything else.
 
-    Lone surrogates become `?`, because JSON cannot hold them. Python reads bytes that are not UTF-8 as such.
+    Lone surrogates, as which Python reads bytes that are not UTF-8, become `?`, because JSON cannot contain them.
     """
     blocks: list[Block] = []
     for part in content if isinstance(content, list | tuple) else (content,):
@@ -163,7 +163,7 @@ def content_blocks(content: Content) -> tuple[Block, ...]:
 
 
 def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Return the blocks that providers accept: text that holds only white space is left out."""
+    """Return the blocks that providers accept: texts with nothing but white space are left out."""
     return tuple(block for block in blocks if not (isinstance(block, Text) and not block.text.strip()))
 
 
@@ -326,7 +326,7 @@ def decode_json(data: bytes | str) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return `value` as JSON; a lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
+    """Return `value` as JSON; a lone surrogate, which UTF-8 cannot encode, becomes U+FFFD."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

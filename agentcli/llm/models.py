@@ -108,7 +108,7 @@ _NAME_IN_CLOUD = lazy_pattern(
 
 
 class ModelTable:
-    """Models by provider and id. Rows given later replace those given earlier."""
+    """Models by provider and id. Later rows replace earlier ones of the same id."""
 
     def __init__(self, rows: list[ModelInfo]) -> None:
         self._rows = {(row.provider, row.id): row for row in rows}
@@ -147,7 +147,7 @@ def bundled_models() -> ModelTable:
 
 
 def model_rows(data: Mapping[str, Any]) -> list[ModelInfo]:
-    """Return the rows that are given by provider and id. Raises `msgspec.ValidationError` that names the key."""
+    """Return the rows in `data`, by provider and id. Raises `msgspec.ValidationError` that names the key."""
     return [
         msgspec.convert({"id": model, "provider": provider, **row}, ModelInfo)
         for provider, models in data.items()
@@ -209,7 +209,7 @@ SAFETY = 1.1  # the margin of an estimate
 # The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
 MAX_TOKENS_PER_BYTE, MAX_TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
 MAX_TOKENS_PER_MESSAGE = 8
-MEDIA_MARGIN = 1.5  # the most tokens of an image or a document, for each token of our count
+MEDIA_MARGIN = 1.5  # an image or a document has at most this many times the tokens that we count
 
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
 MIN_FACTOR, MAX_FACTOR = 0.2, 4.0  # beyond these, the provider counted something else
@@ -271,7 +271,7 @@ class Calibration:
         """Learn from texts of this size that the provider counted as `counted` tokens."""
         estimated = size.bytes / BYTES_PER_TOKEN
         if estimated >= MIN_LEARNED and MIN_FACTOR <= counted / estimated <= MAX_FACTOR:
-            weight = 0.5 ** (estimated / 1_000)  # of what was learned before
+            weight = 0.5 ** (estimated / 1_000)  # of earlier counts: 1,000 tokens halve it
             estimated_before, counted_before = self._learned.get(model, (0.0, 0.0))
             self._learned[model] = estimated_before * weight + estimated, counted_before * weight + counted
 

@@ -141,7 +141,7 @@ class Health(Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it.
+    """One model behind one API. `name` is the provider's, `model` is the model's id in the API.
 
     It may also have `media_rules`, its limits for images and documents, and `warm(request)`, which lets the server read
     the beginning of a request before the first one.
@@ -156,7 +156,7 @@ class Provider(Protocol):
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         """Send one request and yield its events, `Done` last; closing the iterator ends the request.
 
-        Raises `ProviderError` for every failure; its `partial` holds all that had arrived, without calls that were cut.
+        Raises `ProviderError` for every failure; its `partial` is the part that had arrived, without cut calls.
         """
 
     async def count_tokens(self, request: Request) -> TokenCount:

@@ -32,7 +32,7 @@ class EventReader(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """True once only the end, and the counts of tokens, may be missing."""
+        """True once nothing but the token counts and the end of the stream may be missing."""
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         """Translate an event, and append ours to `out`. Raises `ProviderError` for an error that it reports."""
@@ -208,7 +208,7 @@ class LineParser:
         return [item]
 
     def _item(self, part: bytes) -> str | bytes:
-        """Return the item in the bytes before an end; empty if they hold none."""
+        """Return the item in the bytes before an end; empty if there is none."""
         if self._at_start:
             self._at_start = False
             part = part.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of UTF-8

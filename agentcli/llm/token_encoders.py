@@ -172,8 +172,8 @@ class Encoders:
             self._custom[encoder.name] = encoder
             encoder = encoder.name
         if encoder:
-            fields = {"parameters": {}, **fields, "encoder": encoder}
-        key = UNKNOWN if models.lower() == "custom" else models.lower()
+            fields = {"parameters": {}, **fields, "encoder": encoder}  # parameters of another encoder do not fit
+        key = UNKNOWN if models.lower() == "custom" else models.lower()  # "custom": `family_of` an unknown model
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
         known = (*BUNDLED_ENCODERS, *self._custom)
         if row.encoder not in known:
@@ -281,7 +281,7 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
         case {"type": "image" | "image_url" | "input_image" | "document" | "file" | "input_file" as kind}:
             source = next((value[key] for key in ("source", "image_url", "file") if value.get(key)), value)
             fields = source if isinstance(source, dict) else {"url": source}
-            # Base64, an address that holds it or leads to it, or nothing if only the server has it.
+            # Base64, a `data:` URL, another address, or nothing if only the server has the file.
             data = next((str(fields[key]) for key in ("data", "url", "file_data") if fields.get(key)), "")
             start, _, data = data.rpartition(";base64,")
             if start.startswith("data:text/"):

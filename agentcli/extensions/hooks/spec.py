@@ -49,7 +49,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "allow"
     condition: str = ""
     source: str = ""
-    environment: dict[str, str] = {}  # for a plugin's hook: variables that hold the plugin's folders
+    environment: dict[str, str] = {}  # for a plugin's hook: its variables for the plugin's folders
 
     @property
     def title(self) -> str:

@@ -268,7 +268,7 @@ def _simplify_results(client: Client) -> None:
 
 
 async def _accept_result(name: str, result: types.CallToolResult) -> None:
-    """Accept a result whatever schema the server gives for it."""
+    """Accept every result, without checking it against the server's schema."""
 
 
 async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[T]]) -> list[T]:

@@ -182,7 +182,7 @@ async def _ask_field(
 
 
 def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the values that a field may have, by the texts that the person chooses from; none for free text."""
+    """Return the values that a field may have, by the texts that the person chooses from; {} for free text."""
     if field.get("type") == "boolean":
         return {_YES: True, _NO: False}
     items = field.get("items", field) if field.get("type") == "array" else field

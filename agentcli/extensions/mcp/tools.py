@@ -98,7 +98,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
 
 class RemoteTool(Struct, frozen=True):
-    """A tool of a server. `schema` is the JSON Schema of its arguments as the server gives it, perhaps not valid."""
+    """A tool of a server. `schema` is the server's JSON Schema of its arguments, which may be invalid."""
 
     name: str
     description: str = ""
@@ -252,7 +252,7 @@ async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], co
 
 
 def output_of(result: RemoteResult) -> ToolOutput:
-    """Return a server's result as that of a tool: texts are joined; structured data is shown if there is no text."""
+    """Convert a server's result to that of a tool: texts are joined; structured data is used if there is no text."""
     content: str | Parts
     if all(isinstance(part, Text) for part in result.content):
         content = "\n".join(part.text for part in result.content if isinstance(part, Text))

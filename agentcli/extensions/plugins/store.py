@@ -175,10 +175,10 @@ class PluginStore:
         index.plugins[name] = Installed(staged.marketplace, folder, is_enabled)
         root = self._root(name, index.plugins[name])
         trust_folder(self.paths, root, folder_fingerprint(root))
-        self._save(index)
+        self._save(index)  # last, because it puts the new version in use
 
     def _find(self, name: str) -> tuple[str, Installed]:
-        """Return an installed plugin and its name without its marketplace, which may be part of the given one."""
+        """Return the plain name of an installed plugin, and its entry. `name` may end with @MARKETPLACE."""
         plain, _, marketplace = name.partition("@")
         known = self.index.plugins.get(plain)
         if known is None or marketplace not in ("", known.marketplace):

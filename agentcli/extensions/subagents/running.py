@@ -208,7 +208,7 @@ class Subagents:
 
 
 async def _close(child: Session) -> None:
-    """Close a subagent's session even if the parent is cancelled meanwhile, once or more; only then raise that."""
+    """Close a subagent's session, and raise a cancellation of the parent only after that."""
     closing = asyncio.ensure_future(child.close())
     try:
         await asyncio.shield(closing)
@@ -254,7 +254,7 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, texts: str) -> 
 
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
-_EFFECTS_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))  # in plan mode, only tools with these are left
+_EFFECTS_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))  # of tools in plan mode
 
 
 class _ChargingMeter(UsageCollector):
@@ -299,7 +299,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call
         tools = self._tools(runtime.calls.tools, run)
         log, entries = await self._log(run)
-        resources = replace(runtime.calls.workspace.resources, past=None)
+        resources = replace(runtime.calls.workspace.resources, past=None)  # it would return the parent's log
         workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, resources=resources)
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
         model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)

@@ -75,7 +75,7 @@ class AnthropicProvider(MessagesProvider):
         read_timeout: float = 600.0,
         uses_sdk: bool = False,
     ) -> None:
-        # From this version on, the API refuses a temperature for every model.
+        # From this version on, the API rejects a temperature for every model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
         super().__init__(structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
         address = base_url.rstrip("/").removesuffix("/v1")
@@ -109,7 +109,7 @@ class CloudProvider(MessagesProvider):
 
     def __init__(self, info: ModelInfo, *, service: "Service", read_timeout: float = 600.0) -> None:
         super().__init__(structs.replace(info, takes_temperature=False, sends_back="none"))
-        self._can_count = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
+        self._can_count = service.platform != "bedrock"  # few models there count tokens, and only under other names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
 
     async def count_tokens(self, request: Request) -> TokenCount:
@@ -222,7 +222,7 @@ class SdkClient(Carrier):
             return _SdkResponse(answer, self._failure)
         except anthropic.APIStatusError as error:
             return _SdkResponse(error.response, self._failure)
-        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # the latter while a refusal was read
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # HTTPError: a refusal could not be read
             raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
         except Exception as error:
             if isinstance(error, RuntimeError) or _is_vendor_error(error):

@@ -97,7 +97,7 @@ class ScriptedProvider(BaseProvider):
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)
             began, arguments, ended = call_events(use)
-            size = reply.chunk if reply.delay_ms else len(arguments.partial_json)
+            size = reply.chunk if reply.delay_ms else len(arguments.partial_json)  # without a delay all at once
             yield began
             for start in range(0, len(arguments.partial_json), size):
                 await asyncio.sleep(reply.delay_ms / 1000 if start else 0)

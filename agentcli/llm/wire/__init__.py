@@ -18,7 +18,7 @@ class ArrivingBlock:
         return "".join(self.parts)
 
     def add(self, text: str, out: list[StreamEvent]) -> None:
-        """Add a piece of text and append its event; an empty text and a block of any other kind have none."""
+        """Add a piece of text and append its event. An empty text or another kind of block has no event."""
         if not text:
             return
         self.parts.append(text)

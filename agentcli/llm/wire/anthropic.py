@@ -33,7 +33,7 @@ MAX_BREAKPOINTS = 4  # the API's limit
 # platform.claude.com/docs, "Vision"
 MEDIA = MediaRules(images=600, documents=True, image_bytes=5 * 1024 * 1024, edge=8_000, crowd=20, crowded_edge=2_000)
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
-_STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # that one is ours
+_STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # agentcli's own
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too
 _OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
 _TEXT_FIELDS = {"text_delta": "text", "input_json_delta": "partial_json", "thinking_delta": "thinking"}  # of deltas
@@ -131,7 +131,7 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
     blocks = [*prefix]
     for block in (block for message in messages for block in message["content"]):
         parts = block.get("content")  # of a tool's result
-        # The parts need not be objects: a block that is sent back as it came may hold anything.
+        # The parts need not be objects, because a block that is sent back as it came may contain anything.
         blocks += [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
         blocks.append(block)
     marked = [block for block in blocks if "cache_control" in block]

@@ -242,7 +242,7 @@ class ChatReader:
         self._calls = reply_parts.ArrivingCalls(ids)
         self._extras: dict[str, Any] = {}  # `extra_content` of calls, by their ids
         self._finish_reason = ""  # as the server names it
-        self._refused = False  # True if the text is that of a refusal
+        self._refused = False  # True if the model sent a refusal
         self._usage = Usage()
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
@@ -336,7 +336,7 @@ class ChatReader:
         return "refusal" if self._refused or self._finish_reason == "content_filter" else "end_turn"
 
     def partial(self) -> Message:
-        """Return what arrived before a stream broke: the text, and no call (none is known to be whole)."""
+        """Return the text that arrived before a stream broke, without calls, which may be incomplete."""
         self._prose.close([])
         return Message("assistant", tuple(block for block in self._prose.blocks() if isinstance(block, Text)))
 
@@ -356,7 +356,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
-    """Return token counts in any spelling, cached ones apart from the prompt's. llama.cpp has them in `timings`."""
+    """Return token counts in any spelling. `input_tokens` exclude cached ones, which llama.cpp has in `timings`."""
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
     spellings = (details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))

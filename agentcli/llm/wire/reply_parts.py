@@ -346,7 +346,7 @@ class ArrivingCalls:
 
     @property
     def is_last_complete(self) -> bool | None:
-        """None if there is no call."""
+        """True if the arguments of the newest call are complete; None if there is no call."""
         return self._calls[-1].is_complete if self._calls else None
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:

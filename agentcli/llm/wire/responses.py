@@ -124,7 +124,7 @@ def _parts(*blocks: Block) -> Items:
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
 _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
 _REASONS: dict[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
-# The names of counts in Chat Completions, and here.
+# The names of counts in Chat Completions, and in this API.
 _COUNTS = {
     "prompt_tokens": "input_tokens", "prompt_tokens_details": "input_tokens_details",
     "completion_tokens": "output_tokens", "completion_tokens_details": "output_tokens_details",
@@ -139,7 +139,7 @@ class ResponsesReader:
         self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.is_finished = self.is_closed = self._refused = False  # `_refused`: the model sent a refusal
         self._items: dict[Any, ArrivingBlock] = {}  # by output index
-        self._reason, self._usage = "", Usage()  # why the reply is incomplete, if it is; the token counts
+        self._reason, self._usage = "", Usage()  # `_reason`: the server's, if the reply is incomplete
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         if event.get("object") == "response":  # a server that does not stream
