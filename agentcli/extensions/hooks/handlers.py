@@ -189,11 +189,12 @@ def fill_in(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any
 def read_judgement(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer for a model's `{"ok": …, "reason": …}`. `ok` is not an approval, so other rules still apply."""
     # A model may think aloud, or quote an event that looks like an answer, so any no among several judgements applies.
-    found = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]  # cut off
+    # So does a no that was cut off before its reason.
+    found = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]
     no = next((one for one in found if one["ok"] is not True), None)
     if not found:
         return failed(spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}')
-    # An agent is not kept at work on a condition that can never be met.
+    # A condition that can never be met does not keep an agent at work, and models do not decide about permissions.
     is_final_stop = spec.event in ("Stop", "SubagentStop") and no is not None and no.get("impossible") is True
     if no is None or is_final_stop or spec.event in ("PermissionRequest", "PermissionDenied"):
         return EventAnswer()

@@ -243,7 +243,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         answer = await self.fire("PreToolUse", call=ToolUse(record.id, record.tool, input), agent_id=record.caller)
         if answer.stops:
             answer = msgspec.structs.replace(answer, decision="deny")
-        if answer.blocks:
+        if answer.blocks:  # then `after_call` is not called
             self._inputs.pop(record.id, None)
         return answer
 

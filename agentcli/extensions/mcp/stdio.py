@@ -49,7 +49,7 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
     try:
         yield read, write
     finally:
-        await asyncio.shield(asyncio.create_task(_end(process, exited, tasks)))
+        await asyncio.shield(asyncio.create_task(_end(process, exited, tasks)))  # goes on if this is cancelled
         for stream in (to_session, read, write, from_session):
             stream.close()
 

@@ -84,7 +84,7 @@ def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
 
     def check(folder: str, names: list[str]) -> set[str]:
         nonlocal count, size
-        for path in (Path(folder, name) for name in names if name not in _LEFT_OUT):
+        for path in (Path(folder, name) for name in names if name not in _LEFT_OUT):  # links are followed
             if not is_inside(path, repository):
                 raise UserError(f"{path.relative_to(source)} of the plugin leads out of its repository.")
             if not path.is_dir() and not path.is_file():

@@ -100,7 +100,7 @@ class PluginStore:
             yield folder
 
     def add_marketplace(self, source: str) -> str:
-        """Add a marketplace, an address of git, `owner/repo` or a folder, and return its name."""
+        """Add or reread the marketplace at a git address, in `owner/repo` or in a folder, and return its name."""
         index, folder = self.index, Path(source).expanduser().absolute()
         source = str(folder) if folder.is_dir() else source
         with self._repository(source) as repository:
@@ -127,7 +127,7 @@ class PluginStore:
         return known[name]
 
     def _marketplace_with(self, name: str) -> str:
-        """Return the only marketplace that has a plugin."""
+        """Return the only marketplace that has a plugin. Raises `UsageError` if there are none or several."""
         known = self.index.marketplaces
         match [marketplace for marketplace, one in known.items() if name in one.plugins]:
             case [only]:

@@ -115,7 +115,7 @@ class Agents(Struct, kw_only=True, dict=True):
         """Yield the definitions in files; a file that has none is reported."""
         stamps = {}
         for file in files:
-            with suppress(OSError):
+            with suppress(OSError):  # a file that has just been deleted
                 stamps[os.fspath(file)] = stamp_of(file.stat())
         read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
         for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=place).items():

@@ -329,7 +329,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             steps=usual_steps(nested=nested),
             limits=TurnLimits(max_turns=min(filter(None, limits)), max_tokens=runtime.limits.max_tokens, max_breaks=1),
             context=replace(runtime.context, policy=watch, watch=watch),
-            collect=lambda session_id, entry: None,
+            collect=lambda session_id, entry: None,  # only the parent's own entries are collected
         )
         session = Session(state, child)
         watch.paid = session.record_cost

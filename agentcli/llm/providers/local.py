@@ -91,7 +91,7 @@ class LocalProvider(BaseProvider):
 def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
     """Yield the missing end of a code block, the calls that a text describes, and `Done` with both."""
     blocks, text, end = list(done.message.content), done.message.text, "\n```"
-    if text.count("```") % 2:  # the server took the end for the beginning of a call, and did not send it
+    if text.count("```") % 2:  # the server mistook the end for the beginning of a call, and left it out
         text += end
         blocks[-1] = Text(text)
         yield TextDelta(end)
@@ -100,5 +100,5 @@ def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
     calls = [ToolUse(CallIds().take(), name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
-    stop = "end_turn" if calls else done.stop_reason  # the edits end its answer: they are run, and no request follows
+    stop = "end_turn" if calls else done.stop_reason  # the edits are run, and no request follows them
     yield msgspec.structs.replace(done, message=Message("assistant", (*blocks, *calls)), stop_reason=stop)
