@@ -240,13 +240,13 @@ class Response:
             else:
                 self._end()
         except TimeoutError as error:
-            # The server took the request.
+            # The server accepted the request, so it may bill it.
             raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:
             self._failure, self._can_go_on = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
-        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # `_pieces`: the body arrives
+        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # with `_pieces`, the body has begun
         if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 

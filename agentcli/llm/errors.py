@@ -171,8 +171,7 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them. A text that is cut is masked first, because half a secret would not be recognised later; the
-    caller masks texts that are not cut.
+    list of one of them. A text is masked before it is cut: half a secret is not recognised; callers mask the rest.
     """
     if isinstance(data, list):
         data = data[0] if data else {}

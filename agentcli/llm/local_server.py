@@ -326,7 +326,7 @@ class Users:
         self._open.add(writer)
         writer.write(self._greeting)
         with contextlib.suppress(OSError):
-            while word := await reader.read(4096):  # a user sends nothing, and closes the connection in the end
+            while word := await reader.read(4096):  # users send nothing but orders until they close the connection
                 if word == b"stop\n" or (word == b"yield\n" and self._open == {writer}):
                     self.end()
         self._open.discard(writer)

@@ -183,7 +183,7 @@ def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
     """Return for each medium the reason why the API would reject it; empty if it is sent."""
     reasons = [_reason(block, rules, rules.edge) for block in media]
     sent_images = [block for block, why in zip(media, reasons, strict=True) if isinstance(block, Image) and not why]
-    if len(sent_images) > rules.crowd:  # for so many the API takes only smaller ones
+    if len(sent_images) > rules.crowd:  # so many images must be smaller
         reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
     for number in _too_many(media, reasons, rules):
         reasons[number] = "newer ones fill the request"

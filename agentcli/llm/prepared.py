@@ -80,8 +80,8 @@ class PreparedMessages:
     def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
         """Return the messages in the form of an API, with the media that fit.
 
-        `build` converts messages to that form. Parts that it built for an earlier request are reused as `Raw` JSON. Not
-        those with media, which would take as much memory again, or with a caller's breakpoints, which may change.
+        `build` converts messages to that form. Its results for an earlier request are reused as `Raw` JSON, except for
+        parts with media, which would take as much memory again, or with a caller's breakpoints, which may change.
         """
         special = self.special(messages)
         fitted = fit_media(messages, rules, special)
@@ -94,7 +94,7 @@ class PreparedMessages:
                 continue
             part = [*build(fitted[start:end])]
             wire += part
-            if number == len(self._built):
+            if number == len(self._built):  # the first time that this part is built
                 is_fixed = not any(start <= position < end for position in special)
                 self._built.append([Raw(encode_json(message)) for message in part] if is_fixed else None)
         return [*wire, *build(fitted[len(self._messages) :])]

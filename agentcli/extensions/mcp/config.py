@@ -211,7 +211,7 @@ class Connector(msgspec.Struct, dict=True):
 
         address, logins = self.expand_address(spec, spec.transport), KeptLogins(self.config.kept_keys)
         login = await asyncio.to_thread(logins.load, address.url)
-        has_authorization = "authorization" in map(str.lower, address.headers)
+        has_authorization = "authorization" in map(str.lower, address.headers)  # configured, so no login is used
         return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
 
     def expand_address(self, spec: ServerSpec, address: HttpSpec, *, with_oauth: bool = False) -> HttpSpec:

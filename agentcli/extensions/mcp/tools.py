@@ -217,7 +217,7 @@ class NoArguments(Struct, frozen=True):
 def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, used_names: set[str]) -> Iterator[Tool]:
     """Yield a server's tools under the names that models see, which are added to `used_names`.
 
-    A name that is too long or used already ends with a hash.
+    A name that is too long or taken is shortened and gets a hash.
     """
     for tool in tools:
         name = tool_name(server, tool.name)

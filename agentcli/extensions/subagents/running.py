@@ -349,7 +349,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
 
     def _model(self, run: AgentRun, current: str) -> str:
-        """Return the model that call, settings or agent name, else `current`. Raises `UsageError` for a wrong call."""
+        """Return the model set by call, settings or agent, else `current`. Raises `UsageError` for a bad call."""
         name, asked = run.definition.name, run.arguments.model
         wanted = asked or self.agents.config.settings.agents.models.get(name) or run.definition.model
         if not wanted:

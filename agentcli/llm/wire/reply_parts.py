@@ -91,8 +91,8 @@ class Prose:
 
     def __init__(self, *, begins_inside: bool = False) -> None:
         self.text, self.thinking = list[str](), list[str]()
-        self._held = ""  # the end of what came, if it may be the beginning of a tag
-        self._state: Literal["start", "thinking", "text"] = "start"
+        self._held = ""  # the end of the text so far, if it may be the beginning of a tag
+        self._state: Literal["start", "thinking", "text"] = "start"  # until more than white space has come
         self._is_unclosed = begins_inside  # True in reasoning that no tag opened, until a tag closes it
         self._skips_newlines = False  # True after a tag, until other text comes
         self._may_end = True  # False after the first tag that does not begin the reply: all the rest is text
@@ -329,6 +329,7 @@ class ArrivingCalls:
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> "_Call":
         """Return the call that a delta continues, or a new one that it begins."""
+        # Without an index, a delta can only continue the newest call; another id or name begins a new one.
         call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
         if call is not None and id and call.wire_id:
             call = call if id == call.wire_id else None

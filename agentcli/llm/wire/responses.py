@@ -192,7 +192,7 @@ class ResponsesReader:
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
-        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)  # added below
+        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)  # arguments are added below
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
