@@ -94,7 +94,7 @@ class Server:
         self.prefix = tool_name(spec.name, "")  # with which the names of its tools begin
         self.pinned = pins.load(spec) if pins else None
         self.current: Offer | None = None
-        self.problem = ""
+        self.problem = ""  # the reason why it cannot be used, for the person
         self.is_enabled = True  # False: its tools are not offered
         self.session: Session | None = None  # the open session, whose rules decide if the server may ask the model
         self.turn: Turn | None = None  # the running turn, from whose budget the model's answers are paid
@@ -103,8 +103,8 @@ class Server:
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
-        self._connecting: asyncio.Task[MCPClient] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[MCPClient] | None = None  # one attempt for all callers
+        self._refreshing: asyncio.Task[None] | None = None  # gets the offer after the server announced a change
         self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of its newest starts
         self._needs_login = False
         self._asking = asyncio.Lock()  # held while the person is asked about changes
@@ -159,7 +159,7 @@ class Server:
     async def _open_client(self) -> MCPClient:
         self.problem = ""
         try:
-            await self._check_programs(None)
+            await self._check_programs(None)  # asks nobody: `send_call` has asked before
             async with asyncio.timeout(self.spec.startup_timeout_s):
                 client = await self._connect(self.spec, self)
                 try:

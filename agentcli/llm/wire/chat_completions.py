@@ -218,7 +218,7 @@ def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
             case Document(source):
                 parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": source.data_url}})
     texts = [part["text"] for part in parts if "text" in part]
-    return "\n\n".join(texts) if len(texts) == len(parts) else parts
+    return "\n\n".join(texts) if len(texts) == len(parts) else parts  # text alone is sent as a string
 
 
 def wire_id(id: str, quirks: Quirks) -> str:
@@ -234,7 +234,7 @@ class ChatReader:
     ) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids
-        self.is_finished = self._has_begun = False  # a finish reason came; anything of the reply came
+        self.is_finished = self._has_begun = False  # a finish reason came; a part of the reply came
         self.is_closed = False  # the server announced that nothing follows
         self._is_unstreamed = False  # the reply came as one JSON object
         self._prose = reply_parts.Prose(begins_inside=quirks.reasoning_first)
