@@ -1,4 +1,4 @@
-"""Puts the parts of the interactive terminal together: session, input, live region, keys."""
+"""Assembles the interactive terminal from its parts: session, input, live region, keys."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,7 +32,8 @@ from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
-MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
+MAX_TASKS = 5  # of the to-do list, shown while a turn runs
+# By the end of the last turn: the state that is reported to the terminal (OSC 7501).
 _STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
 
@@ -54,7 +55,7 @@ class TerminalApp:
         self._opener = opener
         self._context = context
         self._title = ""
-        self._state_at_rest = "idle"  # that is reported to the terminal while no turn runs
+        self._state_at_rest = "idle"  # the state reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
@@ -110,7 +111,7 @@ class TerminalApp:
             self.changed()
 
     def show_warning(self, text: str) -> None:
-        """Print a warning of the runtime; before the session is open it waits for the first lines."""
+        """Print a warning of the runtime; until the session is open, it waits for the first lines to be printed."""
         if self._console.head and self._warnings is not None:
             self._warnings.append(text)
         else:
@@ -128,7 +129,7 @@ class TerminalApp:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._dialogs.forget_questions()  # puts a draft that a question has hidden back into the input
+        self._dialogs.forget_questions()  # returns a draft that a question has hidden to the input
         if not self.controller.is_open and (unsent := self._view.activity.queue.follow_ups):
             self._composer.keep_as_draft([message_text(content) for content in unsent])
         if not self._composer.area.buffer.text.strip():
@@ -148,10 +149,9 @@ class TerminalApp:
     # The live region
 
     def draw(self, columns: int, max_rows: int) -> Frame:
-        """Lay out at most `max_rows` rows: the status line and the input come first, cards or a list stand above.
+        """Lay out at most `max_rows` rows. If they are few, the rows above the input and the status line are cut.
 
-        The window's title, the reported state and the status command follow the session; while time changes the rows,
-        another frame follows.
+        Each frame also updates the window's title, the reported state and the status command.
         """
         self._report_state()
         if self.controller.is_open:
@@ -196,7 +196,7 @@ class TerminalApp:
         console.report_status(f"state={state}:app=agentcli")
         if not console.shows_status:
             title += " · asks" if dialogs.is_open else " · working" if is_busy else " · ready"
-        if title != self._title and console.environment.get("TERM") != "linux":  # which has no titles
+        if title != self._title and console.environment.get("TERM") != "linux":  # the Linux console has none
             self._title = title
             console.set_title(title)
 
@@ -242,7 +242,7 @@ class TerminalApp:
         return [clipped(line, columns) for line in lines]
 
     def _open_task_lines(self, items: Sequence[TodoItem]) -> list[Row]:
-        """Return the first open tasks, and how many further ones the list has, completed ones included."""
+        """Return the first open tasks, and the number of all other tasks, completed ones included."""
         lines = todo_lines([item for item in items if item.status != "completed"][:MAX_TASKS])
         hidden = len(items) - len(lines)
         more: Row = [("muted", f"  and {hidden} more ({self._labels.first('todo')})")]
@@ -254,14 +254,14 @@ class TerminalApp:
     # For the controller
 
     def turn_ended(self, why: str) -> None:
-        self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # what the background asks stays
+        self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # background agents still ask
         self._state_at_rest = _STATES_AFTER[why]
         if why != "interrupted":
             self._notify("The answer is ready." if why == "done" else "The turn failed.")
 
     def _notify(self, text: str, *, is_urgent: bool = False) -> None:
-        """Send a notification unless the window has the focus, or the terminal makes its own of the reported state."""
-        # Without reports of the focus, only what waits for the person is worth a notification.
+        """Send a notification unless the window has the focus, or the terminal notifies of reported states itself."""
+        # If the terminal does not report the focus, only a question is worth a notification.
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
         how = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
         if is_away and (codes := notification(text, how, self._console.environment)):
@@ -281,7 +281,7 @@ class TerminalApp:
         model = self._opener.model_info(session.model).name
         parts = [git_branch(self._opener.root) or "", short_model(model), MODE_TEXTS[session.mode][0]]
         head: list[Fragment] = []
-        if self._console.head:  # else other lines have been printed below it, and it stays
+        if self._console.head:  # else it is part of the transcript already
             name, _, place = program.partition(" · ")
             head = [("bold", name), ("muted", " · ")]
             parts.insert(0, place)
@@ -303,7 +303,7 @@ class TerminalApp:
         is_above_input: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
         if is_above_input:
-            self._console.print([])  # moves the head into the transcript: what is printed meanwhile stands below it
+            self._console.print([])  # makes the head part of the transcript, above what is printed meanwhile
         picker = Picker(title, options, current=current, can_keep=can_keep, is_above_input=is_above_input)
         return await self._dialogs.pick(picker) if options else None
 
@@ -316,7 +316,7 @@ class TerminalApp:
             return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run a command of the person's own in our terminal, then report its output to the session."""
+        """Run the person's own command in our terminal, then report its output to the session."""
         session, view, output = self.controller.session, self._view, ""
         try:
             async with self._console.released():
@@ -337,7 +337,7 @@ class TerminalApp:
         self.changed()
 
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
-        """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
+        """Put prompts back into the input; if it is in use, name the key that does so later, and return False."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
             text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._view.print_line(text, "warning")

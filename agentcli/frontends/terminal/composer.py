@@ -1,4 +1,4 @@
-"""Adds to the input what typing does not: pastes, images, history, stash, drafts, the external editor."""
+"""Adds pastes, images, history, stash, drafts and the external editor to the input."""
 
 import asyncio
 import base64
@@ -28,12 +28,12 @@ from agentcli.frontends.terminal.input.typed_text import (
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
-SAVE_DRAFT_AFTER_S = 0.2
+SAVE_DRAFT_AFTER_S = 0.2  # after the first unsaved change
 _NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
-MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
+MAX_ENTRIES_COMPARED = 50  # of the history, with a returned message
 
 Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
-MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
+MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hint
     "prompt": ("› ", ""),
     "comment": ("No, because: ", "Enter to send to the model · Esc to go back"),
     "line": ("comment: ", "Enter to keep the comment · Esc to go back"),
@@ -44,7 +44,7 @@ MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
 
 
 class InputContext(Struct, frozen=True, kw_only=True):
-    """Everything that typing in a folder needs; without `drafts` nothing is stored."""
+    """The services that the input needs in a folder; `drafts` is None if nothing of the session is stored."""
 
     folder: Path
     home: Path
@@ -54,7 +54,7 @@ class InputContext(Struct, frozen=True, kw_only=True):
 
 
 class Composer:
-    """The text that is being written, with its pastes, and the texts that it can be replaced by."""
+    """The text that is being written, its pastes, and the texts that can replace it."""
 
     def __init__(self, console: Console, context: InputContext, labels: KeyLabels) -> None:
         self._console = console
@@ -64,12 +64,12 @@ class Composer:
         self.session_of_draft: Callable[[], str] = lambda: ""  # the id of the open session, once it has a prompt
         self._followed = ""  # the session whose draft is in the input
         self.history, self._folder = context.history, context.folder
-        # The entry of the history that is shown, and its text: 1 is the newest, 0 is none.
+        # The number of the history entry in the input (1 is the newest, 0 none), and its text.
         self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
         self._stash_key = labels.first("stash")
         self._stash: list[TypedText] = []
-        self._saving: asyncio.TimerHandle | None = None
+        self._saving: asyncio.TimerHandle | None = None  # saves the draft
         self._disk = ThreadPoolExecutor(1)
         self._last_paste = ("", "")  # its token and its contents
         self.area.buffer.on_text_changed += lambda _: self._save_soon()
@@ -78,8 +78,7 @@ class Composer:
     @property
     def text(self) -> str:
         """The typed text, with the contents of pastes in place of their tokens."""
-        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
-        return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
+        return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()  # see `Pastes.typed`
 
     @property
     def typed(self) -> TypedText:
@@ -97,7 +96,7 @@ class Composer:
         return shown, text, pastes
 
     def put(self, sent: TypedText) -> None:
-        """Replace the text by one of the history; undo does not bring it back."""
+        """Replace the text by one from the history; undo does not restore the old text."""
         self.pastes = Pastes()
         self.area.replace_text(self.pastes.adopt(sent))
 
@@ -112,11 +111,11 @@ class Composer:
             self.history.add(self.typed)
 
     def recall(self, by: int) -> None:
-        """Step `by` entries back in the history, or forwards if negative, at last to the text that was typed."""
-        if not self.area.completes:  # an answer is no prompt
+        """Go `by` entries back in the history, or forward if negative; after the newest comes the unsent text."""
+        if not self.area.completes:  # an answer is not a prompt
             return
         entries, buffer = self.history.entries, self.area.buffer
-        if buffer.text != self._recalled_text:  # an entry that was changed counts as typed
+        if buffer.text != self._recalled_text:  # a changed entry is treated as typed text
             self._recalled = 0
         if not self._recalled:
             self._text_before = self.typed
@@ -130,7 +129,7 @@ class Composer:
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a prompt as it was typed, with tokens for its pastes; only for images if the history lacks it."""
+        """Return a prompt as it was typed, with tokens for its pastes; if the history lacks it, only for its images."""
         blocks = typed_blocks(content)
         for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
             pastes = Pastes()
@@ -149,7 +148,7 @@ class Composer:
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
         buffer = self.area.buffer
-        # An answer to a question, for which nothing is completed, takes no images.
+        # Answers to questions, during which completion is off, take no images.
         if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
@@ -162,13 +161,13 @@ class Composer:
             self._last_paste = ("", "")
             return
         token = self.pastes.token_for(data)
-        # A short text gets no token: it is inserted without control characters, or as it is if it looks like a token.
+        # A short text gets no token but is inserted itself, cleaned; it may even look like a token.
         has_token = token != data and token.startswith("[Pasted")
         self._last_paste = (token, data) if has_token else ("", "")
         self._insert(token)
 
     def _attach_named_images(self) -> None:
-        """Put a token in place of each `@/PATH` of an image, wherever it is; the session attaches those of its own."""
+        """Replace each `@/PATH` of an image outside the folder by a token; the session attaches images inside it."""
         is_prompt = not self.area.buffer.text.startswith(("!", "/"))
         for mention in _NAMED_IMAGE.findall(self.area.buffer.text) if is_prompt else ():
             if (path := image_path(mention[1:])) is not None and not path.is_relative_to(self._folder):
@@ -191,7 +190,7 @@ class Composer:
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
-        """Return start and end of the token that has the character before the cursor, or the one behind it."""
+        """Return start and end of the token that has the character before the cursor or, with `ahead`, after it."""
         buffer = self.area.buffer
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
@@ -229,7 +228,7 @@ class Composer:
             self.restore_draft()
 
     def keep_as_draft(self, texts: Sequence[str]) -> None:
-        """Store prompts that no session has taken as the draft of the next start, with their pastes."""
+        """Store prompts that no session has received, with their pastes, as the draft for the next start."""
         for text in reversed(texts):
             self.put_before(next((sent for sent in self.history.entries if sent.text == text), TypedText(text)))
         self._save()
@@ -243,7 +242,7 @@ class Composer:
         if self._drafts is None or not self.area.completes:  # an answer, such as an API key, is never stored
             return
         draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
-        # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
+        # In a thread, one after another: an image has megabytes, and the next key must not wait for the disk.
         self._disk.submit(self._drafts.save, draft, self.session_of_draft())
 
     def forget_draft(self) -> None:
@@ -263,5 +262,5 @@ class Composer:
 
 
 def _stripped(blocks: Sequence[Block]) -> list[object]:
-    """Return blocks with stripped texts, which is how prompts are sent, to compare them."""
+    """Return blocks to compare, their texts stripped because prompts are sent stripped."""
     return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

@@ -1,6 +1,6 @@
 """Owns the terminal while the program runs in it: frames, the first keys, hints, notifications.
 
-It is shown with few imports; the rest of the session is loaded behind the first frame.
+It needs few imports, so that the first frame appears at once; the rest of the program is loaded after that frame.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ from agentcli.frontends.terminal.output.screen import Frame, Screen
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped
 from agentcli.frontends.terminal.text.theme import Theme
 
-FRAME_S = 1 / 30  # between frames while something changes
-ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
-REPORTS_DUE_S = 10.0  # for which the beginning of a report is not taken for keys: ssh can be slow
-SWITCH_S = 0.001  # for which a key waits for a computing thread, in place of Python's 5 ms
+FRAME_S = 1 / 30  # the shortest time between two frames
+ESCAPE_ALONE_S = 0.02  # an Esc that nothing follows for this long is a key, not the start of a sequence
+REPORTS_DUE_S = 10.0  # until then, the start of a terminal's report is not taken for keys: ssh can be slow
+SWITCH_S = 0.001  # a key press waits at most this long for a busy thread; Python's default is 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
 log = logging.getLogger(__name__)
 
 
 class ConsoleView(Protocol):
-    """Takes the console over once it is loaded."""
+    """The view that takes over the console once it is loaded."""
 
     def draw(self, columns: int, max_rows: int) -> Frame: ...
 
     def handle_report(self, report: str) -> None:
-        """React to an answer of the terminal: `11;rgb:…` for its background, `I` and `O` for the focus."""
+        """React to a terminal's report: `11;rgb:…` is its background, `I` and `O` say that it has or lost the focus."""
 
     def close(self) -> Awaitable[None]:
         """End everything and print the last lines."""
 
 
 class _PrintLog(io.TextIOBase):
-    """Sends other code's prints, which would garble the screen, to the log."""
+    """Sends the output of other code, which would garble the screen, to the log."""
 
     def write(self, text: str) -> int:
         if text.strip():
@@ -61,22 +61,22 @@ class _PrintLog(io.TextIOBase):
 class Console:
     """The terminal: text is printed above the live region, which stays at the bottom."""
 
-    at_line_start = True  # only whole lines are printed
+    at_line_start = True  # always, because only whole lines are printed
 
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
         self.theme, self.environment = theme, environment
         self.exit_code = 0
         self.head: Sequence[Row] = ()  # shown at the top of the live region until the first text is printed
-        self._has_title = False
-        self.shows_status = False  # once the terminal has said that it shows the state of programs
-        self._status = ""
+        self._has_title = False  # True once the window's title is ours
+        self.shows_status = False  # True once the terminal has reported that it shows program states
+        self._status = ""  # the program state that was reported last
         self._view: ConsoleView | None = None
-        self.early_lines, self.early_reports = list[str](), list[str]()  # that came before there was a view
-        self._frame_timer: asyncio.TimerHandle | None = None
-        self._last_frame = 0.0
-        self._failure: BaseException | None = None
+        self.early_lines, self.early_reports = list[str](), list[str]()  # received before the view
+        self._frame_timer: asyncio.TimerHandle | None = None  # draws the next frame
+        self._last_frame = 0.0  # when it was drawn, by the event loop's clock
+        self._failure: BaseException | None = None  # raised at the end of `run`
         self._loading: asyncio.Task[None] | None = None
-        self._outside: asyncio.Task[Any] | None = None  # lets another program have the terminal
+        self._outside: asyncio.Task[Any] | None = None  # has given the terminal to another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
@@ -93,10 +93,11 @@ class Console:
             output=self.output,
         )
         self.app.renderer = self.screen
+        # The times after a lone Esc, and after a key that begins a longer binding. Chords are timed by keys.py instead.
         self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
 
     async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
-        """Show the input, then `load` the view that takes over; return the exit code. Raises the errors of the view."""
+        """Show the input, then `load` the view that takes over; return the exit code. Raises the view's errors."""
 
         def begin_loading(_: Any) -> None:
             if self._loading is None:
@@ -104,7 +105,7 @@ class Console:
 
         self.app.after_render += begin_loading
         sys.setswitchinterval(SWITCH_S)
-        self.write_codes("\r\x1b[K")  # erases keys that the terminal has echoed
+        self.write_codes("\r\x1b[K")  # erases keys that were typed, and echoed, before
         leave_on_signals(self._leave_with)
         with redirect_stdout(_PrintLog()), redirect_stderr(_PrintLog()):
             try:
@@ -142,7 +143,7 @@ class Console:
             try:
                 self.report_status("state=clear")
                 if self._has_title:
-                    self.write_codes("\x1b]2;\x07\x1b[23;0t")  # no title, where the one before was not stored
+                    self.write_codes("\x1b]2;\x07\x1b[23;0t")  # empties the title, then restores a stored one
                 self.screen.finish()
             except OSError:
                 self.exit_code = 128 + signal.SIGHUP
@@ -182,7 +183,7 @@ class Console:
     # Showing
 
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
-        """Add to the transcript; with `is_head`, in place of the head that is still shown."""
+        """Add to the transcript; with `is_head`, replace the head if it is still shown."""
         head, self.head = self.head, ()
         if head and not is_head:
             self.screen.print([*chain.from_iterable((*row, ("", "\n")) for row in head if row), ("", "\n")])
@@ -194,7 +195,7 @@ class Console:
         self._draw_later(self._last_frame + FRAME_S - asyncio.get_running_loop().time())
 
     def _draw_later(self, seconds: float) -> None:
-        """Draw a frame after so many seconds; nothing is drawn until then. If one is due already, nothing changes."""
+        """Draw a frame after `seconds`, unless one is scheduled already."""
         loop = asyncio.get_running_loop()
 
         def draw() -> None:
@@ -209,19 +210,19 @@ class Console:
         self.app.invalidate()
 
     def set_title(self, text: str) -> None:
-        """Set the window's title; the one before is restored at the end, if the terminal can remember it."""
+        """Set the window's title; the previous one is restored at the end, if the terminal can store it."""
         store = "" if self._has_title else "\x1b[22;0t"  # xterm's stack of titles
         self._has_title = True
         self.write_codes(f"{store}\x1b]2;{text}\x07")
 
     def report_status(self, status: str) -> None:
-        """Report such as `state=blocked:kind=question` (OSC 7501, "program status", revision 0.4) where it is shown."""
+        """Report a state such as `state=blocked:kind=question` (OSC 7501, revision 0.4) to a terminal that shows it."""
         if self.shows_status and status != self._status:
             self._status = status
             self.write_codes(f"\x1b]7501;{status}\x1b\\")
 
     def write_codes(self, codes: str) -> None:
-        """Write codes that move nothing: questions, notifications, the clipboard."""
+        """Write codes that do not move the cursor: queries, notifications, the clipboard."""
         self.output.write_raw(codes)
         self.output.flush()
 
@@ -231,15 +232,15 @@ class Console:
 
     @property
     def vi_mode(self) -> str:
-        """The vi mode of the input; empty with the keys of emacs."""
+        """The vi mode of the input; empty with Emacs keys."""
         if self.app.editing_mode != EditingMode.VI:
             return ""
         if self.area.buffer.selection_state is not None:
             return "VISUAL"
-        return self.app.vi_state.input_mode.name.split("_")[0].replace("NAVIGATION", "NORMAL")  # of `INSERT_MULTIPLE`
+        return self.app.vi_state.input_mode.name.split("_")[0].replace("NAVIGATION", "NORMAL")  # INSERT_MULTIPLE too
 
     def begin_inserting(self) -> None:
-        """Return to insert mode for the next text; with the keys of emacs nothing changes."""
+        """Return to vi's insert mode for the next text; with Emacs keys nothing changes."""
         self.app.vi_state.reset()
 
     def _draw(self, columns: int, max_rows: int) -> Frame:
@@ -247,14 +248,14 @@ class Console:
         frame, room = None, max_rows - len(head)
         try:
             frame = self._view.draw(columns, room) if self._view else None
-        except Exception:  # a bug in a panel must not take the input from the screen
+        except Exception:  # a bug in a panel must not remove the input from the screen
             log.exception("a frame could not be drawn")
         frame = frame or Frame(*self.area.rows(columns, room))
         return Frame([*head, *frame.rows], (len(head) + frame.cursor[0], frame.cursor[1]))
 
     def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
-            self.screen.synchronizes = report[6] in "123"  # else 0, unknown, or 4, off for good (DECRPM)
+            self.screen.synchronizes = report[6] in "123"  # 0 means unknown, 4 permanently off (DECRPM)
         elif report.startswith("7501;?"):
             self.shows_status = True
             self.changed()
@@ -280,7 +281,7 @@ class Console:
 
 
 class Hint:
-    """One hint at a time; it lasts until the input changes."""
+    """The hint in the status line; it disappears after some seconds, or when the input changes."""
 
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -303,7 +304,7 @@ class Hint:
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
     """Return the codes of a desktop notification, or a bell; `how` is "auto", "osc9", "osc777", "bell" or "off".
 
-    OSC 9 is understood by iTerm2, kitty, WezTerm and Ghostty, OSC 777 by rxvt and VTE.
+    iTerm2, kitty, WezTerm and Ghostty understand OSC 9; rxvt and VTE understand OSC 777.
     """
     words = " ".join(printable(text).replace(";", ",").split())[:200]  # a semicolon ends a field of OSC 777
     if how == "auto":

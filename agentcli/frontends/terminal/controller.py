@@ -29,7 +29,7 @@ from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
 
-MAX_SENT = 20  # messages that can come back as they were typed
+MAX_SENT = 20  # newest messages that can return to the input as they were typed
 
 
 class TerminalController(OpenerHost):
@@ -41,15 +41,15 @@ class TerminalController(OpenerHost):
         self._terminal, self.view, self.commands = terminal, view, commands
         self._status = SessionStatus(opener, terminal, view)
         self._session: Session | None = None
-        self._opening: asyncio.Task[Session] | None = None
-        self._pump: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        # The newest messages: the blocks that were sent, and those that were typed, without attached files.
+        self._opening: asyncio.Task[Session] | None = None  # opens the first session
+        self._pump: asyncio.Task[None] | None = None  # passes the session's events to the view
+        self._tasks: set[asyncio.Task[None]] = set()  # prompts and commands being handled
+        # The newest messages: for each, the blocks that were sent, and those that were typed (without attached files).
         self._sent: deque[tuple[tuple[Block, ...], tuple[Block, ...]]] = deque(maxlen=MAX_SENT)
-        self._unsent: tuple[Block, ...] = ()  # came back unanswered, and the input has no place for it
-        self._can_go_on = False  # the last turn failed and is not finished
-        self._submitting = asyncio.Lock()  # texts are taken in the order in which they were typed
-        self._named_jobs: set[str] = set()  # ids of the jobs that a warning on leaving has named already
+        self._unsent: tuple[Block, ...] = ()  # a message that came back unanswered while the input was in use
+        self._can_go_on = False  # True while the last turn is unfinished, so that Enter continues it
+        self._submitting = asyncio.Lock()  # keeps texts in the order in which they were typed
+        self._named_jobs: set[str] = set()  # ids of jobs that a warning about leaving has already named
 
     # Sessions
 
@@ -98,6 +98,7 @@ class TerminalController(OpenerHost):
         self.view.activity.queue = conversation.queue.entry()
         if conversation.entries and replays:
             replay(conversation, self.view)
+        # The program was killed while it waited for an approval or a usage limit: it asks, or waits, again.
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(is_killed=True))
         elif self._can_go_on:
@@ -116,12 +117,12 @@ class TerminalController(OpenerHost):
         return opened
 
     def require_idle(self) -> None:
-        """Raise `UserError` while something runs that ends with the session."""
+        """Raise `UserError` while a turn, a command or a job is running, which would end with the session."""
         if self.session.is_busy or self.view.activity.calls or self.session.snapshot().workspace.running_jobs():
             raise UserError("A turn or a job is running. Wait until it ends or stop it, then repeat the command.")
 
     async def reload(self) -> None:
-        """Use the settings as they are now, in this session. Raises `UserError`."""
+        """Reopen this session with the current settings. Raises `UserError`."""
         self.require_idle()
         self._show_session(await self._opener.reload(self.session), replays=False)
         self.commands.remove_added()
@@ -143,7 +144,7 @@ class TerminalController(OpenerHost):
             await asyncio.wait([self._opening])
         if self._session is not None:
             await self._close_session(self._session)
-        await asyncio.sleep(0)  # the pump shows the last events
+        await asyncio.sleep(0)  # lets the pump show the last events
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
@@ -155,13 +156,13 @@ class TerminalController(OpenerHost):
             try:
                 self.view.show(event)
                 self._react(event)
-            except Exception as bug:  # a bug in a view must not leave the person before a dead screen
+            except Exception as bug:  # a bug in a view must not stop the screen from updating
                 log.exception("an event could not be shown: %r", event)
                 self._print_bug(bug)
             self._terminal.changed()
 
     def _react(self, event: events.Event) -> None:
-        """Update by an event what is not print: questions, the status line, the input."""
+        """Update everything but the transcript after an event: questions, the status line, the input."""
         of_any_agent = events.QuestionEvent | events.ApprovalSettled | events.UsageReported
         if event.agent_id != "main" and not isinstance(event, of_any_agent):
             return
@@ -200,7 +201,7 @@ class TerminalController(OpenerHost):
         self._terminal.forget_question(id)
 
     def _return_prompts(self, entry_ids: Sequence[str]) -> None:
-        """Offer messages that were taken back to the person, apart from those that were sent again meanwhile."""
+        """Put retracted messages back into the input, except those that were sent again meanwhile."""
         conversation = self.session.snapshot().conversation
         waiting = unanswered_messages(conversation).values()
         messages = [entry.body for entry in conversation.entries if entry.id in entry_ids]
@@ -216,11 +217,11 @@ class TerminalController(OpenerHost):
     # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run a command, or send `text` with its `pastes`: now, to steer a turn or, with `queue`, after it.
+        """Run `text` as a command, or send it with its `pastes`: it steers a running turn or, with `queue`, follows it.
 
         `shown` is the text as it was typed, with tokens in place of its pastes.
         """
-        if not self.is_open and text != "/resume":  # which opens a list at once
+        if not self.is_open and text != "/resume":  # /resume opens its list at once, so it is not shown as queued
             queued = self.view.activity.queue.follow_ups
             self.view.activity.queue = Queued(follow_ups=(*queued, (Text(shown or text),)))
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
@@ -230,8 +231,8 @@ class TerminalController(OpenerHost):
             try:
                 await self.start_opening()
             except UserError:
-                return  # whoever started the opening shows why it failed
-            # By what was typed: a paste that begins with ! or / is somebody else's text.
+                return  # the code that started the opening reports the error
+            # Only typed text can be a command: a paste that begins with ! or / is someone else's text.
             if shown.startswith("!"):
                 if line := text.lstrip("!").strip():
                     self.view.begin_prompt(text)
@@ -281,7 +282,7 @@ class TerminalController(OpenerHost):
         self.session.submit(Steer(content) if is_steering else Prompt(content, model))
 
     def go_on(self) -> None:
-        """Take Enter in an empty input: send again what failed, run what waits, or stop waiting for slow servers."""
+        """Handle Enter in the empty input: skip slow MCP servers, send a message, or continue an unfinished turn."""
         if not self.is_open:
             return
         if self.session.is_busy:
@@ -298,13 +299,13 @@ class TerminalController(OpenerHost):
         self.session.submit(answer)
 
     def interrupt(self) -> None:
-        """End the turn, the person's own commands and running slash commands."""
+        """Interrupt the turn, the person's own shell commands and running slash commands."""
         if self.is_open and (self.session.is_busy or self.view.activity.calls):
             self.session.submit(Interrupt(returns_prompt=True))
         self.interrupt_commands()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the screen; its errors are shown to the person."""
+        """Run `work` in a task of its own, and show its errors to the person."""
 
         async def run() -> None:
             try:
@@ -313,7 +314,7 @@ class TerminalController(OpenerHost):
                 self.view.print_gap()
             except UserError as error:
                 self._print_error(str(error))
-            except Exception as bug:  # what a command raises must not vanish with the task
+            except Exception as bug:  # a command's error must not vanish with its task
                 log.exception("what was typed could not be done")
                 self._print_bug(bug)
             self._terminal.changed()
@@ -342,7 +343,7 @@ class TerminalController(OpenerHost):
             return f"{message}\n{self._opener.check_model(name)}"
 
     async def log_in(self, provider: str) -> str:
-        """Ask for a key; return a sentence on it. Raises `NothingChosen` if the person leaves."""
+        """Ask for a key; return a sentence about it. Raises `NothingChosen` if the person cancels."""
         if not (message := await self._ask_key(provider)):
             raise NothingChosen
         return message
@@ -380,12 +381,12 @@ class TerminalController(OpenerHost):
         self._terminal.put_into_input(text)
 
     def leave(self) -> None:
-        """Leave; with jobs running that the person has not been warned about, wait for a second time."""
+        """Leave the program; if jobs are running, only warn about them, and leave at the next call."""
         if not self.warn_about_jobs():
             self._terminal.leave()
 
     def warn_about_jobs(self) -> bool:
-        """Name the jobs that would end with the session; False if there are none, or if all were named before."""
+        """Warn about jobs that would end with the session; return False if there are none, or all were named before."""
         jobs = self.session.snapshot().workspace.running_jobs() if self.is_open else []
         if all(job.id in self._named_jobs for job in jobs):
             return False

@@ -1,4 +1,4 @@
-"""Holds what is open for the person to answer: lists, questions of the session, answers typed into the input."""
+"""Manages everything that waits for the person: lists, a session's questions, answers typed into the input."""
 
 import asyncio
 import sys
@@ -21,9 +21,9 @@ from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
-REACTION_S = 0.25  # no key answers a question sooner: nobody has read it
-LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
-MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
+REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
+LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
+MAX_ROWS_BESIDE = 3  # of running work, shown beside a question
 MAX_ANSWER_ROWS = 3  # of an answer in words, below the hunk or the plan that it is about
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 
@@ -41,16 +41,16 @@ class Dialogs:
         self._view = controller.view
         self._notify = notify
         self._picker: Picker | None = None
-        self._picked: asyncio.Future[ChoiceIndex | None] | None = None
+        self._picked: asyncio.Future[ChoiceIndex | None] | None = None  # the choice in `_picker`
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
         self._shown: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
-        self._answered: QuestionPanel | None = None  # while it lingers
-        self._shown_at = self._answered_at = self._typed_at = 0.0
-        self.is_writing = False  # a message is finished before the question takes keys
+        self._answered: QuestionPanel | None = None  # the answered question, while it lingers
+        self._shown_at = self._answered_at = self._typed_at = 0.0  # by `time.monotonic()`
+        self.is_writing = False  # True while a message is finished before the question takes keys
         self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_text)
-        self._draft = self._text_before = ""  # of the prompt behind questions, of the input while it takes an answer
+        self._draft = self._text_before = ""  # the prompt hidden by questions; the input's text before an answer
         self._area.buffer.on_text_changed += self._text_changed
 
     @property
@@ -85,16 +85,16 @@ class Dialogs:
         return self._picker if self._picked is not None and not self._picked.done() else None
 
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
-        """Open a list at once, for the next key. The result is None when the person leaves it."""
+        """Open a list at once, so that the next key is for it. The result is None if the person closes it."""
         self.end_picking()
-        self._end_shown()  # what the list is about may have been held back; the question comes again after the list
+        self._end_shown()  # prints held output, which may explain the list; the question returns after it
         self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
         self._picked.add_done_callback(lambda _: self._show_next())
         self._console.changed()
         return self._picked
 
     def end_picking(self, *, taken: bool = False, keeps: bool = False) -> None:
-        """Close the list, with the marked option `taken` or without; a list without a match stays open."""
+        """Close the list, choosing the marked option if `taken`; without a match nothing can be taken."""
         if self.picker is None or self._picked is None or (taken and self.picker.chosen is None):
             return
         chosen = ChoiceIndex(self.picker.chosen or 0)
@@ -114,7 +114,7 @@ class Dialogs:
 
     @property
     def hides_input(self) -> bool:
-        """True while a list or the choices of a question stand in place of the prompt, whose text comes back."""
+        """True while a list or a question's choices replace the prompt, whose text returns afterwards."""
         hides = self.picker is not None and not self.picker.is_above_input
         return hides or self.takes_keys or self._lingering is not None
 
@@ -129,7 +129,7 @@ class Dialogs:
         self._notify(f"Waiting for your answer: {question.title}")
 
     def _show_next(self) -> None:
-        """Show the first question, once no list and no secret is asked for: its choices stand right below it."""
+        """Show the first question unless a list or a secret is open: its choices must come right below it."""
         self._console.changed()
         panel = self.panel
         if panel is not self._shown:
@@ -151,19 +151,19 @@ class Dialogs:
         self.show_again()
 
     def show_again(self) -> None:
-        """Print what came meanwhile, and the question again below it."""
+        """Print the output that was held back, and the question again below it."""
         self._end_shown()
         self._show_next()
 
     def _start_reading(self, after_s: float = 0.0) -> None:
-        """Take no answer until somebody can have read the question; its choices look different then."""
+        """Take no answer until the person can have read the question; its choices are muted until then."""
         self._shown_at = time.monotonic() + after_s
         asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.changed)
 
     def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
-        """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
+        """Print as much of a preview as fits into the window, or `max_rows` rows; keys print the rest."""
         columns, review = self._console.columns, panel.review
-        is_next, panel.rest, panel.review = bool(panel.rest), [], None  # a hunk scrolls in what room is left
+        is_next, panel.rest, panel.review = bool(panel.rest), [], None  # a hunk scrolls in the room that is left
         room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND
         page = room - len(panel.rows(columns))
         panel.review = review
@@ -171,13 +171,13 @@ class Dialogs:
         panel.rows_left = rows_of(panel.rest, columns) if panel.rest else 0
         self._view.print_question(shown)
         if not panel.rest and is_next:
-            self._start_reading()  # the key that scrolled to this place is no answer
+            self._start_reading()  # the key that scrolled here is not an answer
 
     def _is_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
             self._area.replace_text("")
-            # The answer before this one, given twice, or a word's beginning.
+            # Either the previous question's answer, typed twice, or the beginning of a word.
             self._letters.hold(self._panels[0], text, is_early=True)
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
@@ -189,9 +189,9 @@ class Dialogs:
             self.end_writing()
 
     def end_writing(self) -> None:
-        """Let the question take keys; an unsent message comes back after it."""
+        """Let the question take keys; an unsent message returns after the answer."""
         self.is_writing = False
-        self._start_reading(KEY_ALONE_S)  # a second Enter is no answer
+        self._start_reading(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
     def _set_draft_aside(self) -> None:
@@ -202,7 +202,7 @@ class Dialogs:
                 self._area.replace_text("")
 
     def _restore_draft(self) -> None:
-        """Restore the draft after the last question; text that was typed since stands behind it."""
+        """Restore the draft after the last question; text typed since then follows it."""
         if self.panel is None and self.purpose == "prompt":
             self._answered, self.is_writing = None, False
             self._area.completes = True
@@ -213,7 +213,7 @@ class Dialogs:
         self._console.changed()
 
     def forget_question(self, call_id: str) -> None:
-        """Withdraw a question that was decided otherwise; an answer that is being typed goes back into the prompt."""
+        """Withdraw a question that was decided elsewhere; an answer being typed becomes part of the prompt."""
         before = self.panel
         self._panels = [panel for panel in self._panels if panel.question.id != call_id]
         if before is not None and before is not self.panel:
@@ -237,7 +237,7 @@ class Dialogs:
         self._letters.type(self._panels[0], text, is_early=time.monotonic() - self._shown_at < REACTION_S)
 
     def _begin_text(self, text: str) -> None:
-        """Begin an answer where the question takes one in words; else a message, for which the question waits."""
+        """Begin an answer if the question takes words; else begin a message, for which the question waits."""
         if self._panels[0].words[0] != "comment":
             self.answer_in_words(text)
             return
@@ -263,7 +263,7 @@ class Dialogs:
         self._letters.drop()
         match key:
             case "enter" if time.monotonic() - self._shown_at >= (TYPING_PAUSE_S if self._draft else REACTION_S):
-                self.decide(panel.selected)  # where a draft was just set aside, Enter may have been meant for it
+                self.decide(panel.selected)  # if a draft was just set aside, Enter may have been meant for it
             case "escape":
                 self.decide(panel.no)
             case "tab":
@@ -280,7 +280,7 @@ class Dialogs:
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
         self._letters.drop()
-        if not self.takes_keys:  # a letter that was held until now
+        if not self.takes_keys:  # a held letter, which comes too late
             return
         panel = self._panels[0]
         match choice.id:
@@ -310,7 +310,7 @@ class Dialogs:
                 self._answer(panel.answer(choice))
 
     async def _view_all(self, panel: QuestionPanel) -> None:
-        """Show all of a question in the pager. All of it counts as read once its end was on the screen there."""
+        """Show all of a question in the pager. Once the pager has shown its end, all of it is treated as read."""
         text = plain(panel.preview(self._console.columns, is_whole=True))
         async with self._console.released():
             has_shown_end = await show_to_end(text, self._console.environment)
@@ -321,7 +321,7 @@ class Dialogs:
             self._start_reading()
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
-        """Let the person edit the plan, and approve it as it is then."""
+        """Let the person edit the plan, and approve the edited plan."""
         plan = panel.question.preview
         try:
             async with self._console.released():
@@ -368,14 +368,14 @@ class Dialogs:
             self._show_next()
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
-        """Let the input take an answer; its text comes back afterwards."""
+        """Let the input take an answer; the text in it returns afterwards."""
         self._text_before, self.purpose = self._area.buffer.text, purpose
         self._console.begin_inserting()
         self._area.completes, self._area.is_secret = False, purpose == "secret"
         self._area.set_text(text)
 
     def end_answer(self, secret: str = "") -> None:
-        """Give the input back to the prompt; a secret that was asked for is `secret`, or None where it is empty."""
+        """Return the input to the prompt; an open request for a secret gets `secret`, or None if it is empty."""
         if self.purpose != "prompt":
             self.purpose = "prompt"
             self._area.completes, self._area.is_secret = self.panel is None, False
@@ -395,6 +395,6 @@ class Dialogs:
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
         elif panel.review is not None:
             self._review("words", text)
-            self._start_reading()  # a second Enter is no answer
+            self._start_reading()  # a second Enter is not an answer
         elif text or purpose == "comment":
             self._answer(panel.answer_in_words(text))

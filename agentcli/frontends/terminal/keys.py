@@ -1,4 +1,4 @@
-"""The table of keys: which key does what, and when; and the actions behind them."""
+"""Defines the key bindings, the conditions under which they apply, and the actions behind them."""
 
 import re
 import time
@@ -22,14 +22,14 @@ from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.llm.messages import Block
 
-TWICE_S = 2.0  # within which a second Ctrl-C counts as repeated; a second Esc in half of it
-CHORD_S = 2.0  # within which the second key of a chord has to come
-_NEXT_MODES: dict[Mode, Mode] = {"default": "acceptEdits", "acceptEdits": "plan", "plan": "auto"}  # else default
+TWICE_S = 2.0  # a second Ctrl-C within this time is a repetition; a second Esc within half of it
+CHORD_S = 2.0  # the second key of a chord must come within this time
+_NEXT_MODES: dict[Mode, Mode] = {"default": "acceptEdits", "acceptEdits": "plan", "plan": "auto"}  # others: default
 MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
-MAX_OPTION_CHARS = 200  # of a text in a list
+MAX_OPTION_CHARS = 200  # of a text that a list shows
 
-# A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
-# The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
+# A binding: the name of an action in the settings, or fixed keys; the effect; the state in which it applies.
+# For `Keys.Any` (any character) and `Keys.BracketedPaste`, the effect gets the text.
 KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
 
 
@@ -42,11 +42,11 @@ class KeyActions(Struct, eq=False, kw_only=True):
     dialogs: Dialogs
     labels: KeyLabels
     shows_todo: bool = False
-    chord: tuple[str, float] = ("", 0.0)  # its first key, such as `c-x`, and when it came
-    _pressed: dict[str, float] = field(default_factory=dict)  # when Esc and Ctrl-C last were, by name
+    chord: tuple[str, float] = ("", 0.0)  # the first key, such as `c-x`, and when it was pressed
+    _pressed: dict[str, float] = field(default_factory=dict)  # when Esc and Ctrl-C were last pressed, by name
 
     def __post_init__(self) -> None:
-        # A key that is pressed after a change of the text is the first one again.
+        # After a change of the text, the next Esc or Ctrl-C is a first one again.
         self.buffer.on_text_changed += lambda _: self._pressed.clear()
 
     @property
@@ -72,14 +72,14 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     @property
     def has_card(self) -> bool:
-        """True while something is open that Esc closes, also if the action `interrupt` has another key."""
+        """True while something is open that Esc closes, even if the action `interrupt` has another key."""
         is_view_open = self.shows_todo or bool(self.controller.view.opened_agent) or self.dialogs.is_writing
         return self.shows_keys or is_view_open or self.dialogs.purpose != "prompt"
 
     # Sending
 
     def enter(self) -> None:
-        """Send; behind a backslash begin a new line."""
+        """Send the text or, after a backslash, begin a new line."""
         if self.buffer.document.text_before_cursor.endswith("\\"):
             self.buffer.delete_before_cursor()
             self.buffer.insert_text("\n")
@@ -106,13 +106,13 @@ class KeyActions(Struct, eq=False, kw_only=True):
         """Take the marked completion; a command that needs nothing more is run at once."""
         before, menu = self.buffer.text, self.buffer.complete_state
         if re.fullmatch(r"/\S+ +", before) and menu is not None and menu.complete_index is None:
-            self.buffer.cancel_completion()  # nobody has marked the first of its arguments
+            self.buffer.cancel_completion()  # nobody has chosen an argument
             self.accept()
             return
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
-        # A name that was typed as a whole is meant so; an argument in brackets, such as `[NAME]`, may be left out.
+        # A command whose name was typed in full is run as it is. Arguments in brackets, such as `[NAME]`, are optional.
         is_whole = text.rstrip() == before.rstrip() or all(
             argument.startswith("[") for argument in arguments if argument
         )
@@ -126,7 +126,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self._take_back(waiting, len(waiting) - 1)
 
     def choose_queued(self) -> None:
-        """Put one of the queued messages back, to be changed, sent later or dropped."""
+        """Let the person choose a queued message that goes back into the input."""
         if len(waiting := self.activity.queued) < 2:
             self.take_back()
         else:
@@ -141,7 +141,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.console.hint.show("The history is empty.")
 
     def _pick(self, title: str, texts: Iterable[str], take: Callable[[int], None]) -> None:
-        """Show a list; `take` gets the number of the text that is chosen."""
+        """Show a list; `take` gets the index of the chosen text."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
         picking = self.dialogs.pick(Picker(title, options))  # before the task runs: the next key is for the list
 
@@ -162,7 +162,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
-        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2  # a slower one is a new try
+        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2  # a slower one is a first one
         if self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
@@ -196,7 +196,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.dialogs.end_answer()
         elif self.is_busy:
             self.controller.interrupt()
-            self._pressed.clear()  # an impatient second one is not meant to leave
+            self._pressed.clear()  # a second, impatient Ctrl-C is not meant to leave
         elif self.buffer.text:
             self._clear()
         elif is_second:
@@ -223,12 +223,12 @@ class KeyActions(Struct, eq=False, kw_only=True):
             return
         after = _NEXT_MODES.get(self.controller.session.snapshot().mode, "default")
         self.controller.session.submit(SetMode(after, is_step=True))
-        # An empty hint takes the place of one on the mode before, which would be wrong by now.
+        # An empty hint replaces one about the previous mode, which is wrong by now.
         hint = "Asks before edits and before anything outside the project." if after == "default" else ""
         self.console.hint.show(hint, 1.5)
 
     def unfold(self) -> None:
-        """Show the last output as a whole; the next time, the one before it."""
+        """Show all of the last cut output; the next time, all of the one before it."""
         view = self.controller.view
         if not view.folded:
             self.console.hint.show("No output was shortened.")
@@ -250,9 +250,9 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
 
 class _When:
-    """The states in which keys differ: a list is open, a question takes keys, else the person writes.
+    """The states in which keys differ: a list is open, a question takes keys, or the person writes.
 
-    Beside a list that `is_above_input` the person writes: then only the keys that the text does not need are for it.
+    Below a list that `is_above_input` the person can write: the list gets only the keys that the text does not need.
     """
 
     def __init__(self, actions: KeyActions) -> None:
@@ -272,7 +272,7 @@ class _When:
 
 
 def key_bindings(actions: KeyActions) -> KeyBindings:
-    """Return all bindings. Of two that apply to a key, the one that is added later counts."""
+    """Return all bindings. If two apply to a key, the one that is added later wins."""
     when, bindings = _When(actions), KeyBindings()
     for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_dialog_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
@@ -289,12 +289,12 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
     busy, idle = when.is_busy & ~when.is_empty & ~when.answering, ~when.is_busy & ~when.answering
     yield from (
-        (("c-o", "c-z"), lambda: None, Always()),  # prompt_toolkit's own would empty the input
+        (("c-o", "c-z"), lambda: None, Always()),  # prompt_toolkit's bindings would empty the input
         (("space",), area.take_own_space, when.writing & has_own_space),
         ("newline", lambda: buffer.insert_text("\n"), when.writing),
         ("send", actions.enter, when.no_menu),
         ("send", actions.accept_with_menu, when.menu),
-        (("enter",), actions.accept_with_menu, when.menu),  # also where "send" has another key
+        (("enter",), actions.accept_with_menu, when.menu),  # even if "send" has another key
         (("enter",), actions.enter, when.no_menu & when.answering),
         ("complete", area.take_completion, when.menu),
         ("complete", buffer.start_completion, when.no_menu & idle),
@@ -315,14 +315,14 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     composer, controller, console = actions.composer, actions.controller, actions.console
     has_card = Condition(lambda: actions.has_card)
-    # In vi's insert mode a first Esc is vi's, unless there is something to close or to interrupt.
+    # In vi's insert mode the first Esc leaves that mode, unless there is something to close or to interrupt.
     closes = ~vi_insert_mode | has_card | when.is_busy
     runs_command = Condition(
         lambda: any(call.name in ("bash", "create_subagent") for call in actions.activity.calls.values())
     )
     yield from (
         ("interrupt", actions.escape, when.writing & closes),
-        # Esc closes what is open also where "interrupt" has another key.
+        # Esc closes what is open even if "interrupt" has another key.
         (("escape",), actions.escape, (when.writing & has_card) | (when.menu & ~vi_insert_mode)),
         (("<sigint>",), actions.control_c, Always()),
         ("cancel", actions.control_c, Always()),
@@ -345,7 +345,7 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
         yield (key,), partial(dialogs.press, key), when.asked
-    for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
+    for key in map(chr, range(0x20, 0x7F)):  # one by one, to override vi's bindings of single keys
         yield (key if key != " " else "space",), partial(dialogs.type, key), when.asked
     yield from (
         ((Keys.Any,), dialogs.type, when.asked),
@@ -375,7 +375,7 @@ def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..
         actions.chord = (first, time.monotonic())
 
     first, _, second = key.partition(" ")  # of a chord such as `c-x c-e`
-    if second:  # prompt_toolkit's own chords would have to come within the 20 ms that it gives an Esc
+    if second:  # prompt_toolkit's own chords would have to be typed within `ESCAPE_ALONE_S`
         bindings.add(*sequence(first), filter=when)(begin)
         when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)
     bindings.add(*sequence(second or first), filter=when)(handle)

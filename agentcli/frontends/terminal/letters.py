@@ -1,4 +1,4 @@
-"""Tells letters that answer a question from those that begin a sentence."""
+"""Distinguishes letters that answer a question from letters that begin a sentence."""
 
 import asyncio
 import time
@@ -9,19 +9,19 @@ from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.reviews import HunkReview
 
-TYPING_PAUSE_S = 0.8  # keys that follow each other so soon belong to one sentence
-KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
+TYPING_PAUSE_S = 0.8  # keys that follow each other within this time belong to one sentence
+KEY_ALONE_S = 0.3  # a letter that nothing follows within this time is an answer; else it begins a sentence
 
 
 class TypedLetters:
-    """Letters that were typed at a question: `decide` takes an answer, `begin_text` what begins a text."""
+    """The letters typed at a question. `decide` gets the choice for an answer, `begin_text` the beginning of a text."""
 
     def __init__(self, console: Console, decide: Callable[[Choice], None], begin_text: Callable[[str], None]) -> None:
         self._console, self._decide, self._begin_text = console, decide, begin_text
         # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
         self.held, self._are_early = "", False
         self._timer: asyncio.TimerHandle | None = None
-        self._sentence_until = 0.0  # until then, letters at a hunk are no answers
+        self._sentence_until = 0.0  # until then, letters at a hunk are not answers
 
     def hold(self, panel: QuestionPanel, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
         self.held, self._are_early = letters, is_early
@@ -34,32 +34,32 @@ class TypedLetters:
         return held
 
     def take(self, panel: QuestionPanel) -> None:
-        """Take a letter that stood alone, unless it was meant for the question before."""
-        choice = panel.choice_for(self.drop()[-1:])  # more than one if the letter was repeated
+        """Answer with the held letter, unless it was typed too early to be meant for this question."""
+        choice = panel.choice_for(self.drop()[-1:])  # a repeated letter is held twice
         self._console.changed()
         if choice is not None and not self._are_early:
             self._decide(choice)
 
     def type(self, panel: QuestionPanel, text: str, *, is_early: bool) -> None:
-        """Take a key that writes: alone it may choose, else it begins a text; at a hunk it never does."""
+        """Handle a typed character. Alone it may be an answer, else it begins a text, but never at a hunk."""
         before, choice = self.drop(), panel.choice_for(text)
         opening = panel.choice_for(before) if text in ("y", "n") and not self._are_early else None
         if isinstance(panel.review, HunkReview):
             self._type_at_hunk(panel, before, text)
-        elif opening is not None and opening.id == "hunks":  # whoever knows what comes types `h` and `y` in a row
+        elif opening is not None and opening.id == "hunks":  # a practised person types `h` and `y` in a row
             self._decide(opening)
             self.hold(panel, text, is_early=False)
-        # A letter that came too early to be an answer may be given again.
+        # A letter that came too early to be an answer may be typed again.
         elif choice is not None and (not before or (self._are_early and before == text)):
             self.hold(panel, before + text, is_early=is_early)
         elif before or panel.words[0] != "comment":
             self._begin_text(before + text)
-        else:  # nothing but the beginning of a sentence, if more follows
+        else:  # not an answer, but a sentence if more letters follow
             self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)
             self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
 
     def _type_at_hunk(self, panel: QuestionPanel, before: str, text: str) -> None:
-        """Take an answer about a hunk at once; one about several hunks waits for letters that make it a sentence."""
+        """Take an answer about one hunk at once; hold one about several, as more letters make a sentence."""
         now, review, choice = time.monotonic(), panel.review, panel.choice_for(text)
         if choice is None or now < self._sentence_until:
             self._sentence_until = now + TYPING_PAUSE_S
@@ -69,5 +69,5 @@ class TypedLetters:
             self._decide(held)
         if panel.review is review and choice.id in ("take_all", "take_file"):
             self.hold(panel, text, is_early=False)
-        elif panel.review is review:  # else the letter before was about the last hunk
+        elif panel.review is review:  # else the held letter decided the last hunk
             self._decide(choice)

@@ -1,4 +1,4 @@
-"""Draws the questions of a session, with the choices that the person has."""
+"""Draws a session's questions, with the choices that they offer."""
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
@@ -32,9 +32,9 @@ from agentcli.tools.text.diff import path_of, split_files
 
 MAX_DIFF_ROWS = 300  # of several files; a longer diff is summarized by file, unless all of it is asked for
 MAX_RULE_ROWS = 6
-MAX_CHOICE_ROWS = 100  # where the window has no limit
+MAX_CHOICE_ROWS = 100  # if the caller sets no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
-KEY_COLUMNS = 4
+KEY_COLUMNS = 4  # for the key before a choice's label
 
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
@@ -53,21 +53,21 @@ _SCOPES = {"session": " for this session", "always": " always, in this project"}
 class QuestionPanel:
     """A question, and the state of the answer: the marked choice, the rule, a review of hunks or of a plan's lines.
 
-    Enter takes the marked choice: at first yes, or no if a yes may do harm. `asker` is the subagent that asks, and
-    its task; empty for the main agent.
+    Enter takes the marked choice, which at first is yes, or no if a yes may do harm. `asker` is the subagent that
+    asks, and its task; empty for the main agent.
     """
 
     def __init__(self, question: events.AnyQuestion, asker: str = "") -> None:
         self.question = question
         self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
-        self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
-        self.rows_left = 0  # that `rest` takes
-        self._plan_comments = PlanComments(question)  # of a question that has a plan
+        self.rest: list[Fragment] = []  # of the preview: until it was on the screen too, there is no yes
+        self.rows_left = 0  # rows that `rest` takes
+        self._plan_comments = PlanComments(question)  # used if the question has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
         self._rule = 0  # the index of the rule that a lasting yes would set
-        self._marked = self._default  # the id of a choice
+        self._marked = self._default  # the id of the marked choice
 
     @property
     def _default(self) -> str:
@@ -89,7 +89,7 @@ class QuestionPanel:
                 count = len(self._plan_comments.comments)
                 so_far = f" ({count} so far)" if count else ""
                 choices += [_CHANGE_PLAN, Choice("comments", "c", f"Comment on lines of the plan{so_far}")]
-                # An edited plan would be another text than the one that was commented on.
+                # A commented plan cannot be edited too: the comments are about its lines as they are.
                 choices += [] if count else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
@@ -98,7 +98,7 @@ class QuestionPanel:
 
     @property
     def offered(self) -> list[Choice]:
-        """The choices that can be made now: about what was not on the screen to its end only refusals."""
+        """The choices that can be made now: none of them a yes until all of the subject was on the screen."""
         can_take = isinstance(self.review, HunkReview) and self.review.has_shown_end
         ids = (*_ALWAYS_OFFERED, "take") if can_take else _ALWAYS_OFFERED
         return [choice for choice in self.choices if not self.rest or choice.id in ids]
@@ -109,20 +109,20 @@ class QuestionPanel:
 
     @property
     def words(self) -> tuple[Literal["words", "line", "comment"], str]:
-        """The use of words: an answer, a comment on a line of a plan, or on a no after Tab; and the comment so far."""
+        """The purpose of typed words (an answer, a comment on a plan's line or on a no), and the comment so far."""
         if isinstance(self.review, PlanComments):
             return "line", self.review.comment
         return ("words" if isinstance(self.question, events.Question) else "comment"), ""
 
     def choice_for(self, key: str) -> Choice | None:
-        """Return the choice of a letter, or of a digit by its place; other keys may begin a text."""
+        """Return the choice for a letter or, by its place, for a digit; None if it may begin a text."""
         if isinstance(self.question, events.Question):
             answer = yes_or_no(key, self.question.options)
             key = key if answer is None else f"{answer + 1}"
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
         by_key |= {"e": _RULE} if self.rules and self.review is None else {}
-        first_yes = [("y", choice) for choice in self.choices if choice.is_yes][:1]  # a plan's have digits
+        first_yes = [("y", choice) for choice in self.choices if choice.is_yes][:1]  # a plan's choices have digits
         return (by_key | dict(first_yes) | {choice.key: choice for choice in self.choices}).get(key)
 
     @property
@@ -144,7 +144,7 @@ class QuestionPanel:
         self._rule = max(0, min(self._rule + by, len(self.rules) - 1))
 
     def set_rule(self, text: str) -> bool:
-        """Add the person's own rule; return False if it is not written like one. The runtime checks it."""
+        """Add the person's own rule; return False if it cannot be parsed. The runtime checks it further."""
         try:
             parse_rules(text)
         except UsageError:
@@ -178,7 +178,7 @@ class QuestionPanel:
         return Approve(self.question.id, False, comment="\n\n".join(comments))
 
     def answer(self, choice: Choice) -> Approve:
-        """Return the answer of a choice; a plan that was commented is accepted with its comments."""
+        """Return the answer of a choice; a commented plan is accepted together with its comments."""
         if choice.answer is None or not choice.is_yes:
             return self.refusal()
         comments = self._plan_comments.message
@@ -190,7 +190,7 @@ class QuestionPanel:
         return answer if isinstance(self.question, events.Question) else self.refusal(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
-        """Return the line about the answer that stays in the transcript; empty where the call's own line has it."""
+        """Return the transcript's line about the answer; empty if the call's own line will show the answer."""
         question, call = self.question, self.question.call
         if call.name == "ask_user":
             return []
@@ -202,7 +202,7 @@ class QuestionPanel:
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
         elif isinstance(question, events.PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)][0] if answer.allowed else ""
-            comment = "" if answer.allowed else comment  # of a yes it is the plan
+            comment = "" if answer.allowed else comment  # with a yes, it is the plan
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"
         if answer.allowed and answer.hunks is not None:
@@ -236,7 +236,7 @@ class QuestionPanel:
                     brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
                     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
                     shown = [*chain.from_iterable(brief), *wrapped([("muted", note)], columns, hang=2)]
-                if question.output:  # behind a bar, so that no line of it passes for a part of the diff
+                if question.output:  # after a bar, so that no line of it looks like a part of the diff
                     shown = [*_marked_lines(question.output, "│ ", "│ ", "muted", columns=columns), *shown]
                 command = str(question.call.input.get("command", question.call.name))
                 shown = [*_marked_lines(command, "$ ", "  ", columns=columns), *shown]
@@ -247,7 +247,7 @@ class QuestionPanel:
                     shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ", columns=columns)
             case _:
                 return head
-        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel may have no room for it
+        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel cuts a rule of so many rows
             shown.append(("muted", f"  {self._rule_text}\n"))
         return [*head, *shown]
 
@@ -280,9 +280,9 @@ class QuestionPanel:
         is_writing: bool = False,
         is_ready: bool = True,
     ) -> list[Row]:
-        """Return the choices, one a row, below what is reviewed. `more` questions wait.
+        """Return the choices, one a row, below a reviewed hunk or plan. `more` further questions wait.
 
-        No keys count until the panel `is_ready`.
+        The choices are muted until the panel `is_ready` to take keys.
         """
         if is_writing:
             return _rows(
@@ -296,7 +296,7 @@ class QuestionPanel:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
         below = [] if self.rest or self.review else self._rule_rows(columns)
-        if self.review:  # first, because only its end on the screen brings the yes; all choices have room below it
+        if self.review:  # laid out first, because `offered` has a yes only after its end was shown
             room = max_rows - len(head) - len(self._choice_rows(self.choices, columns))
             head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, room)), *head]
         rows = self._choice_rows(self.offered, columns, is_ready=is_ready)
@@ -305,7 +305,7 @@ class QuestionPanel:
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
-        marked = None if isinstance(self.review, PlanComments) else self.selected  # there a line is marked
+        marked = None if isinstance(self.review, PlanComments) else self.selected  # a plan has a marked line instead
         rows: list[Row] = []
         for choice in choices:
             mark, role = (MARK, "selected") if choice == marked else (("", " "), "")
@@ -315,7 +315,7 @@ class QuestionPanel:
         return rows
 
     def reviewed(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the hunk that is decided, or the lines of the plan around the marked one; empty without a review."""
+        """Return the hunk being decided, or the plan's lines around the marked one; empty without a review."""
         return self.review.window(columns, max_rows) if self.review else []
 
     @property
@@ -325,7 +325,7 @@ class QuestionPanel:
         return f"Rule for {keys}: {self._rule_reach()}" if keys else ""
 
     def _rule_reach(self) -> str:
-        """Return in words what the rule covers; a text that is no rule as it is."""
+        """Return in words what the rule covers; a text that cannot be parsed is returned as it is."""
         if self.rule == str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip()))):
             return "exactly this command"
         try:
@@ -341,7 +341,7 @@ class QuestionPanel:
         return rows if len(rows) <= MAX_RULE_ROWS else cut
 
     def in_lines(self) -> list[str]:
-        """Return the question and its answers as lines, without those that need a live screen. Enter stands for Esc."""
+        """Return the question and its answers as lines, without those that need a live screen. Enter replaces Esc."""
         rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
@@ -366,7 +366,7 @@ def _is_title_complete(call: ToolUse) -> bool:
 
 
 def _marked_lines(text: str, first: str, others: str, role: str = "", *, columns: int) -> list[Fragment]:
-    """Lay out the lines of a text; rows that go on with a line are indented further than lines are."""
+    """Lay out a text, its lines after the mark `first` or `others`; the further rows of a line are indented more."""
     lines = enumerate(exposed(text.rstrip("\n")).split("\n"))
     rows = [(role, f"  {others if n else first}{with_spaces(line)[0]}\n") for n, line in lines]
     return wrapped(rows, columns, hang=6)

@@ -1,4 +1,4 @@
-"""Runs the session line by line, for screen readers, logs and terminals that cannot move the cursor."""
+"""Runs a session line by line, for screen readers, logs and terminals that cannot move the cursor."""
 
 import asyncio
 import os
@@ -23,9 +23,9 @@ from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, pla
 from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.frontends.terminal.trust import trust_command
 
-ROWS_OF_QUESTION = 4  # that stay free below a page of its preview
+ROWS_OF_QUESTION = 4  # kept free for the question itself below a page of its preview
 WIDTH = 80  # of tables and diffs
-_WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}
+_WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}  # answers and their keys
 
 
 class LinearOutput:
@@ -59,11 +59,11 @@ class PlainTerminal(TerminalActions):
         self._controller = TerminalController(opener, self, commands, self._view)
         commands.add(trust_command(self._controller, opener))
         self._panels: list[QuestionPanel] = []
-        self._choosing: asyncio.Future[str] | None = None
+        self._choosing: asyncio.Future[str] | None = None  # the next line, while a list is open
         self._leaving, self._exit_code = asyncio.Event(), 0
-        self._leave_deadline = 0.0  # before which a Ctrl-C leaves
-        self._typed = b""
-        self._mode = "default"
+        self._leave_deadline = 0.0  # a Ctrl-C leaves until then, by `time.monotonic()`
+        self._typed = b""  # the unfinished line
+        self._mode = "default"  # the permission mode that was printed last
 
     async def run(self, prompt: str | None) -> int:
         """Read lines until the person leaves; return the exit code. Raises the error of a session that did not open."""
@@ -93,7 +93,7 @@ class PlainTerminal(TerminalActions):
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, 65_536)
-        if not data:  # Ctrl-D; where nothing more can come it is read again at once
+        if not data:  # Ctrl-D; an ended pipe is read again at once, and then leaves in spite of jobs
             self._controller.leave()
             if not self._leaving.is_set():
                 self.await_prompt()
@@ -119,7 +119,7 @@ class PlainTerminal(TerminalActions):
     def _answer(self, line: str) -> None:
         """Take a line as an answer: a choice by its key or number, else words. An empty line is a no.
 
-        While a part of the preview is not on the screen, an empty line or a yes shows more of it.
+        Until the whole preview was printed, an empty line or a yes prints more of it.
         """
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
@@ -145,7 +145,7 @@ class PlainTerminal(TerminalActions):
 
     def _show(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
         """Print as much of a preview as the window has room for, and ask once all of it was printed."""
-        # Nobody scrolls a pipe: there, as in a window that does not know its size, all is printed at once.
+        # A pipe has no pages: there, and in a window of unknown size, everything is printed at once.
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
         panel.rest = []
         if size.lines and size.columns and not shows_all:
@@ -154,7 +154,7 @@ class PlainTerminal(TerminalActions):
         self._ask(panel)
 
     def _ask(self, panel: QuestionPanel) -> None:
-        """Print the choices of a question below its preview, or how to see the rest of that."""
+        """Print a question's choices below its preview, or how to see the rest of the preview."""
         if panel.rest:
             count = rows_of(panel.rest, os.get_terminal_size(self._stdin).columns)
             text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
@@ -249,7 +249,7 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, why: str) -> None:
-        still_open = self._controller.session.open_questions  # which the background asks
+        still_open = self._controller.session.open_questions  # questions of background agents
         self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._panels:
             self._view.end_question()

@@ -1,6 +1,6 @@
 """Runs other programs in the terminal, once our screen has released it: the person's commands, pagers, editors.
 
-A command gets a pseudo-terminal; keys and output pass byte by byte. A lone Esc interrupts it, unless it reads
+A command gets a pseudo-terminal; keys and output pass unchanged. A lone Esc interrupts it, unless it reads
 single keys, as editors and pagers do.
 """
 
@@ -28,16 +28,17 @@ from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import as_shown
 
 CLIPBOARD_TIMEOUT_S = 2.0
-ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
-TWICE_S = 2.0  # within which a second Esc or Ctrl-C counts as repeated
-LAST_OUTPUT_S = 0.3  # for output that is still under way when the command has ended
-MAX_KEPT_BYTES = 200_000  # of the beginning of the output, and of its end
+ESCAPE_ALONE_S = 0.02  # an Esc that nothing follows for this long is a key, not the start of a sequence
+TWICE_S = 2.0  # a second Esc or Ctrl-C within this time is a repetition
+LAST_OUTPUT_S = 0.3  # how long to wait for the last output when a command has ended
+MAX_KEPT_BYTES = 200_000  # kept of the output's beginning, and as many of its end
 _CHUNK = 65_536
 
+# The alternate screen: `h` enters it, `l` leaves it. A program's whole stay on it.
 _FULL_SCREEN = lazy_pattern(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 _SCREENS = lazy_pattern(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
 
-# Undo traces of a program that was ended: colours and a hidden cursor; another screen, and reports of the mouse.
+# Undo what a killed program may leave: colours and a hidden cursor; the alternate screen, mouse and paste reports.
 _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
 
@@ -45,7 +46,7 @@ _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?200
 async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
     """Run a command in our terminal. `run` gets the path of a pseudo-terminal and starts the command there.
 
-    Returns the output, and the result of `run`; None in place of the result if the person has interrupted it.
+    Returns the output, and the result of `run`, which is None if the person has interrupted it.
     """
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     with closing(session):
@@ -58,47 +59,47 @@ class ProgramOutput:
 
     def __init__(self) -> None:
         self._kept = bytearray()
-        self._cut = 0  # bytes that are missing in the middle, behind the first `MAX_KEPT_BYTES`
-        self.is_full_screen = False
+        self._cut = 0  # bytes left out of the middle, after the first `MAX_KEPT_BYTES`
+        self.is_full_screen = False  # True while the program shows the alternate screen
 
     def add(self, data: bytes) -> None:
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
         self._kept += data
-        if len(self._kept) > 3 * MAX_KEPT_BYTES:  # not sooner, or each piece would move all that follows
+        if len(self._kept) > 3 * MAX_KEPT_BYTES:  # seldom, because each cut moves the bytes after it
             self._cut += len(self._kept) - 2 * MAX_KEPT_BYTES
             del self._kept[MAX_KEPT_BYTES:-MAX_KEPT_BYTES]
 
     @property
     def text(self) -> str:
-        """The output as a terminal shows it in the end, without the screens of full-screen programs."""
+        """The output as a terminal finally shows it, without the screens of full-screen programs."""
         cut = f"\n[{self._cut:,} bytes cut]\n" if self._cut else ""
         text = (self._kept[:MAX_KEPT_BYTES] + cut.encode() + self._kept[MAX_KEPT_BYTES:]).decode(errors="replace")
         return printable(as_shown(_SCREENS.sub("", text)))
 
 
 class _PtySession:
-    """Our terminal while a command has it."""
+    """Lends our terminal to a command, through a pseudo-terminal."""
 
     def __init__(self, stdin: int, stdout: int) -> None:
         self.output = ProgramOutput()
         self._stdin, self._stdout = stdin, stdout
         self._loop = asyncio.get_running_loop()
-        self._modes = termios.tcgetattr(stdin)
+        self._modes = termios.tcgetattr(stdin)  # restored at the end
         self._pty, self._tty = os.openpty()  # our end and the command's
         os.set_blocking(self._pty, False)
-        self._unsent = bytearray()
+        self._unsent = bytearray()  # keys that the command has not taken yet
         self._escape_timer: asyncio.TimerHandle | None = None
-        self._interrupted_at = float("-inf")
+        self._interrupted_at = float("-inf")  # when Esc was last pressed alone, by `time.monotonic()`
         self._running: asyncio.Future[str] | None = None
-        self._is_over = asyncio.Event()
+        self._is_over = asyncio.Event()  # set once the output has ended
 
     async def run(self, run: Callable[[str], Awaitable[str]]) -> str | None:
         from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
 
         termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
         self._fit()
-        tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile are the command's
+        tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile go to the command
         self._loop.add_reader(self._stdin, self._read_keys)
         self._loop.add_reader(self._pty, self._read_output)
         self._running = asyncio.ensure_future(run(os.ttyname(self._tty)))
@@ -132,7 +133,7 @@ class _PtySession:
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._modes)
 
     def _fit(self) -> None:
-        """Give the pseudo-terminal the size of our window; the kernel signals that to the programs in it."""
+        """Give the pseudo-terminal the size of our window; the kernel then signals its programs."""
         with suppress(OSError):
             fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
 
@@ -174,7 +175,7 @@ class _PtySession:
         self._send(data.removesuffix(b"\x1b"))
 
     def _escape(self) -> None:
-        """Take an Esc alone: a key for a program that reads keys, else an interrupt; a second one ends everything."""
+        """Handle a lone Esc: a key for a program that reads single keys, else an interrupt; a second Esc ends it."""
         self._escape_timer = None
         if self._tty < 0 or self._running is None:
             return
@@ -186,7 +187,7 @@ class _PtySession:
         if self._interrupted_at - before < TWICE_S or not modes & termios.ISIG:  # without ISIG no key interrupts
             self._running.cancel()
         else:
-            self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to processes that are not ours to end
+            self._send(characters[termios.VINTR])  # the kernel sends SIGINT, even to processes that we may not signal
 
     def _send(self, data: bytes) -> None:
         self._unsent += data
@@ -220,9 +221,9 @@ async def run_clipboard_programs(
 
 
 async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1, stdout: int | None = None) -> bool:
-    """Show `text` from a line on in `$PAGER`, else in a pager that is installed; return False if there is none.
+    """Show `text` from `line` on in `$PAGER`, else in an installed pager; return False if there is none.
 
-    A pager that cannot begin at a line does not get what stands above it. It writes to `stdout`, if that is not None.
+    A pager that cannot start at a line gets only the text from there on. It writes to `stdout`, if that is given.
     """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
@@ -230,7 +231,7 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1,
             argv += [f"+{line}"] if takes_line else []
             data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
-                # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
+                # LESS=R, as git sets it: a `less` that $PAGER names shows the text's colours.
                 await run_program(argv, {"LESS": "R", **environment}, data, stdout)
                 return True
     return False
@@ -239,7 +240,7 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1,
 async def show_to_end(text: str, environment: Mapping[str, str]) -> bool | None:
     """Show `text` in a pager; return True if the line below its end was on the screen, None if there is no pager."""
     mark = "[end]"
-    while mark in text:  # nothing but the line below the text may count
+    while mark in text:  # the text itself must not contain the mark
         mark = f"[{mark}]"
     stdout, shown = sys.__stdout__.fileno(), bytearray()  # type: ignore[union-attr]  # the screen has it
     ours, pagers = os.openpty()  # the pager reads keys from our terminal, but we see what it writes
@@ -265,7 +266,7 @@ async def show_to_end(text: str, environment: Mapping[str, str]) -> bool | None:
 
 
 def _takes_line(pager: str) -> bool:
-    """Return True for a program that begins at line 9 with the argument +9; those of BusyBox do not."""
+    """Return True for a pager that starts at line 9 if it gets `+9`; those of BusyBox do not."""
     return Path(pager).resolve().name in ("less", "more", "most", "vi", "vim", "view", "nvim")
 
 
@@ -291,7 +292,7 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
     try:
         name, *arguments = shlex.split(command)
-    except ValueError:  # nothing in it, or an open quotation
+    except ValueError:  # empty, or with an open quotation
         return []
     program = shutil.which(name, path=environment.get("PATH", ""))
     return [program, *arguments] if program else []
@@ -304,7 +305,7 @@ async def run_program(
     process = await asyncio.create_subprocess_exec(
         *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE, stdout=out
     )
-    # Ctrl-C and Ctrl-\ are meant for the program now. It is started before this, or it would ignore them as well.
+    # Ctrl-C and Ctrl-\ are for the program now. If it were started after this, it would inherit the ignored signals.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
         await process.communicate(data)

@@ -31,27 +31,27 @@ def hunk_word(question: AnyQuestion) -> str:
 
 
 def is_risky(change: ChangeSummary) -> bool:
-    """Return True for a change that takes something away, or that other programs run or obey."""
+    """Return True for a change that takes something away, or that other programs run or obey unasked."""
     return change.kind == "deleted" or bool(change.loses) or change.is_obeyed
 
 
 class HunkReview:
-    """The hunks of a change or of several files, of which each is taken or left."""
+    """A review of hunks, of one file or several, in which each is taken or left."""
 
-    page_rows = 1  # by which PageUp and PageDown move: those that are shown, less one
+    page_rows = 1  # by which PageUp and PageDown scroll: one less than are shown
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
         self._hunks: tuple[str, ...] = question.hunks
-        self._changes: list[ChangeSummary] = []  # that each hunk belongs to; empty for an edit, which is of one file
-        self._ends: list[int] = []  # for each hunk one past the last hunk of its file
+        self._changes: list[ChangeSummary] = []  # the change of each hunk; empty for an edit of a single file
+        self._ends: list[int] = []  # for each hunk, the index after its file's last hunk
         for change in question.changes:
             self._changes += [change] * change.hunks
             self._ends += [len(self._changes)] * change.hunks
         self._ends = self._ends or [len(self._hunks)] * len(self._hunks)
-        self._number = self._top = 0  # the hunk that is decided, and the first of its rows that is shown
+        self._number = self._top = 0  # indices: the hunk being decided, its first row on the screen
         self.has_shown_end = False  # True once the last row of that hunk was on the screen
-        self._accepted: list[int] = []
+        self._accepted: list[int] = []  # indices of hunks
         self._comments: list[str] = []
 
     @property
@@ -66,7 +66,7 @@ class HunkReview:
     def choices(self) -> list[Choice]:
         next_hunk, end, last = self._number + 1, self._ends[self._number], len(self._hunks)
         of_file = _OF_FILE if next_hunk < end < last else ()
-        # No to all the rest is offered only in the last file: there it is the same as leaving the file.
+        # No to all the rest is offered only in the last file, where it equals leaving the file.
         of_all = _OF_ALL[: 2 if end == last else 1] if next_hunk < last else ()
         of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
         return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
@@ -76,8 +76,8 @@ class HunkReview:
         change = self._changes[self._number] if self._changes else None
         rows = _hunk_rows(self._hunks[self._number], change, columns)
         shown, self._top = _window(rows, self._top, max_rows, columns)
-        self.page_rows = max(1, max_rows - 2)  # a note takes one
-        self.has_shown_end |= len(shown) == len(rows) or self._top + len(shown) > len(rows)  # a note is the last row
+        self.page_rows = max(1, max_rows - 2)  # the note takes a row
+        self.has_shown_end |= len(shown) == len(rows) or self._top + len(shown) > len(rows)  # `shown` has the note, too
         return shown
 
     def page(self, by: int) -> None:
@@ -100,7 +100,7 @@ class HunkReview:
 
 
 class PlanComments:
-    """Comments on the lines of a plan, by their numbers from 0. The model gets all of them in one message."""
+    """Comments on a plan's lines, by their numbers from 0. The model gets all of them in one message."""
 
     default = "words"  # the choice that Enter takes
     heading = "Comment on which line?"
@@ -108,7 +108,7 @@ class PlanComments:
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        self._at = 0  # the marked line
+        self._at = 0  # the number of the marked line
         self.comments: dict[int, str] = {}
 
     @cached_property
@@ -164,7 +164,7 @@ def diff_rows(diff: str, columns: int) -> Row:
 
 
 def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> Row:
-    """Lay out a change below its file's name, in brief with counts in place of diffs; a repository has several."""
+    """Lay out a change, which may have several files: each name with its diff or, if `is_brief`, its counts."""
     shown: Row = []
     for part in split_files(text):
         path = path_of(part)
@@ -174,7 +174,7 @@ def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
         is_new = bool(path) and (change.kind == "created" or "--- /dev/null" in names)
         label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
         counts = f"  {diff_counts(part)}" if path and is_brief else ""
-        name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # no row ends between them
+        name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # keeps number and unit in a row
         head = [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
         shown += wrapped(head, columns, hang=4)
         if not counts:
@@ -185,7 +185,7 @@ def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
 
 @lru_cache(maxsize=1)
 def _hunk_rows(hunk: str, change: ChangeSummary | None, columns: int) -> Sequence[Row]:
-    """Lay out a hunk below an empty row. Each frame asks for it again."""
+    """Lay out a hunk below an empty row. It is cached because each frame asks for it again."""
     shown = diff_rows(hunk, columns) if change is None else change_rows(hunk, change, columns)
     return [[], *(clipped(row, columns) for row in lines_of(shown))]
 
@@ -199,7 +199,7 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def _window(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
-    """Return at most `max_rows` of the rows, from `first` on if that many follow, and the number of the first one."""
+    """Return at most `max_rows` rows, from `first` on if so many follow, and the first one's index."""
     if len(rows) <= max_rows:
         return list(rows), 0
     room = max(1, max_rows - 1)

@@ -1,4 +1,4 @@
-"""Defines the slash commands that only make sense at a screen, and completes arguments of commands."""
+"""Defines the slash commands that need a live screen, and completes the arguments of commands."""
 
 import base64
 import re
@@ -34,12 +34,12 @@ THEMES_IN_WORDS = {
 }
 MAX_OSC_52_BYTES = 74_000  # of text: xterm takes 100,000 of base64
 _CODE = lazy_pattern(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
-# Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
+# Programs that copy their stdin. Over ssh, without such a program, OSC 52 still reaches the clipboard.
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
 
 
 class Appearance:
-    """The theme of the screen; `choice` is its name, one of `themes`: ours and `own`, the person's."""
+    """The theme of the screen; `choice` is its name, one of `themes`: ours and the person's `own`."""
 
     def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
         self._console, self._own, self.choice = console, own, choice
@@ -116,7 +116,7 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
 
 
 async def _find(host: CommandHost, words: str, controller: TerminalController, dialogs: Dialogs) -> str:
-    """List the prompts, or what has the typed words; show the chosen place in the pager."""
+    """List the prompts, or the parts that contain the typed words; show the chosen part in the pager."""
     text = SessionText(host.session.snapshot().conversation.entries)
     with controller.view.activity.hide_commands():
         chosen = await dialogs.pick(SearchList("Search this session:", text.search, words))

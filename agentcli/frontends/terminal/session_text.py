@@ -1,4 +1,4 @@
-"""The text of a session: finds what was said in it, lays all of it out for the pager, prints its end again."""
+"""Searches a session's text, lays it out for the pager, and prints its end again when the session is reopened."""
 
 import re
 import time
@@ -17,12 +17,12 @@ from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.observation import call_title
 
-MAX_ENTRIES = 30  # of a stored conversation that are shown
+MAX_ENTRIES = 30  # of a stored conversation, printed when it is reopened
 MAX_FOUND = 200  # parts that a search returns
 MAX_GAP = 8  # characters between two letters of a word that was typed in part
-CHARS_BEFORE = 12  # of an excerpt, before what was found
+CHARS_BEFORE = 12  # of an excerpt, before the match
 MAX_EXCERPT_CHARS = 60
-# A command of the person's own with its output, as the session stores it.
+# The person's own command with its output, as the session stores it.
 _OWN_COMMAND = re.compile(r"<bash-input>(.*)</bash-input>\n<bash-output>(.*)</bash-output>", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ class TranscriptPart(Struct, frozen=True, kw_only=True):
 
 
 class FoundPart(Struct, frozen=True, order=True):
-    """A part by its number, newest first, and the position of what was found; the smallest `rank` fits best."""
+    """A matching part. `number` 0 is the newest part, `position` is the match's offset; the lowest `rank` is best."""
 
     rank: int
     number: int
@@ -43,7 +43,7 @@ class FoundPart(Struct, frozen=True, order=True):
 
 
 class SessionText:
-    """Everything that was said in a session, also before compactions and on branches that were left."""
+    """The whole text of a session, including text before compactions and on abandoned branches."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._parts = list(_parts(entries))[::-1]
@@ -53,7 +53,7 @@ class SessionText:
     def search(self, query: str) -> list[tuple[str, str]]:
         """Return a label and a detail for each part that has all words of a query, best and newest first.
 
-        Where none has them, the letters of each word may be spread over a longer one, as `cnfg` over `config`.
+        If no part has them, the letters of each word may be spread over a longer one, as `cnfg` over `config`.
         Without words, all prompts are returned.
         """
         if words := query.lower().split():
@@ -63,7 +63,7 @@ class SessionText:
         return [self._option(found) for found in self._found]
 
     def page_at(self, choice: int) -> tuple[str, int]:
-        """Return the text of the session, and the number of the line of a choice that the newest search returned."""
+        """Return the session's text, and the line number of a result of the newest search, given by its index."""
         found = self._found[choice]
         texts = [printable(part.text).rstrip("\n") + "\n\n" for part in reversed(self._parts)]  # oldest first again
         before = printable(self._parts[found.number].text[: found.position])
@@ -87,10 +87,10 @@ class SessionText:
                 yield FoundPart(rank, number, matches[0].start())
 
     def _option(self, found: FoundPart) -> tuple[str, str]:
-        """Return the words around what was found, and which part of the session it is."""
+        """Return the text around a match, and its part's label and age."""
         part = self._parts[found.number]
         start = 0
-        if found.position > MAX_EXCERPT_CHARS // 2:  # else the excerpt shows it from the part's beginning
+        if found.position > MAX_EXCERPT_CHARS // 2:  # else the excerpt is the part's beginning
             start = found.position - CHARS_BEFORE
             start = part.text.find(" ", start, found.position) + 1 or start  # at the beginning of a word
         excerpt = " ".join(part.text[start : start + 2 * MAX_EXCERPT_CHARS].split())
@@ -99,7 +99,7 @@ class SessionText:
 
 
 class SearchList(Picker):
-    """A list of what `search` returns for the typed text. It runs when a frame asks for rows: keys come in bursts."""
+    """A list of search results for the typed text. `search` runs once per frame, because keys come in bursts."""
 
     def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
         super().__init__(title, ())
@@ -115,7 +115,7 @@ class SearchList(Picker):
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
-    """Yield what was said, oldest first."""
+    """Yield the parts of a session, oldest first."""
     calls: dict[str, ToolUse] = {}
     for entry in entries:
         match entry.body:
@@ -163,7 +163,7 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                 view.print_call(finished, view.format_title(call_title(name, call.input if call else {})))
             case Unreadable(error):
                 view.print_line(f"[{error}]", "warning")
-    for id in conversation.open_calls:  # the program ended while they ran
+    for id in conversation.open_calls:  # the program ended while these calls ran
         if call := calls.get(id):
             result = ToolResult(id, "", is_error=True)
             cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; it may have partially run")

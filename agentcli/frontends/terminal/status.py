@@ -1,4 +1,4 @@
-"""Defines the terminal's seams to the program that starts it and to the screen, and has the status line."""
+"""Defines the interfaces of the terminal to the program that starts it and to its screen; draws the status line."""
 
 import asyncio
 import math
@@ -30,15 +30,15 @@ from agentcli.settings.short_program import run_short_program
 COMMAND_TIMEOUT_S = 2.0
 MAX_OUTPUT_BYTES = 65_536
 MAX_CUSTOM_ROWS = 3  # of a status command's output
-JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
-LONG_CONTEXT_TOKENS = 20_000  # from which on the price of reading a conversation again is shown
+JOB_CHECK_S = 2.0  # between checks while there are jobs, whose end no event reports
+LONG_CONTEXT_TOKENS = 20_000  # from here on, the price of reading an uncached conversation is shown
 _COLOURS = lazy_pattern(r"\x1b\[([\d;:]*)m")  # SGR of ECMA-48
-_NAMES = {"tokens": "context_tokens", "window": "context_window"}  # for status commands
+_NAMES = {"tokens": "context_tokens", "window": "context_window"}  # in the JSON for status commands
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
 class NothingChosen(UserError):
-    """The person left a list. The command that asked ends without a message."""
+    """The person closed a list without choosing. The command that asked ends without a message."""
 
 
 class TerminalActions(Protocol):
@@ -50,7 +50,7 @@ class TerminalActions(Protocol):
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
         is_above_input: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
-        """Let the person choose a (label, detail) pair, or type if it `is_above_input`; None if they leave."""
+        """Let the person choose a (label, detail) pair, or type if it `is_above_input`; None if they cancel."""
 
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""
@@ -59,26 +59,26 @@ class TerminalActions(Protocol):
         """Run a program that has the terminal to itself."""
 
     async def edit(self, text: str) -> str | None:
-        """Return the text as the person's editor left it; None where none can be shown. Raises `UserError`."""
+        """Return the text as the person's editor left it; None if no editor can be shown. Raises `UserError`."""
         return None
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run a shell command of the person's own in the session."""
+        """Run the person's own shell command in the session."""
 
     def put_into_input(self, text: str) -> None: ...
 
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
-        """Put prompts that the model has not answered back into the input; False where they cannot be there."""
+        """Put prompts that the model has not answered back into the input; return False if that is impossible."""
         return False
 
     def ask_question(self, question: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
 
     def forget_question(self, id: str) -> None:
-        """Withdraw a question that was decided otherwise."""
+        """Withdraw a question that was decided elsewhere."""
 
     def session_opened(self) -> None:
-        """Withdraw the questions of the session before; another one is shown from now on."""
+        """Withdraw the previous session's questions: another session is shown from now on."""
 
     def changed(self) -> None:
         """Draw again soon."""
@@ -104,7 +104,7 @@ class TerminalOpener(SessionOpener, Protocol):
         """Return the models of the table as `provider/model`, with a note on each."""
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
-        """Ask for a key of a provider, or of one the person chooses. Return a sentence on it, empty without a key."""
+        """Ask for a key of a provider, or of one the person chooses. Return a sentence about it, empty without one."""
 
     def review_project(self) -> tuple[str, Callable[[], str]] | str:
         """Return what the project's own files would add, and a function that trusts them; a sentence if there are none.
@@ -113,13 +113,13 @@ class TerminalOpener(SessionOpener, Protocol):
         """
 
     async def reload(self, before: Session) -> Session:
-        """Open a session again with the settings as they are now. Raises `UserError`, before anything was closed."""
+        """Reopen a session with the current settings. Raises `UserError` before anything is closed."""
 
     def add_commands(self, commands: CommandSet, on_notice: Callable[[str], None]) -> None:
         """Add the slash commands of the settings, of skills, servers and subagents."""
 
     def forget_key(self, provider: str) -> str:
-        """Remove a stored or typed key; return a sentence on it. Raises `UserError`."""
+        """Remove a stored or typed key; return a sentence about it. Raises `UserError`."""
 
     def introduction(self) -> tuple[str, Sequence[str]]:
         """Return the program and its folder in one line, and the instruction files it has read there."""
@@ -131,7 +131,7 @@ class TerminalOpener(SessionOpener, Protocol):
 class SessionUse(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """The tokens of the next request, the model's window, and prices in dollars.
 
-    `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
+    `cost_usd` is None if a price is unknown; `cold_usd` is the price of reading the conversation without a cache.
     """
 
     tokens: int = 0
@@ -188,7 +188,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def status_rows(
     status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
 ) -> list[Row]:
-    """Return the status line; a narrow window drops parts from its end. `custom` rows stand in place of the figures."""
+    """Return the status line; a narrow window drops parts from its end. `custom` rows replace the figures."""
     mode = MODE_TEXTS[status.mode][0] if status.place.session_id or status.mode != "default" else ""
     parts = [
         ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
@@ -211,7 +211,7 @@ def coloured_rows(output: str) -> list[Row]:
     """Return the first lines of a program's output with their colours, and nothing else that acts on a terminal."""
     text, codes = list[Fragment](), ""
     for number, part in enumerate(_COLOURS.split(output)):
-        if number % 2:  # the parameters of a sequence; a 0 in the middle ends what stands before it
+        if number % 2:  # a code's parameters, added to those before, which a 0 among them resets
             codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
         else:
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))
@@ -237,7 +237,7 @@ def _figures(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def short_model(name: str) -> str:
-    """Return a model's name without its provider; of a file, its name alone."""
+    """Return a model's name without its provider; for a model file, only the file's name."""
     model = name.partition("/")[2] or name
     return model.rpartition("/")[2] if model.endswith((".gguf", ".jsonl")) else model
 
@@ -253,12 +253,12 @@ class StatusCommand:
         form: Callable[[Status], bytes] = Status.to_json,
     ) -> None:
         self._command, self._environment, self._changed, self._form = command.strip(), environment, changed, form
-        self._status: Status | None = None  # of the newest run
+        self._status: Status | None = None  # the figures of the newest run
         self._running: asyncio.Task[None] | None = None
         self.rows: list[Row] = []
 
     def refresh(self, status: Status) -> None:
-        """Run the command for these figures, unless it has run for them or runs just now."""
+        """Run the command for these figures, unless it has already run for them or is running."""
         if self._command and status != self._status and (self._running is None or self._running.done()):
             self._status = status
             self._running = asyncio.create_task(self.run(status))
@@ -277,18 +277,18 @@ class StatusCommand:
                 stdin=self._form(status),
             )
             output = end.stdout.decode(errors="replace") if end.exit_code == 0 else ""
-        except OSError:  # as for a command that fails: nothing is shown, and the next change tries again
+        except OSError:  # as after a failed command, nothing is shown, and the next change tries again
             output = ""
         self.rows = coloured_rows(output)
         self._changed()
 
 
 class SessionStatus:
-    """The `status` of the session that it follows; the terminal is drawn again when a figure changes."""
+    """The `status` of one session; the terminal is drawn again when a figure changes."""
 
     def __init__(self, opener: TerminalOpener, terminal: TerminalActions, view: TurnView) -> None:
         self._opener, self._terminal, self._view = opener, terminal, view
-        self._reported_jobs: set[str] = set()  # ids of those whose end was printed
+        self._reported_jobs: set[str] = set()  # ids of jobs whose end was printed
         self.status = Status()
         self._session: Session | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -299,7 +299,7 @@ class SessionStatus:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read all figures again, and once more when jobs may have ended or the provider's cache is cold."""
+        """Read all figures again, and once more when jobs may have ended or the provider's cache has expired."""
         if self._session is None:
             return
         now = self._session.snapshot()

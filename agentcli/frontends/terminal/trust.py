@@ -1,4 +1,4 @@
-"""The slash command that reviews a project's own files and trusts them, for the live terminal and the plain one."""
+"""Defines the slash command that reviews and trusts a project's own files, in both the live and the plain terminal."""
 
 import asyncio
 

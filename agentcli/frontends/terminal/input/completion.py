@@ -1,4 +1,4 @@
-"""Completes commands, their arguments and files while the person types; finds mentions that name no file."""
+"""Completes commands, their arguments and mentions of files while the person types."""
 
 import asyncio
 import heapq
@@ -23,15 +23,15 @@ from agentcli.tools.sandbox import find_rg
 
 MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
 MAX_QUERY_CHARS = 200
-FRESH_S = 10.0  # after which a query lists the files again
-FIRST_LISTING_S = 1.0  # for which a query waits for the first listing
+FRESH_S = 10.0  # a later query lists the files again
+FIRST_LISTING_S = 1.0  # the longest that a query waits for the first listing
 LISTING_TIME_LIMIT_S = 60.0
 MAX_ENTRIES = 10_000  # of a folder outside the project
-_BLOCK_PATHS = 1_500  # searched before the event loop runs again: a millisecond or two
+_BLOCK_PATHS = 1_500  # searched before the event loop runs again, in a millisecond or two
 
 # The tier of a path, 0 for the best, and its place among the paths of that tier.
 Rank = tuple[int, tuple[int, str]]
-# Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument.
+# Given a command's name and the typed argument, returns the values that may replace it, each with a note.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
 
 _COMMAND = lazy_pattern(r"/([^\s/]*)\Z")
@@ -57,7 +57,7 @@ class PromptCompleter(Completer):
         if found := _COMMAND.match(text):
             typed = found[1]
             fitting = [command for command in self._commands if any(typed in name for name in _names(command))]
-            # First those whose name begins with the typed text, then those of which an alias does.
+            # Commands whose name begins with the typed text come first, then those with such an alias.
             fitting.sort(key=lambda command: not any(name.startswith(typed) for name in _names(command)))
             fitting.sort(key=lambda command: not command.name.startswith(typed))
             for command in fitting:
@@ -92,7 +92,7 @@ def _names(command: SlashCommand) -> tuple[str, ...]:
 
 
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
-    """Write a path as a mention; the quotes of a folder stay open, so that completion goes on behind its slash."""
+    """Write a path as a mention; a folder's quotes stay open, so that completion continues after its slash."""
     quote = '"' if is_quoted or re.search(r"[\s'`,;]", path) else ""
     goes_on = path.endswith("/") or (quote and after.startswith(quote))
     return f"@{quote}{path}" if goes_on else f"@{quote}{path}{quote}{_space_before(after)}"
@@ -103,7 +103,7 @@ def _space_before(after: str) -> str:
 
 
 def _is_still_typed(document: Document) -> bool:
-    """Return True until the text changes: prompt_toolkit does not end a completion that is outdated."""
+    """Return True until the text changes: prompt_toolkit does not cancel an outdated completion."""
     app = get_app_or_none()
     return app is None or app.current_buffer.document.text_before_cursor == document.text_before_cursor
 
@@ -118,10 +118,10 @@ class FileIndex:
         self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
-        self._searches = 0
+        self._searches = 0  # the number of the newest search
 
     async def match(self, query: str, limit: int = 12, *, is_wanted: Callable[[], bool] = lambda: True) -> list[str]:
-        """Return the best matches, best first; none if a later query was asked meanwhile, or it is not wanted any more.
+        """Return the best matches, best first; none if a later query has begun, or `is_wanted` returns False.
 
         A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
         letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
@@ -156,7 +156,7 @@ class FileIndex:
 
     async def _list(self) -> None:
         files: Sequence[str] = ()
-        with suppress(OSError, ToolError):  # completion is no reason to disturb the person
+        with suppress(OSError, ToolError):  # without files, only completion is missing
             files = await self._list_files()
         self._blocks = await asyncio.to_thread(_blocks, files)
         self._listed_at = self._clock()
@@ -205,12 +205,12 @@ def _blocks(files: Sequence[str]) -> list[str]:
 
 
 class _Pattern:
-    """A compiled query. Its expressions match every line of a block, with a group for those that fit."""
+    """A compiled query. Its expressions match every line of a block; group 1 is empty in lines that do not fit."""
 
     def __init__(self, query: str) -> None:
         self._query = query
         self._ignores_case = query == query.lower()
-        # Letters stand for themselves, which `re` looks for fastest; the second branch takes lines that do not match.
+        # Plain letters, without flags, are fastest in `re`; the second branch consumes lines that do not match.
         in_order = "".join(rf"[^{letter}\n]*{letter}" for letter in map(re.escape, query))
         self._letters = re.compile(rf"({in_order})[^\n]*\n|[^\n]*\n")
         self._entries = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
@@ -229,9 +229,9 @@ class _Pattern:
         return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
 
     def _tier(self, path: str) -> int:
-        """Return the number of the first of three conditions, the strictest first, that a path meets; 3 for none."""
+        """Return the index of the strictest of three conditions that a path meets; 3 for none."""
         query, path = self._query, path.lower() if self._ignores_case else path
-        name_start = path.rfind("/", 0, -1) + 1  # the last slash of a folder's path is not before its name
+        name_start = path.rfind("/", 0, -1) + 1  # a folder's path also ends in a slash
         if "/" in query:
             fits = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path)), query in path
         else:

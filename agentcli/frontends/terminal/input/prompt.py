@@ -40,7 +40,7 @@ _PASTE_MARK = lazy_pattern(r"(\x1b\[20[01]~)")
 _BEGUN = lazy_pattern(
     r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z"
 )
-_MAX_BEGUN_CHARS = 200  # a longer one is no report
+_MAX_BEGUN_CHARS = 200  # a longer one is not a report
 
 
 class TerminalInput(Vt100Input):
@@ -51,7 +51,7 @@ class TerminalInput(Vt100Input):
         self._on_report = on_report
         self._begun = ""  # the start of a report or mark, whose end has not been read yet
         self._is_in_paste = False
-        self.expects_reports = False  # while it is True, the start of one is held for longer than an Esc
+        self.expects_reports = False  # while True, the start of one is held longer than a lone Esc
 
     def read_keys(self) -> list[KeyPress]:
         data, self._begun = self._begun + self.stdin_reader.read(), ""
@@ -65,7 +65,7 @@ class TerminalInput(Vt100Input):
 
     def flush_keys(self) -> list[KeyPress]:
         """Pass on what was held back: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
-        is_report = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
+        is_report = len(self._begun) > 2 and self.expects_reports  # nobody types so much of one so fast
         if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
             self._begun = ""
@@ -87,7 +87,7 @@ class TerminalInput(Vt100Input):
 
 
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
-# For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what both do.
+# Rows of the `?` card: an action (see settings/terminal.py), fixed keys, and the effect of both.
 _HELP = (
     ("send", "", "send; while the model works: steer"),
     ("complete", "", "complete"),
@@ -122,7 +122,7 @@ class KeyLabels:
         return next((label(key) for key in self.keys[action]), "")
 
     def hints(self, **actions: str) -> str:
-        """Return a text such as `Enter sends · Esc interrupts`, without actions that have no key."""
+        """Return a text such as `Enter to steer · Esc to interrupt`, without actions that have no key."""
         return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.first(action)))
 
     def help(self) -> list[tuple[list[str], str]]:
@@ -153,7 +153,7 @@ MAX_MENU_ROWS = 6
 
 
 class PromptBuffer(Buffer):
-    """A buffer whose history is elsewhere: `recall`, once it is set, steps back in it, or forwards below 0."""
+    """A buffer with a history outside of it: `recall`, once set, goes back by some entries, or forward if negative."""
 
     recall: Callable[[int], None] = staticmethod(lambda by: None)
 
@@ -170,11 +170,11 @@ class PromptArea:
     def __init__(self, *, placeholder: Callable[[], str]) -> None:
         self.mark: Callable[[], str] = lambda: "› "
         self.placeholder = placeholder
-        self._columns = 0
+        self._columns = 0  # of the screen, at the newest frame
         self.buffer = PromptBuffer(
             complete_while_typing=Condition(lambda: self.completes), multiline=True, name="prompt"
         )
-        self.completes = True
+        self.completes = True  # False at questions and while the input takes an answer
         self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
@@ -223,7 +223,7 @@ class PromptArea:
         return rows
 
     def take_completion(self) -> None:
-        """Insert the marked completion; behind a folder, completion goes on with its contents."""
+        """Insert the marked completion; after a folder, completion continues with its contents."""
         buffer, state = self.buffer, self.buffer.complete_state
         if state is None or not state.completions:
             return
@@ -237,13 +237,13 @@ class PromptArea:
 
     @property
     def has_own_space(self) -> bool:
-        """True behind a space that comes from a completion."""
+        """True if a space that a completion inserted is before the cursor."""
         state, document = self.buffer.complete_state, self.buffer.document
         is_completed = document == self._completed or (state is not None and state.current_completion is not None)
         return is_completed and document.text_before_cursor.endswith(" ")
 
     def take_own_space(self) -> None:
-        """Let a typed space be the one that comes from a completion."""
+        """Take a typed space for the one that a completion has already inserted."""
         self._completed, state = None, self.buffer.complete_state
         if state is not None and state.current_completion is not None:  # else the menu offers what comes next
             self.buffer.complete_state = None
@@ -252,7 +252,7 @@ class PromptArea:
         buffer, state = self.buffer, self.buffer.complete_state
         assert state is not None
         if state.complete_index is None and by > 0 and len(state.completions) > 1:
-            buffer.go_to_completion(1)  # the second one, as the first is drawn as marked from the start
+            buffer.go_to_completion(1)  # the second, because the first is drawn as marked from the start
         elif by > 0:
             buffer.complete_next()
         else:
@@ -296,7 +296,7 @@ def fitting(parts: Sequence[str], columns: int, gap: str = " · ") -> str:
 def option_row(
     label: str, detail: str, *, is_marked: bool, label_width: int, columns: int, signs: Row | None = None
 ) -> Row:
-    """Lay out an option with its `signs` before its label; the details of all options stand in one column."""
+    """Lay out an option with its `signs` before its label; the details of all options begin in one column."""
     mark, role = ("❯ ", "selected") if is_marked else ("  ", "")
     gap = " " * max(2, 2 + label_width - width(label)) if detail else ""
     head: Row = [("accent", mark), *(signs or []), (role, label), ("muted", gap)]
@@ -321,13 +321,13 @@ class Picker:
     ) -> None:  # fmt: skip
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        # An option, none where nothing is in force yet; a place among the options that are shown.
+        # The index of the option in force, if there is one; a place among the options that are shown.
         self._current, self._selected = None if is_above_input else current, current or 0
-        self._query = ""
+        self._query = ""  # typed to narrow the list
 
     @property
     def shown(self) -> list[int]:
-        """The numbers of the options that have all words of the query."""
+        """The indices of the options that have all words of the query."""
         words = self._query.lower().split()
         return [
             number
@@ -345,7 +345,7 @@ class Picker:
             self._selected = (min(self._selected, count - 1) + by) % count
 
     def type(self, text: str) -> bool:
-        """Add to the text that narrows the list; an empty one removes its end. Return True if it selects Yes or No."""
+        """Add to the query, or remove its last character if `text` is empty. Return True if that selects Yes or No."""
         from agentcli.frontends.choices import yes_or_no  # not for the first frame
 
         answer = None if self._query else yes_or_no(text, [label for label, _ in self._options])
@@ -362,7 +362,7 @@ class Picker:
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         shown = self.shown
-        # Details stand behind the widest label that leaves them half of the row.
+        # Details begin after the widest label that leaves them half of the row.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns // 2), default=0)
         room = max(1, min(MAX_OPTIONS, max_rows - 3))  # between the title and the last row, with a row for a detail

@@ -1,4 +1,4 @@
-"""Text as it is typed: pastes and images are short tokens in it. Stores the prompts of each project, and drafts."""
+"""Holds typed text, in which short tokens represent pastes and images; stores each project's prompts, and drafts."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ from agentcli.settings.files import FileLock, make_private_folder, replace_file
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024  # of the Messages API
 MAX_CLIPBOARD_BYTES = 64 * 1024 * 1024
-MAX_LINES = 8  # of a paste that is shown as it is
+MAX_LINES = 8  # of a paste that is inserted without a token
 MAX_CHARS = 1_000  # of such a paste
 _MAX_PATH_CHARS = 4_096
 
@@ -37,18 +37,15 @@ _SEQUENCE = lazy_pattern(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
-# Images
-
-
 def image_path(text: str) -> Path | None:
-    """Return the image whose path `text` is, as terminals write that of a dragged file: quoted, escaped or a URL."""
+    """Return the path of an image if `text` is one, as terminals write a dragged file's: quoted, escaped or a URL."""
     text = text.strip()
     if len(text) > _MAX_PATH_CHARS or "\n" in text:
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
     if text.startswith("file://"):
-        text = unquote("/" + text.removeprefix("file://").partition("/")[2])  # behind the host
+        text = unquote("/" + text.removeprefix("file://").partition("/")[2])  # after the host
     for candidate in (text, re.sub(r"\\(.)", r"\1", text)):
         if candidate.startswith(("/", "~/")) and candidate.lower().endswith(_SUFFIXES):
             with suppress(OSError, ValueError, RuntimeError):  # a part is too long, a NUL, no home folder
@@ -58,7 +55,7 @@ def image_path(text: str) -> Path | None:
 
 
 def read_image(path: Path) -> tuple[bytes, str]:
-    """Return an image's bytes and media type. Raises `UserError` for a file that is no image a model takes."""
+    """Return an image's bytes and media type. Raises `UserError` for a file that is not an image models accept."""
     try:
         require_sendable(path.stat().st_size, str(path))
         data = path.read_bytes()
@@ -70,7 +67,7 @@ def read_image(path: Path) -> tuple[bytes, str]:
 
 
 def require_sendable(size: int, name: str) -> None:
-    """Raises `UserError` for an image of more than 5 MB."""
+    """Raise `UserError` for an image of more than 5 MB."""
     if size > MAX_IMAGE_BYTES:
         raise UserError(f"{name} is {size / 1024**2:.1f} MB. Models accept images of up to 5 MB: make it smaller.")
 
@@ -98,7 +95,7 @@ class TypedText(msgspec.Struct, frozen=True):
 
 
 class Pastes:
-    """The tokens of one input and their contents. A text that only looks like a token is none."""
+    """The tokens of one input and their contents. A text that only looks like a token is not one."""
 
     def __init__(self) -> None:
         self._contents: dict[str, str | Image] = {}
@@ -113,7 +110,7 @@ class Pastes:
         return self._new_token("Pasted", f"+{lines:,} lines" if lines > 1 else f"{len(text):,} characters", text)
 
     def add_image(self, data: bytes, media_type: str) -> str:
-        """Return a token such as `[Image #1 120×80]`. Raises `UserError` for an image no model takes."""
+        """Return a token such as `[Image #1 120×80]`. Raises `UserError` for one of more than 5 MB."""
         require_sendable(len(data), "The image")
         size = dimensions_of(data)
         image = Image(Base64Source(media_type, base64.b64encode(data).decode()))
@@ -134,7 +131,7 @@ class Pastes:
         return without_empty_text(blocks)
 
     def in_place(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        """Return a prompt's blocks, the first of which has the typed text, with images in place of their tokens."""
+        """Return a prompt's blocks with images in place of their tokens. The first block has the typed text."""
         if blocks and isinstance(first := blocks[0], Text):
             return (*self.blocks(first.text), *blocks[1:])
         return blocks
@@ -145,12 +142,12 @@ class Pastes:
 
     def typed(self, text: str) -> TypedText:
         """Return `text` with the contents of its tokens, to be stored."""
-        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        # A terminal can send bytes that are not UTF-8; prompt_toolkit turns them into lone surrogates.
         contents = {found.group(): self._contents[found.group()] for found in self._tokens(text)}
         return TypedText(text.encode(errors="replace").decode(), contents)
 
     def adopt(self, sent: TypedText) -> str:
-        """Take in the contents of a text, and return it: tokens that are in use for other contents get new numbers."""
+        """Add a text's contents and return the text; tokens already used for other contents get new numbers."""
         renumbered: dict[str, str] = {}
         for found in _TOKEN.finditer(sent.text):
             kind, number, size = found.groups()
@@ -191,7 +188,7 @@ def clean(text: str) -> str:
 MAX_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
 MAX_FILE_BYTES = 2 * KEPT_BYTES
-MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
+MAX_ENTRY_BYTES = 500_000  # of an entry's line; a longer one is not written
 LOCK_TIMEOUT_S = 1.0
 
 
@@ -210,14 +207,14 @@ class ProjectHistory:
 
     def __init__(self, file: Path | None, project: str) -> None:
         self._file, self._project = file, project
-        self._sent: list[TypedText] = []  # in this session, the newest last
-        self._stored: list[TypedText] | None = None  # the newest first
+        self._sent: list[TypedText] = []  # prompts of this session, the newest last
+        self._stored: list[TypedText] | None = None  # prompts in the file, the newest first; None until it was read
 
     def load(self) -> None:
         """Read the file, if that has not been done. May be called from any thread."""
         if self._stored is None:
             entries = itertools.islice((entry for entry, _ in itertools.groupby(self._read())), MAX_ENTRIES)
-            # The file may hold what was sent before it was read.
+            # The file may already contain prompts of this session.
             self._stored = [entry for entry in entries if entry not in self._sent]
 
     @property
@@ -245,7 +242,7 @@ class ProjectHistory:
                     yield TypedText(entry.text, entry.pastes)
 
     def _store(self, sent: TypedText) -> None:
-        for one in (sent, sent.without_images()):  # the second, if the first is too long
+        for one in (sent, sent.without_images()):  # without its images if it is too long with them
             line = _HistoryLine(self._project, one.text, round(time.time(), 3), one.pastes)
             encoded = msgspec.json.encode(line) + b"\n"
             if self._file is not None and len(encoded) <= MAX_ENTRY_BYTES:
@@ -304,9 +301,9 @@ def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | N
 
 
 class Drafts:
-    """The draft of one program: in `file`, held by `lock`, before the first prompt, then in one of its session.
+    """The draft of one program: before its first prompt in a file that `lock` holds, then in a file of its session.
 
-    A session is given by its id, empty before its first prompt. A failing disk costs the draft, never the session.
+    `session` is the session's id, empty before its first prompt. A failing disk costs the draft, never the session.
     """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what a session is doing just now and draws it: running calls, thinking, a retry, the queue."""
+"""Keeps and draws a session's unfinished work: running calls, thinking, a retry, the queue."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +16,15 @@ from agentcli.llm.messages import Block, Image, Text
 from agentcli.patterns import lazy_pattern
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-TICK_S = 0.25
-TAIL_ROWS = 3
-SHOW_TAIL_AFTER_S = 0.5
-SILENCE_S = 30.0  # of the model, after which the row says so
+TICK_S = 0.25  # between two frames of the spinner
+TAIL_ROWS = 3  # of a command's output, or of thinking
+SHOW_TAIL_AFTER_S = 0.5  # shorter commands show no output while they run
+SILENCE_S = 30.0  # without any event, after which the status row says so
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
-MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
+MAX_HEAD_CHARS = 1_000  # of a call's arguments that are searched for the path
 
 _PATH = lazy_pattern(r'"path"\s*:\s*"([^"\\]+)"')
-# The rows of calls whose arguments are being written, with a place for the path.
+# By tool, the row of a call whose arguments the model is still writing, with a place for the path.
 _ARRIVING = {
     "file_write": "Writing {}", "file_edit": "Editing {}", "bash": "Preparing a command",
     "create_subagent": "Preparing a subagent's task", "todo": "Preparing the to-do list",
@@ -32,9 +32,9 @@ _ARRIVING = {
 
 
 class RunningCall(Struct, kw_only=True):
-    """A call under way.
+    """A running call; `tail` is the end of its output, or a subagent's newest call.
 
-    `rounds`, `tokens`, `cost_usd` and the end of the `transcript` are those of the subagent that it started.
+    `rounds`, `tokens`, `cost_usd` and the end of the `transcript` are those of the subagent that the call started.
     """
 
     name: str
@@ -59,16 +59,16 @@ class RunningCall(Struct, kw_only=True):
 
 
 class ArrivingCall(Struct):
-    """A call whose arguments the model is still writing. Each piece of them is read once."""
+    """A call whose arguments the model is still writing. Each piece of the arguments is read only once."""
 
     name: str
     path: str = ""
-    lines: int = 0
-    _head: str = ""  # of the arguments, while the path is not known
-    _open_escape: str = ""  # a backslash whose character comes with the next piece
+    lines: int = 0  # line ends in the arguments so far
+    _head: str = ""  # the beginning of the arguments, until the path is found
+    _open_escape: str = ""  # a backslash at the end of a piece: its character begins the next one
 
     def feed(self, partial_json: str, home: str) -> None:
-        """Read another piece of the arguments, a JSON text. A path below `home` is shortened."""
+        """Read the next piece of the arguments' JSON text. A path below `home` is shortened."""
         if not self.path and len(self._head) < MAX_HEAD_CHARS:
             self._head += partial_json
             found = _PATH.search(self._head)
@@ -85,7 +85,7 @@ class ArrivingCall(Struct):
 
 
 class PendingRetry(Struct, frozen=True):
-    """A request that failed and is sent again at the time `at`."""
+    """A failed request, which is sent again when `time.monotonic()` is `at`."""
 
     retry: events.Retry
     at: float
@@ -99,12 +99,12 @@ class PendingRetry(Struct, frozen=True):
 
 
 class TurnClock(Struct):
-    """Measures a turn without the time in which questions wait for the person. Times are `time.monotonic()`."""
+    """Measures a turn, except while questions wait for the person. Times are `time.monotonic()`."""
 
-    started: float | None = None
+    started: float | None = None  # None while no turn runs
     questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
-    paused: float = 0.0  # when the first of them was asked
-    heard: float = 0.0  # when something was last received, from the model mostly
+    paused: float = 0.0  # when the first open question was asked
+    heard: float = 0.0  # when the session's last event came, other than changes of the queue
 
     def pause(self, question_id: str) -> None:
         now = time.monotonic()
@@ -123,26 +123,26 @@ class TurnClock(Struct):
 
 
 class Activity(Struct, kw_only=True):
-    """The unfinished part of a session. It is state of the front end only: nothing here is stored."""
+    """Everything unfinished in a session. It is state of the front end only, and never stored."""
 
     clock: TurnClock = field(default_factory=TurnClock)
     calls: dict[str, RunningCall] = field(default_factory=dict)
-    agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
-    commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
+    agents: dict[str, str] = field(default_factory=dict)  # by a running subagent's id, the key in `calls` of its row
+    commands: dict[str, float] = field(default_factory=dict)  # by a running slash command's name, when it started
     thinking: str = ""
-    # The state of the newest request; None once text comes.
+    # The state of the newest request; None once its text arrives.
     pending: PendingRetry | events.PromptProgress | ArrivingCall | None = None
-    answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
+    answer: MarkdownStream | None = None  # the part not printed yet is drawn with each frame
     queue: Queued = field(default_factory=Queued)
 
     def close_question(self, id: str) -> None:
-        """Stop waiting for the person; the time that this took does not count for the call either."""
+        """Stop waiting for an answer; the call's running time does not include the wait either."""
         waited = self.clock.resume(id)
         if call := self.calls.get(id):
             call.started += waited
 
     def end_call(self, id: str) -> RunningCall | None:
-        """Remove the row of a call; a subagent of it that goes on in the background has it from now on."""
+        """Remove a call and return it; if its subagent continues in the background, the row becomes the subagent's."""
         call = self.calls.pop(id, None)
         agent = next((agent for agent, shown_by in self.agents.items() if shown_by == id), "")
         if call is not None and agent:
@@ -155,7 +155,7 @@ class Activity(Struct, kw_only=True):
         return call.title if call else ""
 
     def follow_subagent(self, event: events.Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
-        """Update a subagent's row: that of the call that made it, or its own. Return a line to print, with its role."""
+        """Update the row of a subagent, which may be its call's. Return a line to print with its role, or None."""
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:
@@ -189,7 +189,7 @@ class Activity(Struct, kw_only=True):
         return None
 
     def agent_rows(self, id: str, columns: int, max_rows: int) -> list[Row]:
-        """Return the end of what a running subagent was told, has said and has called, below its task."""
+        """Return a running subagent's task, and the end of its transcript below."""
         if (call := self.calls.get(self.agents.get(id, ""))) is None:
             return []
         head: Row = [("accent", f"▾ {call.title}")]
@@ -218,12 +218,12 @@ class Activity(Struct, kw_only=True):
 
     @property
     def is_moving(self) -> bool:
-        """True if time alone changes a row; false once everything that is left waits for the person."""
+        """True if rows change with time alone; False once everything unfinished waits for the person."""
         questions = len(self.clock.questions)
         return bool(self.commands) or (self.is_busy and (not questions or questions < len(self.calls)))
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return at most `max_rows` rows: the queue is kept longest, the end of the answer goes first."""
+        """Return at most `max_rows` rows. If room is short, the answer is cut first, then the calls, the queue last."""
         if max_rows < 1:
             return []
         rows = self._queue_rows(columns, max(1, max_rows // 2))
@@ -232,7 +232,7 @@ class Activity(Struct, kw_only=True):
         return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
 
     def _answer_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the end of the text that is not printed yet; of a table its head as well."""
+        """Return the end of the answer's text that is not printed yet; a table keeps its header."""
         rows = [clipped(row, columns) for row in (self.answer.preview() if self.answer else ())]
         hidden = len(rows) - max_rows
         if hidden <= 0:
@@ -249,7 +249,7 @@ class Activity(Struct, kw_only=True):
         for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
             spending: Row = [("muted", call.format_spending(now))]
             room = columns - row_width(spending)
-            if call.name == "create_subagent":  # its task says more than what it uses
+            if call.name == "create_subagent":  # its task says more than its spending
                 room = max(room, columns * 3 // 4)
             head = clipped([("accent", spinner(now)), ("", f" {call.title}")], max(1, room))
             rows.append(clipped([*head, *spending], columns))
@@ -293,7 +293,7 @@ class Activity(Struct, kw_only=True):
 
 
 def message_text(content: Sequence[Block]) -> str:
-    """Return the words that the person wrote, without the files attached to them."""
+    """Return the text that the person wrote, without attached files."""
     blocks = (block for block in typed_blocks(content) if isinstance(block, Text | Image))
     return "".join(printable(block.text) if isinstance(block, Text) else "[Image]" for block in blocks)
 

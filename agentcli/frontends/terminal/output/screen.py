@@ -1,7 +1,7 @@
 """Draws the screen: a transcript that text is only appended to, and below it a live region that is redrawn.
 
-All moves are relative to the cursor. Whole lines, which the terminal wraps, push the region down as inserted rows;
-when much arrives at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102.
+All moves are relative to the cursor. New transcript lines, which the terminal wraps, are inserted above the region;
+when many arrive at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102.
 """
 
 import time
@@ -34,11 +34,11 @@ from agentcli.frontends.terminal.text.fragments import (
 from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
-MAX_INSERTED_ROWS = 6  # for more, drawing the region again costs less than moving it
-# A window must have kept its size for so long: tmux reports it a quarter of a second late when it changes often.
+MAX_INSERTED_ROWS = 6  # for more rows, drawing the region again is cheaper than moving it
+# Nothing is drawn until a window has kept its size this long: tmux reports frequent changes a quarter second late.
 SETTLE_S = 0.3
-# Erases from the cursor's row down, but not from its first column: in the first row of the window, tmux takes that for
-# clearing the window, and keeps the cleared text in its scrollback.
+# Erases the cursor's row, then from its second column to the bottom: erasing from the window's first cell, tmux would
+# copy the erased text into its scrollback, as if the window were cleared.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
 WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 
@@ -51,9 +51,9 @@ class Frame(Struct, frozen=True):
 
 
 class Screen(Renderer):
-    """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, most rows).
+    """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, maximum rows).
 
-    `draw_later` renders the screen again after so many seconds; without it, a resize is drawn at once.
+    `draw_later` renders the screen again after some seconds; without it, a resize is drawn at once.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Screen(Renderer):
     ) -> None:
         self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
-        self.synchronizes = False  # until the terminal reports that it can
-        self._lines: list[Fragment] = []  # that wait for the next frame
-        self._rows: list[Row] = []  # of the region, as they are on the screen
-        self._row = self._column = 0  # the cell of the cursor in it
-        self._size = self._size_seen = Size(rows=0, columns=0)
-        self._resized_at = 0.0  # seconds; 0 if the window keeps its size
-        self._modes_are_on = False
+        self.synchronizes = False  # True once the terminal reports that it can
+        self._lines: list[Fragment] = []  # transcript lines that the next frame prints
+        self._rows: list[Row] = []  # the region's rows as they are on the screen
+        self._row = self._column = 0  # the cursor's cell, counted from the region's first
+        self._size = self._size_seen = Size(rows=0, columns=0)  # as drawn; as last reported, maybe still changing
+        self._resized_at = 0.0  # by `time.monotonic()`; 0 while the window keeps its size
+        self._modes_are_on = False  # bracketed paste and focus events
         super().__init__(DummyStyle(), output)
 
     def print(self, fragments: Sequence[Fragment]) -> None:
-        """Add lines to the transcript with the next frame; tabs become the spaces up to their stop."""
+        """Add lines to the transcript with the next frame; tabs are expanded to spaces."""
         column = 0
         for roles, text in fragments:
             text, column = with_spaces(text, column)
@@ -108,7 +108,7 @@ class Screen(Renderer):
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
         """Erase the region; the next frame draws it again. Nothing is written while the window is resized."""
-        if not leave_alternate_screen and self._draw_later is not None:  # how a resize calls
+        if not leave_alternate_screen and self._draw_later is not None:  # prompt_toolkit's call after a resize
             self._resized_at = time.monotonic()
             return
         self._resized_at = 0.0
@@ -135,23 +135,23 @@ class Screen(Renderer):
     # Drawing
 
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
-        """Write the lines that wait, and draw the region below them."""
+        """Write the waiting lines, and draw the region below them."""
         lines, self._lines = self._leave_rows(self._lines), []
         before = len(self._rows)
-        begun, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
+        new_rows, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
         if not lines:
             out = self._redraw_changed(rows, cursor) if rows or before else []
-        # A region that shrinks as text comes stays at its place only when both happen in one go.
-        elif 0 < before <= len(rows) and begun <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
-            out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
+        # A region that shrinks while text arrives keeps its place only if both are drawn in one step.
+        elif 0 < before <= len(rows) and new_rows <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
+            out = [*self._insert(lines, new_rows), *self._redraw_changed(rows, cursor)]
         else:
             out = self._redraw_all(lines, rows, cursor)
-        if self.synchronizes and (lines or len(out) > 8):  # a few codes cannot be seen half done
+        if self.synchronizes and (lines or len(out) > 8):  # a few codes are drawn too fast to be seen half done
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self.output.write_raw("".join(out))
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Leave rows at the region's top as transcript if they show the next lines already; return the other lines."""
+        """Make the region's top rows transcript if they already show the next lines; return the other lines."""
         wanted = lines_of(lines)
         both = zip(wanted, self._rows[: self._row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
@@ -160,12 +160,12 @@ class Screen(Renderer):
         self._rows, self._row = self._rows[count:], self._row - count
         return [part for line in wanted[count:] for part in (*line, ("", "\n"))]
 
-    def _insert(self, lines: list[Fragment], begun: int) -> list[str]:
-        """Write lines above the region, which is moved down by the rows that they take (`begun`)."""
+    def _insert(self, lines: list[Fragment], new_rows: int) -> list[str]:
+        """Write lines above the region, which moves down by the rows that they take (`new_rows`)."""
         last_row, (roles, last) = len(self._rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
-        # Line ends at the bottom scroll the window where it is full; then as many rows are inserted above the region.
-        room = [down(last_row - self._row), "\r", "\n" * begun, up(last_row + begun), f"\x1b[{begun}L"]
+        # Line ends at the bottom scroll the window if it is full; then as many rows are inserted above the region.
+        room = [down(last_row - self._row), "\r", "\n" * new_rows, up(last_row + new_rows), f"\x1b[{new_rows}L"]
         return [*room, text, down(1 + self._row), to_column(self._column)]
 
     def _redraw_all(self, lines: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
@@ -179,7 +179,7 @@ class Screen(Renderer):
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         """Draw the rows that differ from those on the screen, from their first difference on.
 
-        `at` and `column` are the cell in which the terminal's cursor is, `column` -1 where that is not known.
+        `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
         """
         out: list[str] = []
         at, column, before = self._row, self._column, self._rows
@@ -194,14 +194,14 @@ class Screen(Renderer):
             old = before[number] if number < len(before) else []
             if row == old and before:
                 continue
-            # tmux takes cells erased from the middle on for a part of the line when it wraps it anew.
-            is_guess = (self._reflows and row_width(old) > row_width(row)) or _unsure(old) or _unsure(row)
-            same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
-            is_there = before or number == 0  # else a line break makes the row
+            # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
+            redraws_row = (self._reflows and row_width(old) > row_width(row)) or _unsure(old) or _unsure(row)
+            same, rest = (0, row) if redraws_row or number >= len(before) else _difference(old, row)
+            is_there = before or number == 0  # otherwise a line break creates the row
             out.append(down(number - at) if is_there else "\n" * (number - at))
             column = column if is_there else 0
-            out += [to_column(same) if same != column else "", "\x1b[K" if is_guess else "", self._painted(rest)]
-            if not is_guess and row_width(old) > row_width(row):
+            out += [to_column(same) if same != column else "", "\x1b[K" if redraws_row else "", self._painted(rest)]
+            if not redraws_row and row_width(old) > row_width(row):
                 out.append("\x1b[K")
             at, column = number, -1
         if len(before) > len(rows):
@@ -213,19 +213,19 @@ class Screen(Renderer):
         return out
 
     def _painted(self, row: Row) -> str:
-        """Paint a row of the region; a row that a terminal may take for a longer one must not wrap."""
+        """Paint a row of the region; one that the terminal may count as wider than we do must not wrap."""
         text = self._theme.paint(row)
         return f"{WRAP_OFF}{text}{WRAP_ON}" if _unsure(row) else text
 
     # Sizes and modes
 
     def _is_resizing(self) -> bool:
-        """Return True while the window may still change its size; rows that are written then would be miscounted."""
+        """Return True while the window may still change its size: rows written now would be miscounted."""
         if self._draw_later is None:
             return False
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
-            self._resized_at = now if self._size_seen.rows else 0.0  # the first size is no new one
+            self._resized_at = now if self._size_seen.rows else 0.0  # the first size is not a resize
             self._size_seen = size
         settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
         if settles_in_s > 0:
@@ -241,12 +241,12 @@ class Screen(Renderer):
     def _rows_above_cursor(self, columns: int) -> int:
         """Count the region's rows above the cursor at another width.
 
-        Where the terminal may not wrap rows anew, the count must be too small: erasing more would take the transcript.
+        If the terminal might not rewrap its rows, the smaller count is right: erasing more would delete transcript.
         """
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
-        # Of the cursor's row: the characters before it, and the one in its cell, with which it may be wrapped.
+        # The cursor's row counts up to the character in the cursor's cell, because both may be wrapped together.
         before = sum(end <= self._column for end in accumulate(map(width, texts[-1])))
         texts[-1] = texts[-1][: before + 1]
         return self._row + sum(advance(0, text, columns)[0] for text in texts)
@@ -273,14 +273,14 @@ def to_column(column: int) -> str:
 
 
 def reflows(environment: Mapping[str, str]) -> bool:
-    """Return True if this terminal is known to wrap lines anew when its width changes."""
+    """Return True if this terminal is known to rewrap lines when its width changes."""
     known = (
         "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
     )  # fmt: skip
-    # These do not, but may run in one that does, whose marks they hand on.
+    # These do not rewrap, but may run inside a terminal that does, and pass its variables on.
     is_nested = any(map(environment.get, ("XTERM_VERSION", "STY", "INSIDE_EMACS")))
-    is_tmux = environment.get("TERM", "").startswith("tmux")  # also from another machine
+    is_tmux = environment.get("TERM", "").startswith("tmux")  # set even in a session over ssh
     return not is_nested and (is_tmux or any(map(environment.get, known)))
 
 

@@ -1,4 +1,4 @@
-"""Shows finished calls, with the part of their output worth a look, and what the log says of an answer's claims."""
+"""Shows finished calls with an excerpt of their output, and how the log bears out an answer's claims."""
 
 import re
 import signal
@@ -20,22 +20,22 @@ from agentcli.tools.command import BackgroundJob
 
 MAX_DIFF_LINES = 30
 MAX_OUTPUT_LINES = 5
-MAX_JOB_CHARS = 60  # of the command of a job that has ended
-MAX_CLAIM_CHARS = 60  # of its subject
-MAX_REPEATED_CELLS = 40  # of a title that the question has shown
-MAX_LINE_CHARS = 400  # of an output line that is shown folded
+MAX_JOB_CHARS = 60  # of an ended job's command
+MAX_CLAIM_CHARS = 60  # of a claim's subject
+MAX_REPEATED_CELLS = 40  # of a call's title that its question has already shown
+MAX_LINE_CHARS = 400  # of a line in an excerpt
 _STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second as a shell reports it
 
-# Lines of a result that repeat what the call's own line says.
+# Ends of a result that repeat the call's own line: the exit code, or the interruption.
 _IN_HEAD = lazy_pattern(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
 
-_SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending": ("muted", "○")}
+_SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending": ("muted", "○")}  # role, sign
 
 
 class FoldedText(Struct, frozen=True):
-    """A text that is shown in part: its title and the whole of it."""
+    """A text of which only a part is shown: its title and the whole text."""
 
     title: str
     text: str
@@ -43,7 +43,7 @@ class FoldedText(Struct, frozen=True):
 
 
 class ToolView(Struct, frozen=True):
-    """The `fragments` of a call that go on the screen; `folded` is the whole output, to be unfolded."""
+    """A call's `fragments` for the screen; `folded` is the whole output, which a key unfolds."""
 
     fragments: list[Fragment]
     folded: FoldedText | None = None
@@ -53,9 +53,9 @@ def tool_view(
     event: ToolFinished, title: str, *, columns: int,
     was_asked: bool = False, is_live: bool = True, unfold_key: str = "Ctrl-O",
 ) -> ToolView:  # fmt: skip
-    """Return the view of a finished call. If it `was_asked` about, its diff and the answer are on the screen already.
+    """Return the view of a finished call. If the person `was_asked`, the diff and the answer are on the screen.
 
-    `unfold_key`, if there is one, shows the whole of a cut text. A live screen shows the to-do list above the input.
+    The hint below a cut text names the `unfold_key`, if there is one. A live screen has the to-do list above the input.
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
     unfold_hint = f" ({unfold_key} shows all)" if unfold_key else ""
@@ -63,7 +63,7 @@ def tool_view(
     diff = diff if isinstance(diff, str) else ""  # servers may send anything under this name
     is_started_job = "job_id" in structured and "exit_code" not in structured
     was_discarded = event.answer.startswith("discarded")  # an error, but with the output of the dry run
-    if was_asked:  # and not declined: `TurnView.print_call` shows no such call a second time
+    if was_asked:  # the screen has the answer and the title
         event = replace(event, answer="")
         title = plain(clipped([("", title)], MAX_REPEATED_CELLS))
     head = _head(event, title, columns, is_started_job=is_started_job)
@@ -85,10 +85,11 @@ def tool_view(
 
 
 def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
-    """Return the line of a call, its title cut so that the outcome stays on it; a failed call's is never cut."""
+    """Return a call's line, with its title cut so that the outcome fits; a failed call's title is never cut."""
     answer = " ".join(printable(event.answer).split())
-    was_declined = event.answer.startswith("declined")
+    was_declined = event.answer.startswith("declined")  # `Declined.answer` begins so
     is_failed = event.result.is_error or was_declined
+    # An error's summary is the beginning of its message, which `_error_body` shows below the line.
     summary = "" if event.error_kind or was_declined else " ".join(printable(event.summary).split())
     job = "/tasks" if is_started_job and not is_failed else ""
     parts = (summary, job, answer, duration(event.duration_ms))
@@ -100,7 +101,7 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     is_agent = event.name == "create_subagent"
     # A subagent's title is its task, which says more than the outcome does.
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
-    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
+    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))  # begins with the `SubagentEnd`
     line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
     if is_agent:
         return [*clipped(line, columns), ("", "\n")]
@@ -108,9 +109,9 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
 
 
 def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str) -> list[Fragment]:
-    """Return the error, without what the line above says as well."""
+    """Return a failed call's error without the parts that its line above shows already."""
     text = _IN_HEAD.sub("", event.result.text)
-    if event.error_kind:  # before the message, for the model: `not_found (ENOENT): `
+    if event.error_kind:  # the model's text names it before the message: `not_found (ENOENT): `
         text = re.sub(rf"(?m)^(\[?){re.escape(event.error_kind)}(?: \([^)\n]*\))?: ", r"\1", text)
     subject = title.partition(" ")[2]  # such as the path in `Read src/a.py`, with which many errors begin
     body = _output(text.removeprefix(f"{subject} ") if subject else text, unfold_hint)
@@ -118,7 +119,7 @@ def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str)
 
 
 def job_end(job: BackgroundJob) -> list[Fragment]:
-    """Return a line on the end of a job, unless its changes, or whoever sent SIGTERM, report it."""
+    """Return a line about a job's end; none after a dry run, which reports its changes, or after SIGTERM."""
     outcome = job.outcome
     if outcome is None or outcome.is_dry_run or outcome.exit_code in _STOPPED:
         return []
@@ -128,15 +129,15 @@ def job_end(job: BackgroundJob) -> list[Fragment]:
 
 
 def duration(milliseconds: float) -> str:
-    """Format a time from a second on; a shorter one is left out."""
-    if milliseconds < 59_950:  # what would round to 60.0 s is a minute
+    """Format a duration; empty below one second."""
+    if milliseconds < 59_950:  # more would round to 60.0 s
         return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else ""
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     return f"{minutes} min {seconds} s"
 
 
 def _output(text: str, unfold_hint: str) -> list[Fragment]:
-    """Return the last lines of an output: there a command says how it ended."""
+    """Return the last lines of an output, where most commands report their result."""
     if (lines := printable(text).strip("\n").split("\n")) == [""]:
         return []
     hidden = len(lines) - MAX_OUTPUT_LINES
@@ -149,7 +150,7 @@ def _todo_body(event: ToolFinished, columns: int, unfold_hint: str) -> list[Frag
     try:
         items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
     except (msgspec.ValidationError, TypeError, KeyError):
-        return _output(event.result.text, unfold_hint)  # of an older or a newer version
+        return _output(event.result.text, unfold_hint)  # stored by an older or a newer version
     return [fragment for line in todo_lines(items) for fragment in wrapped([*line, ("", "\n")], columns, hang=4)]
 
 
@@ -163,7 +164,7 @@ def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
 
 # Claims of an answer
 
-# Why a claim is not verified: without entries of the log that are about it, and with some.
+# Why a claim is not verified, by outcome or topic: if no log entry is about it, and if some are.
 _REASONS = {
     "file": ("no change recorded", "it has changed since"),
     "command": ("not in the log", "its exit code is not known"),
@@ -173,9 +174,9 @@ _REASONS = {
 
 
 def describe_claim(claim: Claim) -> Fragment:
-    """Return what a claim is about, in its own words if it names nothing, and what the log says of that.
+    """Return a claim's subject (its own words if it names none), and how the log bears the claim out.
 
-    No row ends behind the mark.
+    A no-break space keeps the mark and the subject in one row.
     """
     topic, _, outcome = claim.kind.partition("_")
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_CLAIM_CHARS))
@@ -193,7 +194,7 @@ def describe_claim(claim: Claim) -> Fragment:
 
 
 def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:
-    """Return a row of the verified claims, as many as it has room for, and the others below it."""
+    """Return one row with as many verified claims as fit, and the other claims below it."""
     verified = [*dict.fromkeys(describe_claim(claim)[1] for claim in claims if claim.verdict == "verified")]
     others = dict.fromkeys(describe_claim(claim) for claim in claims if claim.verdict != "verified")
     counts = [(len(verified) - hidden, f" +{hidden}" if hidden else "") for hidden in range(len(verified))]

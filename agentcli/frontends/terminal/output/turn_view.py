@@ -1,4 +1,4 @@
-"""Prints a session's events: finished blocks go to the transcript, what is under way is kept in `Activity`."""
+"""Prints a session's events: finished blocks go to the transcript, unfinished work to `Activity`."""
 
 import time
 from collections import deque
@@ -27,9 +27,9 @@ from agentcli.llm.messages import Block
 from agentcli.tools.command import BackgroundJob
 from agentcli.tools.observation import call_title, diff_counts
 
-MAX_FOLDED = 50
-MAX_PROMPT_LINES = 20  # of a prompt that waited, or that is stored
-LONG_TURN_S = 30.0  # after which the end of a turn says how long it took and what it used
+MAX_FOLDED = 50  # newest cut texts that can be unfolded
+MAX_PROMPT_LINES = 20  # of a prompt in the transcript
+LONG_TURN_S = 30.0  # a longer turn ends with a line on its duration and usage
 
 
 class Printer(Protocol):
@@ -43,7 +43,7 @@ class Printer(Protocol):
 
 
 class TurnView:
-    """Prints the events of a session through `printer`; `activity` has those that are under way."""
+    """Prints the events of a session through `printer`; `activity` has the unfinished ones."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TurnView:
         home: str = "",
         shows_claims: bool = True,
     ) -> None:
-        """With `wraps`, prose is broken at words. Without `is_live`, text is printed as it comes, calls as they start.
+        """With `wraps`, prose is wrapped at words. Without `is_live`, text and started calls are printed at once.
 
         Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
         """
@@ -69,18 +69,18 @@ class TurnView:
         self._unfold_key = unfold_key
         self._markdown = self._new_stream()
         self._has_text = False
-        self._thinking_since = 0.0
-        # The answers about calls whose question is on the screen, and so their diff or their output.
+        self._thinking_since = 0.0  # by `time.monotonic()`
+        # By call id: answers whose question, with the diff or the output, is on the screen already.
         self._answers: dict[str, Approve] = {}
         self.taken_back: list[Sequence[Block]] = []  # messages that left the queue for the input, not for the model
-        self._last_kind = ""  # of the block printed last; empty after an empty line
+        self._last_kind = ""  # the kind of the last block; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
-        self.opened_agent = ""  # the subagent whose work is shown as it goes on
-        # What other work prints while a question is open, so that nothing comes between its subject and its choices.
+        self.opened_agent = ""  # the id of the subagent whose transcript is shown live
+        # Output held back while a question is open, so that nothing separates its subject from its choices; else None.
         self._held: list[Fragment] | None = None
 
     def reset(self) -> None:
-        """Begin another session: print the unfinished text of the one before and forget the rest."""
+        """Begin another session: print the previous one's unfinished text, and forget its other state."""
         self.end_question()
         self._end_text()
         self.activity = Activity()
@@ -98,7 +98,7 @@ class TurnView:
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
-        if not isinstance(event, events.QueueChanged):  # which the person's own messages change
+        if not isinstance(event, events.QueueChanged):  # the person's own messages change it
             activity.clock.heard = time.monotonic()
         match event:
             case events.TextDelta(text):
@@ -149,14 +149,14 @@ class TurnView:
             case events.Notice(text):
                 answer = self._markdown if self._has_text else None
                 self.print_line(text, "warning")
-                self._markdown = answer or self._markdown  # what is still to come belongs to the same block
+                self._markdown = answer or self._markdown  # the rest of the answer belongs to the same block
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
             case events.Steered(skipped):
                 titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
                 more = "…" if len(skipped) > 3 else ""
                 self.print_line(f"Not run, because your message came first: {titles}{more}", "muted")
-            case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else its command says so
+            case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else /compact reports it
                 self.print_line(f"Compacted: {before:,} → {after:,} tokens ({STRATEGY_NAMES[strategy]})", "muted")
 
     # Printing
@@ -168,7 +168,7 @@ class TurnView:
             self._held += fragments
 
     def print_question(self, fragments: Sequence[Fragment]) -> None:
-        """Print what a question is about, or more of it. Until `end_question`, all else is held back."""
+        """Print a question's subject, or more of it. Until `end_question`, all other output is held back."""
         if self._held is None:
             self._end_text()
             self._begin_block("question")
@@ -176,7 +176,7 @@ class TurnView:
         self._printer.print(fragments)
 
     def end_question(self) -> None:
-        """Print what was held back while the question was open."""
+        """Print the output that was held back while the question was open."""
         held, self._held = self._held, None
         if held:
             self._end_line()
@@ -192,11 +192,11 @@ class TurnView:
         self._print(fragments)
 
     def print_gap(self) -> None:
-        """Print an empty line, unless there is one."""
+        """Print an empty line, unless the last line is empty."""
         self._begin_block("")
 
     def print_outcome(self, outcome: AsDiff | str) -> None:
-        """Print the output of a slash command; changes of a file stand below its name."""
+        """Print the output of a slash command; a file's changes are printed below its name."""
         self.print_gap()
         files, note = (outcome.files, outcome.note) if isinstance(outcome, AsDiff) else ((), outcome)
         for file in files:
@@ -221,7 +221,7 @@ class TurnView:
         return True
 
     def begin_prompt(self, text: str) -> None:
-        """Take a prompt that was typed just now; a terminal with lines only shows it already."""
+        """Begin a prompt that was just typed, and print it unless the terminal has echoed it (a plain one)."""
         self._end_text()
         self._markdown = self._new_stream()
         if self._is_live:
@@ -241,11 +241,11 @@ class TurnView:
         if line:
             self._answers[answer.id] = answer
             self.print_question(line)
-            # Its line follows; another question is separated from it.
+            # The call's line follows without a gap, unless output was held back, which is printed between them.
             self._last_kind = self._last_kind if self._held else "calls"
 
     def print_call(self, event: events.ToolFinished, title: str) -> None:
-        """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
+        """Print a finished call, unless the line about the answer says everything. Cut output can be unfolded."""
         self._end_text()
         answer, columns = self._answers.get(event.id), self._printer.columns
         view = tool_view(
@@ -254,16 +254,16 @@ class TurnView:
         )  # fmt: skip
         if view.folded is not None:
             self.folded.append(view.folded)
-        # The changes of a dry run are as the person decided, unless something failed.
+        # True if the outcome is what the person decided; False if something failed.
         is_as_decided = answer is not None and (answer.allowed is not event.result.is_error)
         if answer is not None and is_as_decided and event.answer.startswith(("declined", "discarded", "applied")):
             return
-        if self._last_kind == "question":  # the line has the answer to it
+        if self._last_kind == "question":  # the call's line shows the answer
             self._last_kind = "calls"
         self.print_block(view.fragments, "calls")
 
     def _begin_block(self, kind: str) -> None:
-        """Separate blocks of different kinds by an empty line; calls and notes stand close together."""
+        """Print an empty line between blocks of different kinds, and before each prompt."""
         if self._last_kind and (kind != self._last_kind or kind == "prompt"):
             self._print([("", "\n")])
         self._last_kind = kind
@@ -293,7 +293,7 @@ class TurnView:
         took = duration((time.monotonic() - self._thinking_since) * 1000)
         how_long, key = f" for {took}" if took else "", f" ({self._unfold_key})" if self._unfold_key else ""
         self.folded.append(FoldedText("Thinking", thought))
-        self._begin_block("calls")  # thoughts and calls stand together, without an empty line between them
+        self._begin_block("calls")  # thoughts and calls follow each other without an empty line
         self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{key}\n")])
 
     def _end_text(self) -> None:
@@ -317,7 +317,7 @@ class TurnView:
     # The queue and the end of a turn
 
     def _change_queue(self, queue: Queued) -> None:
-        """Print the messages that have left the queue for the model, at the place where they reach it."""
+        """Print the messages that have left the queue because the model has received them."""
         waiting = [*queue.steering, *queue.follow_ups]
         for content in self.activity.queued:
             if content in waiting:
@@ -333,7 +333,7 @@ class TurnView:
         activity = self.activity
         activity.clock = TurnClock()
         activity.pending = None
-        for id in list(activity.calls):  # the person's commands and subagents in the background go on
+        for id in list(activity.calls):  # the person's commands and background subagents continue
             if not id.startswith(OWN_CALL) and id not in activity.agents:
                 del activity.calls[id]
 

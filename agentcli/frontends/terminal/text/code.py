@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 MAX_LINE_CHARS = 2_000  # some lexers take quadratic time for a long line
 
 Token = tuple[_TokenType, str]
-# Per state of a lexer: the function that matches, the action on a match, and the state that follows.
+# A lexer's rules, by state: the function that matches, the action on a match, and the state that follows.
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
 # By the opening of a comment or string: its end, and its token. With "<<" the language has here-documents.
 Spans = dict[str, tuple[str, _TokenType]]
@@ -52,14 +52,14 @@ _ROLES: dict[_TokenType, str] = {
 }
 # Openings and ends of constructs that some lexers know only as a single token over several lines.
 _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
-_QUOTES = (('"', '"'), ("'", "'"))  # in these languages alone; elsewhere an apostrophe would paint all that follows
+_QUOTES = (('"', '"'), ("'", "'"))  # only in the languages below; elsewhere an apostrophe would colour all that follows
 _QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
 _HERE_DOCUMENT = lazy_pattern(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
 
 
 @lru_cache(maxsize=1)
 def warm_up() -> None:
-    """Compile the rules of the commonest language in a thread, before its first line is to be shown."""
+    """Compile the rules of the most common language in a thread, before its first line is shown."""
     threading.Thread(target=lexer_for, args=("python",), daemon=True).start()
 
 
@@ -114,7 +114,7 @@ class CodeHighlighter:
 
 
 def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
-    """Do as `RegexLexer.get_tokens_unprocessed`, with a stack of states that is kept from line to line."""
+    """Tokenize as `RegexLexer.get_tokens_unprocessed` does, but keep the stack of states from line to line."""
     rules: Rules = lexer._tokens  # noqa: SLF001  Pygments has no public name for them
     for _ in range(4 * MAX_LINE_CHARS):
         if at >= len(text):
@@ -163,7 +163,7 @@ def lexer_for(language: str) -> Lexer | None:
 
 @lru_cache(maxsize=64)
 def _spans(lexer: RegexLexer) -> Spans:
-    """Return the comments and strings that this lexer knows in two lines together, but not in the first alone."""
+    """Return the comments and strings that this lexer recognizes only if it sees all their lines at once."""
     spans: Spans = {}
     quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
     for opening, closing in (*_SPANS, *quotes):
@@ -195,7 +195,7 @@ def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
 
 # Diffs
 
-MIN_NUMBER_COLUMNS = 24  # of a window that has room for line numbers
+MIN_NUMBER_COLUMNS = 24  # a narrower window has no room for line numbers
 
 _MAX_COMPARED_CHARS = 500  # of a line
 
@@ -230,7 +230,7 @@ def diff_fragments(
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((row.new or row.old or 1 for row in shown), default=1)))
-    # The language is that of the ending of the changed file's name, or of the name of a file without one.
+    # The ending of the changed file's name tells the language; without an ending, the name itself.
     names = [line[4:].split("\t")[0] for line in lines[:2] if line[:4] in ("--- ", "+++ ")]
     name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
     coloured = _coloured(shown, texts, name.rpartition(".")[2])

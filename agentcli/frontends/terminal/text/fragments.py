@@ -1,4 +1,4 @@
-"""Text with the roles that it plays on the screen: its width in cells, its rows, and its line breaks at words."""
+"""Handles text with roles, which decide its look: its width in cells, its rows, and line breaks between words."""
 
 import re
 import unicodedata
@@ -28,7 +28,7 @@ def merged(fragments: list[Fragment]) -> list[Fragment]:
 
 
 def lines_of(fragments: Iterable[Fragment], *, keeps_last: bool = False) -> list[Row]:
-    """Split text into lines without their ends; with `keeps_last`, an empty line behind the last end counts, too."""
+    """Split text into lines without their ends; with `keeps_last`, an empty line after the last line end is kept."""
     lines: list[Row] = [[]]
     for roles, text in fragments:
         first, *rest = text.split("\n")
@@ -49,21 +49,21 @@ _UNSURE = lazy_pattern(
 )
 TAB = 8
 _TABS_AND_LINE_ENDS = lazy_pattern(r"(\t|\n)")
-MAX_TAIL_CHARS = 2_000  # laid out of a text of which only the end is shown, or up to twice as many
+MAX_TAIL_CHARS = 2_000  # if only the end of a text is shown, so many are laid out, or up to twice as many
 
 
 def is_unsure(text: str) -> bool:
-    """Return True if a terminal may count other cells for this text than `width` does."""
+    """Return True if a terminal may count more or fewer cells for this text than `width` does."""
     return not text.isascii() and _UNSURE.search(text) is not None
 
 
 def width(text: str) -> int:
-    """Return the cells of a text without line ends."""
+    """Return the number of cells of a text without line ends."""
     return len(text) if text.isascii() else sum(max(0, wcwidth(character)) for character in text)
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """Return the rows begun by wrapping `text` from `column` on, and the new column; `columns` is a pending wrap."""
+    """Return the rows begun by wrapping `text` from `column` on, and the new column (`columns`: a wrap is pending)."""
     if text.isascii():
         end = column + len(text)
         rows = (end - 1) // columns if end > columns else 0
@@ -120,15 +120,15 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
 
 
 def wrapped_tail(text: str, columns: int, max_rows: int, roles: str = "") -> list[Row]:
-    """Return the last rows of a text that is broken at words."""
-    # Left out in large steps, so that the rows that stay do not move as the text grows.
+    """Return the last rows of a text that is wrapped at words."""
+    # The beginning is dropped in large steps, so that the last rows do not change as the text grows.
     start = max(0, len(text) // MAX_TAIL_CHARS - 1) * MAX_TAIL_CHARS
     lines = text[start:].rstrip("\n").split("\n")[-max_rows:]
     return [row for line in lines for row in folded([(roles, line)], columns, hang=0)][-max_rows:]
 
 
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
-    """Return text that begins at a column of its line with spaces in place of tabs, and the column behind it."""
+    """Return text that begins at a column of its line with spaces in place of tabs, and the column after it."""
     parts: list[str] = []
     for part in _TABS_AND_LINE_ENDS.split(text):
         shown = " " * (TAB - column % TAB) if part == "\t" else part
@@ -152,7 +152,7 @@ def row_width(row: Sequence[Fragment]) -> int:
     return sum(width(text) for _, text in row)
 
 
-# Scripts written without spaces: rows may end between any two of their characters, but for the exceptions below.
+# Scripts written without spaces: rows may end between any two of their characters, with the exceptions below.
 _WIDE_RANGES = "\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
 _WIDE = lazy_pattern(f"[{_WIDE_RANGES}]")
 _PARTS = lazy_pattern(rf"[ \t]+|[{_WIDE_RANGES}]|[^ \t{_WIDE_RANGES}]+")
@@ -171,7 +171,7 @@ def wrap_line(
 ) -> list[Fragment]:
     """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words.
 
-    A word that is longer than a row stays in a row of which the larger part is left.
+    A word that is longer than a row begins in the current one if more than half of that is free.
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
@@ -180,7 +180,7 @@ def wrap_line(
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
-        # A word that fits into no row is moved only if that leaves the smaller part of this row empty.
+        # A word that fits into no row is moved to the next one only if less than half of this row is free.
         is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
         if start + cells > columns and column > indent and is_moved:
             out += [("", "\n"), *begins]
@@ -242,7 +242,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """Break whole lines at words; the rows that follow are indented by `hang` columns.
 
     Without `hang`, they are indented to the end of a mark at the line's start, or to the column behind a gap of two
-    spaces. If that leaves less than half of the row, the text behind the gap is put on a line of its own.
+    spaces. If that leaves less than half of the row, the text after the gap is put on a line of its own.
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_last=True)):
@@ -263,7 +263,7 @@ def _text_column(row: str, columns: int) -> int:
 
 
 def _without_column(line: str, columns: int) -> list[str]:
-    """Return the line; if less than half of a row is left behind its gap, a name and below it its meaning."""
+    """Return the line; if less than half of a row is left after its gap, a name and, below it, its meaning."""
     *names, meaning = re.split(" {2,}", line.strip())
     if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
         return [line]
@@ -273,7 +273,7 @@ def _without_column(line: str, columns: int) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _may_part(before: str, after: str) -> bool:
-    """Return True if a row may end between two characters without a space: in Chinese and Japanese mostly."""
+    """Return True if a row may end between two characters without a space: mostly in Chinese and Japanese."""
     if not (_WIDE.match(before) or _WIDE.match(after)):
         return False
     return before not in _NEVER_LAST and after not in _NEVER_FIRST and unicodedata.category(after)[0] != "M"

@@ -1,4 +1,4 @@
-"""Prints Markdown while it arrives, close to its source: a copy from the screen is the text without marks."""
+"""Prints Markdown while it arrives, close to its source: text copied from the screen only lacks the marks."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from agentcli.patterns import lazy_pattern
 
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
-MAX_MARK_CHARS = 400  # read of a line to find its kind; a line with longer marks is text
+MAX_MARK_CHARS = 400  # read of a line to find its kind; with longer marks, a line is plain text
 
 _QUOTE_MARK = lazy_pattern(r"[ \t]*>[ ]?")
 _FENCE = lazy_pattern(r"(`{3,}|~{3,})")
@@ -57,16 +57,16 @@ class MarkdownStream:
         self._width, self._wraps = width, wraps
         self._out: list[Fragment] = []
         self._open = ""  # the line that has not ended
-        self._continued: MarkdownLine | None = None  # the open line continues a paragraph of which a part was printed
+        self._continued: MarkdownLine | None = None  # set while the open line continues a printed part of a paragraph
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header
-        self._sides: list[str] | None = None  # how its columns are aligned; None while there is only a header
-        self._list_column: int | None = None  # of the outermost item's text
-        self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
+        self._sides: list[str] | None = None  # the alignment of its columns; None until its second line
+        self._list_column: int | None = None  # of the outermost list item's text; None outside of lists
+        self._blank_depth: int | None = None  # quote marks of a blank line that is not printed yet
         self._depth = 0  # quote marks of the last line
         self._has_printed, self._empty_lines = False, 0  # empty lines are printed when something follows
-        self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the columns of the screen, its rows
+        self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the screen's columns, its rows
 
     def feed(self, text: str) -> list[Fragment]:
         """Take more text; return what can be printed now."""
@@ -90,7 +90,7 @@ class MarkdownStream:
         return self._sides is not None
 
     def preview(self) -> list[Row]:
-        """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended here."""
+        """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended now."""
         blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
         chars, width = blocks + len(self._open), self._width()
         if not chars:
@@ -113,7 +113,7 @@ class MarkdownStream:
     def _take_output(self) -> list[Fragment]:
         out, self._out = merged(self._out), []
         if out:
-            self._preview = (0, 0, [])  # the next block may be as long as the one that was printed
+            self._preview = (0, 0, [])  # the next block may have as many characters
         return out
 
     def _add(self, text: str) -> None:
@@ -203,7 +203,7 @@ class MarkdownStream:
         if after_blank and self._blank_depth is None and line.item_text_column is None:
             self._blank_depth = min(self._depth, line.depth)
         if self._blank_depth is not None:
-            quotes = min(self._blank_depth, self._depth, line.depth)  # those that contain it and both its neighbours
+            quotes = min(self._blank_depth, self._depth, line.depth)  # quotes that contain it and both its neighbours
             self._print([("marker", ("> " * quotes).rstrip())])
             self._blank_depth = None
         self._depth = line.depth
@@ -269,7 +269,7 @@ class MarkdownStream:
 
 
 def _without_indentation(code: str, columns: int) -> str:
-    """Return a line of code without as much of its indentation as its fence has."""
+    """Return a line of code without the part of its indentation that its fence has, too."""
     space = code[: len(code) - len(code.lstrip(" \t"))]
     shown_space = space.expandtabs(4) if "\t" in space[:columns] else space
     return shown_space[columns:] + code[len(space) :]
@@ -287,7 +287,9 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
         line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - container
         if line.start == len(head):
-            line.prefix.append(("", space if is_cut else ""))  # where more follows, the space is an indentation
+            line.prefix.append(
+                ("", space if is_cut else "")
+            )  # text follows in a cut line, so its space is an indentation
             line.kind = "blank" if line.item_text_column is None and not is_cut else "text"
             return line
         in_paragraph = paragraph is not None and line.item_text_column is None and line.depth <= paragraph
@@ -337,6 +339,5 @@ def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
             item = _ITEM.match(head, start)
             if item is None or not in_paragraph or in_list:
                 return "item" if item else "text"
-            # An item that interrupts a paragraph has text and, if it is numbered, the number 1 (CommonMark, section 5).
             is_empty = not head[item.end() :].strip(" \t")
             return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"

@@ -1,7 +1,4 @@
-"""Reads the text of Markdown blocks: emphasis, code spans and links; lays tables out.
-
-markdown-it-py takes 30 ms to import: not for the first frame.
-"""
+"""Lays out the text and the tables of Markdown blocks. Imported late, because markdown-it-py takes 30 ms to import."""
 
 import re
 from collections.abc import Callable, MutableMapping, Sequence
@@ -25,7 +22,7 @@ _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
 _BREAKS = re.compile(r"[\t\n]")
-# A formula of TeX has a sign of one. Else it is text: sums such as `$5 and $6`, variables, escaped brackets.
+# Only with a sign of TeX inside is it a formula; `$5 and $6`, variables and escaped brackets are text.
 # The mark of a footnote, `[^1]`, is read as a raised number.
 _TEX = r"[^\\$`^_=+]*(?:[\^_=+]|\\[A-Za-z,;!])(?:[^\\$`]|\\[A-Za-z,;!\\ ])*?"
 _FORMULA = re.compile(
@@ -73,7 +70,7 @@ def inline_fragments(source: str, roles: str) -> list[Fragment]:
 
 def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
     out: list[Fragment] = []
-    links: list[tuple[str, int]] = []  # that are open: the address, and the fragments before the text
+    links: list[tuple[str, int]] = []  # open links: the address, and the number of fragments before the text
 
     def add(text: str, *more: str) -> None:
         out.append((_names(frozenset((*active, *more))), text))
@@ -128,7 +125,7 @@ def _is_wide(char: str) -> bool:
 def _plain_text_rule(
     pattern: re.Pattern[str], text: Callable[[re.Match[str]], str]
 ) -> Callable[[StateInline, bool], bool]:
-    """Return a rule of markdown-it's inline parser that takes a match as plain text, so that it has no emphasis."""
+    """Return a rule of markdown-it's inline parser that takes a match as plain text, without emphasis."""
 
     def take(state: StateInline, silent: bool) -> bool:  # `silent` only skips the match
         if found := pattern.match(state.src, state.pos, state.posMax):
@@ -168,7 +165,7 @@ def _parser() -> MarkdownIt:
 
 Cell = list[Fragment]  # a line break in the text of a cell stays one
 
-MIN_COLUMNS = 8  # that a wrapped column gets
+MIN_COLUMNS = 8  # the least width of a wrapped column
 
 
 def _split_row(source: str) -> list[str]:
@@ -251,7 +248,7 @@ def _cells(source: str, count: int) -> list[Cell]:
 
 
 def _wrapped(cell: Cell, columns: int) -> list[Cell]:
-    """Return a cell in lines of at most `columns`, broken between words where that is possible."""
+    """Return a cell in lines of at most `columns`, wrapped between words where possible."""
     lines: list[Cell] = []
     for line in lines_of(cell, keeps_last=True):
         fits = _width(plain(line)) <= columns
@@ -260,5 +257,5 @@ def _wrapped(cell: Cell, columns: int) -> list[Cell]:
 
 
 def _width(text: str) -> int:
-    """Return the columns on the screen, where joined characters count once."""
+    """Return the columns on the screen; characters that are joined into one count once."""
     return len(text) if text.isascii() else max(0, wcswidth(text))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.settings.terminal import COLOUR_NAMES
 
-RAW = "sgr:"  # before SGR parameters in place of roles
+RAW = "sgr:"  # before SGR parameters that replace roles
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 
 # The attributes of roles, the same in every palette.
@@ -40,8 +40,8 @@ PALETTES: dict[str, dict[str, int]] = {
     "high-contrast-light": {
         "grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52,
     },
-    # The terminal's own sixteen colours, of which the person chooses the look; -1 stands for faint text, because
-    # many light themes make "bright black" invisible.
+    # The terminal's own sixteen colours, whose look the person chooses; -1 means faint text, because many light
+    # themes make "bright black" invisible.
     "ansi": {"grey": -1, "blue": 12, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
     "none": {},
 }  # fmt: skip
@@ -55,7 +55,7 @@ _BEHIND_LIGHT = {
     "added": (194, (226, 250, 232)), "removed": (224, (255, 233, 231)),
     "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)), "said": (255, (236, 238, 245)),
 }  # fmt: skip
-# For palettes with backgrounds: these, the palette whose colours can be read there, and the colour of the words.
+# By palette that has backgrounds: these, the palette that can be read on them, and the colour of changed words.
 BEHIND = {
     "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
     "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
@@ -77,7 +77,7 @@ class Theme:
         self._codes: dict[str, str] = {"": ""}
 
     def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
-        """Paint everything from now on in another palette. Return False if it is the same."""
+        """Paint in another palette from now on. Return False if nothing changes."""
         if (palette, own) == (self.palette, self._own):
             return False
         self.palette, self._own, self._colours, self._codes = palette, own, PALETTES[palette], {"": ""}
@@ -101,7 +101,7 @@ class Theme:
             if self.palette != "none" and (own := self._own_code(role)):
                 code = own
             elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
-                code = _code(colour) if colour >= 0 else ""  # -1 stands for faint text in the usual colour
+                code = _code(colour) if colour >= 0 else ""  # -1 means faint text in the usual colour
                 if not code and FAINT not in attributes:
                     attributes.append(FAINT)
         return ";".join([*map(str, attributes), *([code] if code else [])])
@@ -122,7 +122,7 @@ class Theme:
             code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
         behind, palette, word_colour = BEHIND[self.palette]
-        # The newest role counts. In "prompt said" that is "said", but a person may have a colour for "prompt" alone.
+        # The last role wins, such as "said" in "prompt said", unless the person has a colour for an earlier one alone.
         syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
         code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")
         if syntax and not code:
@@ -171,12 +171,12 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     exact = Color.parse(colour if isinstance(colour, str) else f"color({colour})")
     if has_256:
         return _code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
-    rgb = exact.get_truecolor()  # of 8 colours, the one with its strong parts keeps the hue
+    rgb = exact.get_truecolor()  # among 8 colours, the one with the same strong parts keeps the hue
     return _code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """Return the palette for a theme, ours or the person's own; NO_COLOR and FORCE_COLOR count."""
+    """Return the palette for a theme, ours or the person's own; NO_COLOR and FORCE_COLOR are respected."""
     is_off = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb" or choice == "none"
     if is_off or not (is_terminal or environment.get("FORCE_COLOR")):
         return "none"
@@ -197,7 +197,7 @@ def has_256_colours(environment: Mapping[str, str]) -> bool:
 
 
 def background_of(reply: str) -> str:
-    """Return `dark` or `light` by a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`); else an empty text."""
+    """Return `dark` or `light` by a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`), else an empty text."""
     found = re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)
     if not found:
         return ""
