@@ -1,4 +1,4 @@
-"""Defines a shell command as the sandbox is given it, its result, its jobs in the background, and its dry run."""
+"""Defines shell commands as a sandbox gets them, their results, background jobs, and dry runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 Access = Literal["read", "write"]
 
-# read-only: nothing is written; workspace-write: the workspace and temporary files; the last confines nothing.
+# read-only allows no writing; workspace-write, only to the workspace and temporary files; the last confines nothing.
 Profile = Literal["read-only", "workspace-write", "danger-full-access"]
 
 
@@ -31,7 +31,7 @@ class Grants(Struct, frozen=True):
         return Grants(*(granted + new for granted, new in zip(astuple(self), astuple(more), strict=True)))
 
     def __sub__(self, less: Grants) -> Grants:
-        """Take each grant of `less` back once: what was granted twice is still granted."""
+        """Revoke each grant of `less` once: what was granted twice is still granted."""
         pairs = zip(astuple(self), astuple(less), strict=True)
         return Grants(*(tuple((Counter(granted) - Counter(revoked)).elements()) for granted, revoked in pairs))
 
@@ -45,11 +45,11 @@ NO_GRANTS = Grants()
 class Command(Struct, frozen=True):
     """A shell command and the terms it runs on, as plain data that can travel to another machine.
 
-    It gets no input. After `timeout_s` it is ended with all it has started; None sets no limit. Of its output at most
-    `most_bytes` are returned. `profile` overrides the session's; "own" is a command of the person's: nothing confines
-    it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is controlled by:
-    its output then appears nowhere else. A `dry_run` changes nothing yet. A "narrow" one also reads only the workspace,
-    the system and what is granted.
+    It gets no input. After `timeout_s` it is ended with everything it has started; None sets no limit. At most
+    `most_bytes` of its output are returned. `profile` overrides the session's; "own" marks the person's own command,
+    which is unconfined and sees their whole environment. `terminal` is the path of its controlling terminal, which then
+    gets all of its output. A `dry_run` changes nothing yet. A "narrow" one also reads only the workspace, the system
+    and granted paths.
     """
 
     text: str
@@ -63,10 +63,10 @@ class Command(Struct, frozen=True):
 
 
 class Reverts(Struct):
-    """The auto-executed files that a command changed, where the sandbox cannot prevent it.
+    """The auto-executed files that a command changed because the sandbox could not prevent it.
 
-    `put_back` were reverted, `left_changed` could not be (each with the reason). The folders `unguarded` hold more
-    files than can be reverted; they are named once a session.
+    `put_back` were reverted; `left_changed` could not be (each with the reason). The folders in `unguarded` have more
+    files than can be reverted; they are reported once a session.
     """
 
     put_back: list[str] = []
@@ -99,7 +99,7 @@ def _first_five(paths: Sequence[str]) -> str:
 class JobOutcome(Struct, frozen=True, kw_only=True):
     """The end of a job. `exit_code` is negative after a signal, and None for processes that a command left behind.
 
-    `timed_out` says that its time limit ended it. A dry run is reported with its changes once it has ended.
+    `timed_out` is True if its time limit ended it. A dry run is reported with its changes once it has ended.
     """
 
     exit_code: int | None = None
@@ -116,10 +116,10 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
 
 
 class BackgroundJob(Struct, frozen=True, kw_only=True):
-    """A command left running, as it was when this was asked; its output grows in `output_file`.
+    """A snapshot of a command that runs in the background; its output grows in `output_file`.
 
-    `outcome` is None while it runs. `stall` says why it does not get on, where known. `new_bytes` of its output were
-    not read yet. `reverts` is complete once it has ended.
+    `outcome` is None while it runs. `stall` is the reason why it makes no progress, if known. `new_bytes` of its output
+    were not read yet. `reverts` is complete once it has ended.
     """
 
     id: str
@@ -137,14 +137,14 @@ class BackgroundJob(Struct, frozen=True, kw_only=True):
 
 
 class CommandResult(Struct, frozen=True):
-    """A command's outcome. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
+    """A command's outcome. `exit_code` is negative for a signal, None if it was killed or continues as a `job`.
 
-    `output` holds both streams in the order they came, its middle cut out above the limit asked for; `output_file` then
-    holds all of it. `stall` says what it waited for, where known. A `job` beside an exit code is what the command left
-    running when it ended. `made` are new or changed files and folders that other programs obey by themselves, such as
-    an editor's tasks. `ended` names the processes that it left running, which the sandbox ended with it. `dry_run` has
-    the changes of a dry run; of one that goes on as a job `later` is the result at its end. Awaiting it raises
-    `ToolError`, or is cancelled with the session.
+    `output` has both streams in their order of arrival; if it exceeds the command's limit, its middle is cut out and
+    `output_file` has all of it. `stall` says what the command waited for, if known. A `job` beside an exit code is what
+    the command left running. `made` are new or changed files and folders that other programs obey by themselves, such
+    as an editor's tasks. `ended` names processes that the command left running and the sandbox ended. `dry_run` has the
+    changes of a dry run; if that continues as a job, `later` is its result. Awaiting it raises `ToolError`, or is
+    cancelled with the session.
     """
 
     output: str
@@ -164,14 +164,14 @@ class CommandResult(Struct, frozen=True):
 class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
 
-    `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
-    the contents are the same, are no text or are too long; of a repository it is what git says. What was renamed has
-    both names and, as the last note, how much of it is the same. With more than one of `hunks` each of the diff's
-    (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree or a repository consists of,
-    in files and bytes. `notes` are what a person should know before it is applied. What `is_obeyed` is run or obeyed by
-    other programs unasked. `loses` says what it takes away: work (commits, stashes, what was not committed), or the
-    tree: `.git`, or most of the files. Of a repository that was changed `moves` says what became of a branch, and
-    `worktree` counts the files beside `.git` by what became of them.
+    `name` is unique and readable: relative to the workspace, or absolute. `diff` is a unified diff, empty if the
+    contents are the same, are not text or are too long; for a repository it is git's description. A renamed file has
+    both names and, as the last note, how much of it is the same. If there are several `hunks`, each of the diff's
+    (`diff_hunks`) can be applied by itself. `files` and `size` (bytes) are totals of a folder, tree or repository.
+    `notes` are what a person should know before the change is applied. A change that `is_obeyed` affects something that
+    other programs run or obey unasked. `loses` is "work" if commits, stashes or uncommitted changes are lost, "tree" if
+    `.git` or most files are. For a changed repository, `moves` describes what happened to a branch, and `worktree`
+    counts the files outside `.git` by what happened to them.
     """
 
     name: str
@@ -196,13 +196,13 @@ _OUTCOMES = ("edited", "renamed", "created", "deleted")
 
 
 def count_changes(changes: Sequence[ChangeSummary]) -> str:
-    """Return the files by what became of them: `2 files edited, 1 deleted`, and what became of branches."""
+    """Count the files by what happened to them: `2 files edited, 1 deleted`; add what happened to branches."""
     counts, others = Counter[str](), list[str]()
     for change in changes:
         counts.update(dict(change.worktree))
         if change.what != "repository" and change.files:
             counts[change.outcome] += change.files
-        elif not change.worktree:  # of a repository, its own files are not counted
+        elif not change.worktree:  # a repository's own files are not counted
             others.append(change.moves or f"{change.what} {change.outcome}")
         elif change.moves:
             others.append(change.moves)
@@ -219,24 +219,24 @@ class Conflict(Struct, frozen=True):
 
 
 class ApplyOutcome(Struct, frozen=True):
-    """The names of what was applied, and what was not although it was to be."""
+    """The names of the changes that were applied, and the changes that could not be."""
 
     names: tuple[str, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
 
 
 class DryRunLimits(Struct, frozen=True):
-    """The limits of what a command in a dry run may change: files and folders, and bytes."""
+    """The most files and folders, and bytes, that a command may change in a dry run."""
 
     max_entries: int = 200_000
     max_bytes: int = 2_000_000_000
 
 
 class DryRun(Protocol):
-    """A command that ran without changing anything yet. `changes` has those first that need a look.
+    """A command that ran without changing anything yet. `changes` begins with those that need a look.
 
-    `cached` are folders it made that say they are caches: they are not in the workspace, but later dry runs see them.
-    `too_much` says why nothing of it can be applied, where it took or changed more than a dry run can hold.
+    `cached` are new folders marked as caches: they do not reach the workspace, but later dry runs see them.
+    `too_much` is the reason why nothing can be applied, if it took or changed more than a dry run can hold.
     """
 
     @property
@@ -252,7 +252,7 @@ class DryRun(Protocol):
         """The real paths that a change is about."""
 
     def hides(self, path: Path) -> Literal["", "here", "always"]:
-        """Say if there is something at a real path that the command could not see: only as a dry run, or always."""
+        """Return if something at a real path is hidden from the command: "here" in this dry run only, or "always"."""
 
     async def apply(
         self,
@@ -261,12 +261,12 @@ class DryRun(Protocol):
         hunks: Mapping[str, Collection[int]] | None = None,
         note: Path | None = None,
     ) -> ApplyOutcome:
-        """Bring these changes, or all, into the real folders; the others are discarded. Raises `ToolError`.
+        """Apply these changes, or all, to the real folders, and discard the others. Raises `ToolError`.
 
-        Of a change that `hunks` names only the hunks with these numbers are applied. A file that something else changed
-        since the command started is a conflict, and stays as it is. If agentcli is killed meanwhile, the next start
-        writes to the file `note` what it has finished.
+        For a change that `hunks` names, only the hunks with these indices are applied. A file that something else has
+        changed since the command started is a conflict and stays as it is. If agentcli is killed meanwhile, the next
+        start finishes the work and describes it in the file `note`.
         """
 
     async def discard(self) -> None:
-        """End it, after `apply` too; may be called again."""
+        """End the dry run, also after `apply`; may be called again."""

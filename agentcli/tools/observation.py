@@ -1,4 +1,4 @@
-"""Shapes what the model sees of a result (its level, its pages, a line about a large text), and a call's title."""
+"""Shapes results for the model (levels, pages, a summary of a large text), and titles and output for the person."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from agentcli.patterns import lazy_pattern
 from agentcli.tools.tool import LazyResult, OutputLevel
 
 MAX_UNPAGED_BYTES = 30_000  # a larger result is shown page by page
-PAGE_BYTES = 29_500  # of a page, below which a tool adds notes
+PAGE_BYTES = 29_500  # of a page; a tool may add notes below it
 MAX_INLINE_BYTES = 1_000_000  # a larger result is stored as a data file
 MAX_LINE_CHARS = 2_000
 BRIEF_CHARS = 100
@@ -19,7 +19,7 @@ STANDARD_ITEMS = 10
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """The output levels of the settings, usual and by tool. With `gives_all` programs get large results, too."""
+    """The output levels of the settings, usual and by tool. With `gives_all`, programs get large results, too."""
 
     usual: OutputLevel = "standard"
     by_tool: Mapping[str, OutputLevel] = {}
@@ -39,7 +39,7 @@ class Levels(msgspec.Struct, frozen=True):
 
 
 def lazy_if_large(content: str, make: Callable[[], Any]) -> Any:
-    """Return the structured result that goes with a content; beside a large content it is made only on demand."""
+    """Return the structured result that goes with a content; for a large content it is made only on demand."""
     return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
 
 
@@ -78,7 +78,7 @@ def _format_items(items: Sequence[Any], level: OutputLevel) -> str:
 
 
 def pages_of(text: str, page_bytes: int = PAGE_BYTES) -> list[str]:
-    """Return pages of at most `page_bytes` bytes of UTF-8, which end behind a line if one ends in their second half."""
+    """Return pages of at most `page_bytes` bytes of UTF-8, which end after a line if one ends in their second half."""
     data = text.encode()
     pages: list[str] = []
     start = 0
@@ -101,7 +101,7 @@ def cut_middle(text: str, max_chars: int = PAGE_BYTES) -> str:
         return text
     half = max_chars // 2
     head, tail = text[:half], text[-half:]
-    head = head[: head.rfind("\n") + 1] or head  # part of a line if there is no whole one
+    head = head[: head.rfind("\n") + 1] or head  # if there is no whole line, a part of one
     tail = tail[tail.find("\n") + 1 :] or tail
     return f"{head}[{len(text) - len(head) - len(tail):,} characters cut]\n{tail}"
 
@@ -121,7 +121,7 @@ def cut_line(line: str, max_chars: int = MAX_LINE_CHARS) -> str:
 _MAX_PARSED_CHARS = 16_000_000  # nothing else runs while JSON is parsed
 _MAX_NAMES = 8
 _MAX_NAME_CHARS = 40
-_SAMPLE_LINES = 50  # from which the kind of a text is recognized
+_SAMPLE_LINES = 50  # by which a log is recognized
 
 _LINE_NUMBERS = lazy_pattern(r"^[1-9]\d*\t", re.MULTILINE)  # file_read writes them before lines
 _LOG_LEVEL = lazy_pattern(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
@@ -142,7 +142,7 @@ def data_summary(text: str) -> str:
 
 
 def _describe_json(lines: list[str]) -> str:
-    """Describe an object by its keys, a list by its length; an empty string if the lines are no JSON."""
+    """Describe an object by its keys, a list by its length; an empty string if the lines are not JSON."""
     if lines[0].lstrip()[:1] not in ("{", "[") or sum(map(len, lines)) > _MAX_PARSED_CHARS:
         return ""
     try:
@@ -156,7 +156,7 @@ def _describe_json(lines: list[str]) -> str:
 
 
 def _describe_log(lines: list[str]) -> str:
-    """Describe a log; an empty string for a text of whose first lines less than a third name a level."""
+    """Describe a log; an empty string if less than a third of the first lines name a level."""
     levels = [_LOG_LEVEL.search(line, 0, 200) for line in lines[:_SAMPLE_LINES]]
     if len(lines) < 3 or sum(map(bool, levels)) * 3 < len(levels):
         return ""
@@ -222,13 +222,13 @@ def diff_counts(diff: str) -> str:
 
 # Output of commands
 
-# Codes of colours, and others that show nothing here: titles, character sets, bells. Not cursor movements within a
+# Codes of colours, and others without visible effect: titles, character sets, bells. Not cursor movements within a
 # line, and not NUL, which separates the names that `git ls-files -z` or `find -print0` list.
 _INVISIBLE = lazy_pattern(
     r"\x1b\[[0-9:;<=>?]*[ -/]*[@-BE-FH-JL-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|\x1b[PX^_][^\x1b]*(?:\x1b\\|\Z)"
     r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]"
 )
-# An escape character that begins no code stays: the text behind it may still hide the beginning of a secret.
+# An escape character that begins no code stays: the text after it may still hide the beginning of a secret.
 # Group 1 is the first number of a code, group 2 its letter: C right, D left, G to a column, K erase.
 _MOVE = lazy_pattern(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
 _CONTROL = lazy_pattern(r"[\x01-\x08\x0d-\x1f\x7f]")
@@ -236,7 +236,7 @@ _MAX_COLUMN = 10_000  # no terminal is wider
 
 
 def as_shown(text: str) -> str:
-    """Return the lines that a terminal shows after all of `text` was written; line ends become LF."""
+    """Return the lines that a terminal shows once all of `text` is written; line ends become LF."""
     if not _CONTROL.search(text):
         return text
     text = _INVISIBLE.sub("", text).replace("\r\n", "\n")
@@ -250,7 +250,7 @@ def _last_state(line: str) -> str:
     for move in _MOVE.finditer(line):
         shown, column = _write(shown, column, line[position : move.start()])
         position = move.end()
-        if move[2] == "K":  # without a number to the end of the line, with 1 from its start, else all of it
+        if move[2] == "K":  # erases to the line's end (0 or no number), from its start (1), or all of it
             without_start = " " * min(column + 1, len(shown)) + shown[column + 1 :]
             shown = {0: shown[:column], 1: without_start}.get(int(move[1] or 0), "")
         else:
@@ -262,6 +262,6 @@ def _last_state(line: str) -> str:
 
 
 def _write(shown: str, column: int, text: str) -> tuple[str, int]:
-    """Return a line after `text` was written over it from a column on, and the column behind that."""
+    """Return a line after `text` was written over it from a column on, and the column after the text."""
     end = column + len(text)
     return (f"{shown[:column].ljust(column)}{text}{shown[end:]}" if text else shown), end

@@ -1,4 +1,4 @@
-"""Makes tools of a library caller's functions, sync or async, and turns what goes wrong in them into results."""
+"""Turns a library caller's functions, sync or async, into tools, and their failures into results."""
 
 import asyncio
 import inspect
@@ -51,20 +51,20 @@ def tool(
     output_level: OutputLevel | None = None,
     locks: LockKeys = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function: the model sees its name, its docstring and its annotated parameters.
+    """Turn a function into a tool: the model sees its name, its docstring and its annotated parameters.
 
         @tool
         def weather(city: str, days: int = 1) -> str:
             "Tells the weather of a city."
 
-    A sync function runs in a thread of its own. A text or a `ToolOutput` that it returns is the result as it is; other
-    data becomes JSON. A parameter annotated with `ToolContext`, or `ToolContext[MyDeps]`, gets that of the call, and
-    the model does not see it. With `effect="foreign"` each call needs a permission; "none" leaves it to the function.
+    A sync function runs in a thread of its own. A returned text or `ToolOutput` is the result as it is; other data
+    becomes JSON. A parameter annotated with `ToolContext`, or `ToolContext[MyDeps]`, gets the call's context, and the
+    model does not see it. With `effect="foreign"` each call needs a permission; with "none", no call does.
 
-    A call that fails is repeated as `retry` says, if the function has the effect "none" or `is_idempotent`: running it
-    twice has the effect of running it once. Without `retry` only an idempotent one is repeated, up to three times.
-    `locks` names arguments, or returns keys for all arguments: calls that share a value or a key wait for each other,
-    also of other tools, and by `locks` of the agent those of other programs. Raises `UsageError`.
+    A failed call is repeated according to `retry`, if the function has the effect "none" or `is_idempotent`: running it
+    twice has the effect of running it once. Without `retry`, only an idempotent function is repeated, up to three
+    times. `locks` names arguments, or returns keys for all arguments: calls that share a value or a key wait for each
+    other, also calls of other tools and, with `locks` of the agent, of other programs. Raises `UsageError`.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -81,7 +81,7 @@ def tool(
             source="library",
             time_limit_s=time_limit_s,
             lock_keys=_lock_keys(own_name, locks, arguments) if locks else None,
-            # A function may change anything, whatever its effect is said to be, so nothing repeats it unasked.
+            # A function may change anything, whatever effect it declares, so it is never repeated unasked.
             retry=retry or RetryRule(max_retries=3 if is_idempotent else 0),
             is_idempotent=is_idempotent,
             level=output_level,
@@ -104,7 +104,7 @@ def _runner(function: Callable[..., Any], arguments: type[msgspec.Struct], conte
 
 
 def _lock_keys(name: str, locks: LockKeys, arguments: type[msgspec.Struct]) -> Callable[[Any], Iterable[str]]:
-    """Return a tool's `lock_keys`. Raises `UsageError` for a name that is none of its arguments."""
+    """Return a tool's `lock_keys`. Raises `UsageError` for a name that is not one of its arguments."""
     if callable(locks):
         return lambda values: locks(msgspec.structs.asdict(values))
     if unknown := [lock for lock in locks if lock not in arguments.__struct_fields__]:
@@ -166,7 +166,7 @@ def as_output(value: Any) -> ToolOutput:
         case _:
             encoded = msgspec.json.encode(value, enc_hook=str)
             output = ToolOutput(encoded.decode(), msgspec.json.decode(encoded))
-    if isinstance(output.content, str):  # neither the log nor a request holds half characters
+    if isinstance(output.content, str):  # neither the log nor a request can carry half characters
         output = msgspec.structs.replace(output, content=output.content.encode(errors="replace").decode())
     return output
 
@@ -174,7 +174,7 @@ def as_output(value: Any) -> ToolOutput:
 def _guarded(
     name: str, function: Callable[..., Any], shaped: Callable[[Any], Any] = lambda value: value
 ) -> Callable[..., Awaitable[Any]]:
-    """Return a function of a tool as `guarded` needs it; `shaped` makes a result of the value that it returns."""
+    """Return a tool's function as `guarded` needs it; `shaped` turns the returned value into a result."""
     is_async = inspect.iscoroutinefunction(function)
 
     async def call(*arguments: Any) -> Any:
@@ -187,7 +187,7 @@ def _guarded(
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise failed(name, error) from error  # nobody has cancelled the call: the function raised this itself
+            raise failed(name, error) from error  # the call was not cancelled: the function raised this itself
         except (Exception, SystemExit) as error:  # whatever a caller's function raises ends only this call
             raise failed(name, error) from error
 
@@ -199,16 +199,16 @@ def failed(name: str, error: BaseException) -> ToolError:
     log.error("the tool %s failed", name, exc_info=error)
     try:
         text = f": {error}" if str(error) else ""
-    except Exception:  # noqa: BLE001  # making the text of an exception may fail
+    except Exception:  # noqa: BLE001  # an exception's own `__str__` may fail
         text = ""
     kind: ToolErrorKind = "timeout" if isinstance(error, TimeoutError) else "execution_error"
     return ToolError(f"{name} failed: {type(error).__name__}{text}", kind=kind)
 
 
 async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a sync function in a thread of its own: for an executor's, the program would wait when it exits."""
+    """Call a sync function in a daemon thread: at its exit, the program would wait for an executor's thread."""
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
-    ended.set_running_or_notify_cancel()  # from now on a cancelled call leaves it alone: the thread sets its result
+    ended.set_running_or_notify_cancel()  # a cancelled call no longer cancels it: the thread sets its result
     variables = copy_context()
 
     def emit_soon(emit: Callable[[str], None], text: str) -> None:

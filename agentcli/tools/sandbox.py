@@ -1,8 +1,8 @@
 """Defines `Sandbox`, through which tools reach every file, search and command; they never open a path themselves.
 
-A sandbox may be this machine, a container, or a machine elsewhere with a file system of its own. It has eight members,
-described in docs/sandbox-backends.md, and what crosses it is plain data. What a person grants is kept outside of it: a
-`Grants` comes with each look at a path, with each search and with each command.
+A sandbox may be this machine, a container, or a remote machine with its own file system. Its eight members are
+described in docs/sandbox-backends.md; they exchange plain data only. It does not store what a person grants: each look
+at a path, each search and each command comes with its `Grants`.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ Use = Literal["read", "write", "git"]
 
 
 class PathStatus(Struct, frozen=True, kw_only=True):
-    """A path with links and `..` resolved, and what is there.
+    """A path with links and `..` resolved, and the kind of thing at it.
 
-    `place` decides if tools may use it. A path that is `granted`, or is the sandbox's own such as a job's output, may
-    be used. A `secret` one may not, because it may hold secrets or a rule says so. Others are `inside` the workspace or
-    `outside`.
+    `place` decides if tools may use the path. It is "granted" also for the sandbox's own files, such as a job's output.
+    A "secret" path may not be used, because it may contain secrets or a rule says so. Other paths are "inside" the
+    workspace, and may be used, or "outside".
 
-    `kind` is None where nothing is, and where the system does not say, for the reason in `errno`. `size` in bytes;
-    `links` counts the names of a file. Looked at to write, it `is_auto_executed` if git or a trusted command would run
-    it or obey its contents. Looked at for git, `git_program` is a setting of the repository by which git, started
-    there, may run a program even to read; empty where there is none, or where the sandbox holds that program.
+    `kind` is None if nothing is there, or if the system refuses to tell, for the reason in `errno`. `size` is in bytes;
+    `links` counts the names of a file. With the use "write", `is_auto_executed` is True if git or a trusted command
+    would run the file or obey its contents. With the use "git", `git_program` is a setting of the repository by which
+    git may run a program even to read; empty if there is none, or if the sandbox confines that program.
     """
 
     real: Path
@@ -49,7 +49,7 @@ class PathStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_there(self) -> bool:
-        """Raises `OSError` where the system does not say."""
+        """Raises `OSError` if the system refuses to tell."""
         if self.errno:
             raise OSError(self.errno, os.strerror(self.errno))
         return self.kind is not None
@@ -58,12 +58,12 @@ class PathStatus(Struct, frozen=True, kw_only=True):
 class Listing(Struct, frozen=True):
     """Selects files of a folder, as `rg --files --hidden --no-require-git --glob '!.git'` lists them.
 
-    That is without symlinks and empty folders. `pattern` is a glob as ripgrep reads it, from the folder or from `base`,
-    which holds the folder; empty means every file. Unlike ripgrep's own `--glob` it brings back no ignored files:
+    Symlinks and empty folders are left out. `pattern` is one of ripgrep's globs, relative to the folder or to `base`,
+    which contains the folder; empty means every file. Unlike ripgrep's own `--glob`, it does not include ignored files:
     `include_ignored` does.
 
-    The sandbox hands over the names from the base on in batches of text, a NUL behind each name (`names_in`), as
-    `os.fsdecode` gives them and in no particular order.
+    The sandbox returns names relative to the base in batches of text, with a NUL after each name (`names_in`), decoded
+    by `os.fsdecode` and in no particular order.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ def names_in(batch: str) -> list[str]:
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """With `multiline` a match may span lines, and `.` matches line ends. `type` is one of ripgrep's types of files."""
+    """With `multiline` a match may span lines, and `.` matches line ends. `type` is one of ripgrep's file types."""
 
     ignore_case: bool = False
     multiline: bool = False
@@ -88,13 +88,13 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
 class Search(Struct, frozen=True):
     """A search of `where`, a file or a folder, inside `base` if that is given; as ripgrep understands it.
 
-    The answers are those of `rg --hidden --no-require-git --glob '!.git'`. `glob` is ripgrep's own, relative to `base`
-    or to `where`: a file that it names is searched even where an ignore rule leaves it out, as nothing else can name
-    it. Look-around and references back are PCRE2's.
+    The results are those of `rg --hidden --no-require-git --glob '!.git'`. `glob` is ripgrep's own, relative to `base`
+    or to `where`: a file that it names is searched even if an ignore rule excludes it, because there is no other way to
+    name it. Patterns with look-around or backreferences are PCRE2's.
 
-    The sandbox hands over sequences of `FoundRows`, files in no particular order; the rows of a file follow one
-    another, in several parts where there are many. Files that hold secrets are left out unless they were granted,
-    whether or not they match.
+    The sandbox returns sequences of `FoundRows`, with files in no particular order; the rows of one file follow each
+    other, in several parts if there are many. Files with secrets are left out unless they were granted, whether or not
+    they match.
     """
 
     where: Path
@@ -106,18 +106,17 @@ class Search(Struct, frozen=True):
     base: Path | None = None
 
 
-# A file and what was found in it, as the bytes they are: its path from the base on, and rows with a line end between
-# them. A row is a line's number, a mark and the line: `:` for a match, `+` for a further line of the same match, `-`
-# for context. Where matches are counted the one row is how many; where files are asked for there is none.
+# A file's path relative to the base, and its rows, both as bytes, with a line end between two rows. A row is a line
+# number, a mark and the line: `:` for a match, `+` for a further line of the same match, `-` for context. In the mode
+# "count", the only row is the number of matches; in the mode "files" there are no rows.
 FoundRows = tuple[bytes, bytes]
 
 
 class SearchOutcome(Struct, frozen=True):
-    """The outcome of a listing or a search. `timed_out`: it was ended early, and its results are incomplete.
+    """The outcome of a listing or a search. If it `timed_out`, its results are incomplete.
 
-    `unreadable` counts files and folders that could not be opened; `binary` are files that were not searched beyond
-    their first NUL byte although there was a match. `problem` is why a file was not searched to its end, in ripgrep's
-    words.
+    `unreadable` counts files and folders that could not be opened; `binary` are files with a match that were searched
+    only up to their first NUL byte. `problem` is ripgrep's reason why a file was not searched to its end.
     """
 
     timed_out: bool = False
@@ -127,7 +126,7 @@ class SearchOutcome(Struct, frozen=True):
 
 
 class SandboxFacts(Protocol):
-    """Describes a sandbox as it is now, under some grants. What takes time is found out when it is asked for."""
+    """Describes a sandbox as it is now, under some grants. Slow facts are determined when they are first read."""
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -142,18 +141,18 @@ class SandboxFacts(Protocol):
 
     @property
     def dry_run_problem(self) -> str:
-        """The reason why a command cannot run as a dry run here; empty where it can. Probes the first time."""
+        """The reason why this sandbox has no dry runs; empty if it has. The first access tests it."""
 
     @property
     def warning(self) -> str:
-        """The reason why commands are confined less than they could be, and how to mend that; empty if all is well."""
+        """The reason why commands are confined less than they could be, and how to fix that; empty if all is well."""
 
     @property
     def description(self) -> tuple[str, ...]:
-        """The confinement of commands in lines for the person, with what it does not keep here."""
+        """The confinement of commands in lines for the person, including its gaps on this machine."""
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        """Find the secret files of the workspace that a command could read; those that were granted do not count."""
+        """Find the secret files of the workspace that a command could read; except those that were granted."""
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         """Read the values in the workspace's secret files, except those of the file at the real path `apart_from`.
@@ -163,10 +162,10 @@ class SandboxFacts(Protocol):
 
 
 class Jobs(Protocol):
-    """The commands of a session that go on in the background."""
+    """The commands of a session that run in the background."""
 
     def list(self) -> Sequence[BackgroundJob]:
-        """Describe every job, ended ones too, oldest first."""
+        """Describe every job, including ended ones, oldest first."""
 
     def read(self, id: str, most_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
@@ -178,7 +177,7 @@ class Jobs(Protocol):
 class Sandbox(Protocol):
     """A workspace: its files, its commands, and the limits of both.
 
-    The methods that are no coroutines block for as long as the disk takes: call them in a thread where that matters.
+    The methods that are not coroutines block while the disk works: call them in a thread where that matters.
     """
 
     @property
@@ -187,12 +186,12 @@ class Sandbox(Protocol):
     def facts(self, grants: Grants = NO_GRANTS) -> SandboxFacts: ...
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
-        """Resolve a path and look at what is there. Raises `ToolError` (invalid_parameters) for one without an end."""
+        """Resolve a path and look at its target. Raises `ToolError` (invalid_parameters) if its links form a loop."""
 
     def read(self, path: Path) -> BinaryIO:
         """Open a regular file for reading, at a real path that `look` gave.
 
-        Raises `OSError`, also for anything that is no regular file, and where another path was put in its place.
+        Raises `OSError`, also for anything that is not a regular file, and if another path has taken its place.
         """
 
     def write(self, path: Path, content: bytes) -> None:
@@ -204,9 +203,9 @@ class Sandbox(Protocol):
     async def search(
         self, query: Listing | Search, take: Callable[[Any], None], grants: Grants = NO_GRANTS
     ) -> SearchOutcome:
-        """Give `take` what was found as it comes: in another thread, one at a time; a cancelled call ends it.
+        """Pass results to `take` as they come, in another thread, one at a time. Cancelling the call ends it.
 
-        Raises `ToolError`, with ripgrep's own words for a pattern or a glob that is none.
+        Raises `ToolError`, with ripgrep's own message for an invalid pattern or glob.
         """
 
     async def run(
@@ -216,16 +215,17 @@ class Sandbox(Protocol):
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        """Run a command. At its time limit, or when the call is cancelled, it ends with all it has started.
+        """Run a command. At its time limit, or if the call is cancelled, it is ended with everything it has started.
 
-        `on_output` gets the output as it comes (of much output a part), and lines in brackets that say what the
-        command waits for. Once `detach` is set the command goes on as a job, whose file holds its output from the
-        beginning: at once if it was set before. So do a silent server that listens (`stall` says so), and what a
-        command leaves running. Of a dry run that goes on, the result has `later`. Raises `ToolError`.
+        `on_output` gets the output as it arrives (only a part of it if there is much), and lines in brackets that say
+        what the command waits for. Once `detach` is set, even before the call, the command continues as a job, whose
+        file has its output from the beginning. A silent server that listens becomes a job, too (`stall` says so), as do
+        processes that a command leaves running. For a dry run that continues, the result has `later`. Raises
+        `ToolError`.
         """
 
     async def aclose(self) -> None:
-        """End every process that was left running; safe to call twice."""
+        """End every process that is still running; may be called twice."""
 
 
 def find_rg() -> str:

@@ -21,7 +21,7 @@ from agentcli.tools.workspace import Workspace
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    Deps = TypeVar("Deps", default=Any)  # so that `ToolContext` alone is a type, too
+    Deps = TypeVar("Deps", default=Any)  # the default lets `ToolContext` be used without brackets
 else:
     from typing import TypeVar
 
@@ -35,8 +35,8 @@ OutputLevel = Literal["brief", "standard", "full"]
 # A tool runs here ("server"), is handed to the client that registered it, or is carried out by the session itself.
 ToolMode = Literal["server", "client", "session"]
 
-# What a call can do, for the permission step: nothing, read, change files, run a command, ask the web. A "foreign" call
-# may do anything, and an "agent" call lets another agent make calls, each of which is decided about.
+# The effect of a call, for the permission step: none, reading, changing files, a command, the web. A "foreign" call
+# may do anything; an "agent" call lets another agent make calls, each of which needs its own permission.
 Effect = Literal["none", "read", "edit", "command", "web", "foreign", "agent"]
 
 # Asks the person a question with some answers to choose from; returns None if they do not answer.
@@ -46,7 +46,7 @@ Content = str | tuple[Text | Image | Document, ...]
 
 
 class LazyResult(Struct, frozen=True):
-    """A structured result of over 1 MB. Most callers need only the content, so it is made when one asks for it."""
+    """A structured result of over 1 MB. Most callers need only the content, so it is made on demand."""
 
     make: Callable[[], Any]
 
@@ -54,11 +54,11 @@ class LazyResult(Struct, frozen=True):
 class ToolOutput(Struct, frozen=True):
     """The output of a call: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
-    `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
-    formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
-    its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
-    command that timed out. A call that was asked for a dry run gives a `dry_run` instead of all this, or `later` at its
-    end if it goes on as a job.
+    `structured` is a `LazyResult` if it is large and there is content. Without content, the structured part is
+    formatted for the model in the detail of the output level. `full` is the whole text if the content is only its
+    beginning; read_more returns it. `error_kind` is for an error that still has a result of its own, such as a command
+    that timed out. A dry run returns only `dry_run`; one that continues as a job returns `later`, which gives the
+    report at its end.
     """
 
     content: Content | None = None
@@ -77,10 +77,10 @@ class ToolOutput(Struct, frozen=True):
 
 
 class DryRunReport(Struct, frozen=True, kw_only=True):
-    """A dry run whose changes wait to be applied; `output` makes the result of the call once that is decided.
+    """A dry run whose changes can be applied; `output` makes the call's result once the person has decided.
 
-    The output of the command tells that it could not reach `needed_host`, and could not read the paths `unread` (links
-    followed); both are empty if it does not say so.
+    `needed_host` and `unread` (paths, links followed) are what the command could not reach and could not read,
+    according to its output; both may be empty.
     """
 
     dry_run: DryRun
@@ -93,10 +93,10 @@ class DryRunReport(Struct, frozen=True, kw_only=True):
 class RunTerms(Struct, frozen=True, kw_only=True):
     """The terms on which a call was permitted.
 
-    `grants` are its own, beside those of the session. `paths` are the real paths that were decided about; None if none
-    were. With `only_reads` the sandbox keeps a command from writing. A `dry_run` changes nothing yet; a "narrow" one,
-    which nobody allowed, reads only the workspace, the system and what is granted, and reaches no host but those of its
-    own grants.
+    `grants` are the call's own, in addition to those of the session. `paths` are the real paths that the permission
+    covers; None if it is not about paths. With `only_reads` the sandbox keeps a command from writing. A `dry_run`
+    changes nothing yet; a "narrow" one, which nobody allowed, reads only the workspace, the system and granted paths,
+    and reaches no host but those of its own grants.
     """
 
     grants: Grants = NO_GRANTS
@@ -109,8 +109,8 @@ class RunTerms(Struct, frozen=True, kw_only=True):
 class ToolContext(Generic[Deps]):
     """The surroundings of one call. `emit` shows output while the call runs, `publish` an event; neither waits.
 
-    `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
-    background job. `ask` is None where nobody can be asked. `ToolContext[MyDeps]` says of which type `deps` is.
+    `level` is the detail of the result. Once `detach` is set, a command that the call waits for continues as a
+    background job. `ask` is None if nobody can be asked. `ToolContext[MyDeps]` declares the type of `deps`.
     """
 
     workspace: Workspace
@@ -124,7 +124,7 @@ class ToolContext(Generic[Deps]):
 
     @property
     def deps(self) -> Deps:
-        """The program's own object, as the prompt or the agent's options have it. No model or log gets it."""
+        """The program's own object, from the prompt or the agent's options. It is never sent to a model or logged."""
         own = CALL_DEPS.get()
         return cast("Deps", self.workspace.resources.deps if own is None else own)
 
@@ -162,7 +162,7 @@ class RetryRule(Struct, frozen=True, kw_only=True):
     first_delay_s: float = 1.0
 
     def delay(self, retries: int) -> float:
-        """Return the seconds to wait before the next try, after so many retries; each wait is half as long again."""
+        """Return the seconds to wait before the next try; after each retry the wait is half as long again."""
         return min(self.first_delay_s * 1.5**retries, 10.0)
 
 
@@ -172,15 +172,15 @@ class Tool:
 
     A library caller's `run` may be sync, return a `str` and raise anything (see `own_tools.guarded`).
 
-    `time_limit_s` None means that the tool keeps a limit of its own. `dry_run` returns the diff that a call would make,
-    and `narrow` returns arguments that make only some hunks of that diff, by index. A tool that `runs_commands` obeys
-    `terms.dry_run`. `file_arguments` name the arguments that are files it changes, and `lock_keys` returns further keys
-    for the arguments of a call: calls on one file, or with a key in common, wait for each other. `is_idempotent` says
-    that running it twice has the effect of running it once. `level` overrides the output level of the settings. `show`
-    formats the structured result where `run` returns no content.
+    A `time_limit_s` of None means that the tool has a limit of its own. `dry_run` returns the diff that a call would
+    make, and `narrow` returns arguments that make only some hunks of that diff, by index. A tool that `runs_commands`
+    follows `terms.dry_run`. `file_arguments` names the arguments that are files it changes, and `lock_keys` returns
+    further keys for a call's arguments: calls on one file, or with a common key, wait for each other. `is_idempotent`
+    means that running it twice has the effect of running it once. `level` overrides the output level of the settings.
+    `show` formats the structured result if `run` returns no content.
 
-    A `client` tool is run by the program that registered it, not here. `schema` describes arguments that no struct
-    does. A tool that `is_described_when_called` may have been shown to the model only by name: an answer to wrong
+    A `client` tool is run by the program that registered it. `schema` describes arguments for which there is no struct.
+    A tool that `is_described_when_called` may have been shown to the model only by name: the error about wrong
     arguments contains its description and schema.
     """
 
@@ -240,7 +240,7 @@ class Tool:
     def arguments_text(self, arguments: Any) -> str:
         """Return the arguments as JSON for a person."""
         values = msgspec.to_builtins(arguments)
-        if self.schema is None:  # in arguments that a schema describes, a null is a value like any other
+        if self.schema is None:  # in arguments that a schema describes, null is an ordinary value
             values = {name: value for name, value in values.items() if value is not None}
         return msgspec.json.format(msgspec.json.encode(values)).decode()
 
@@ -261,7 +261,7 @@ class Tool:
                 raise ToolError(message, kind="invalid_parameters")
             return input
         fields = msgspec.structs.fields(self.arguments)
-        # A required argument may be `X | None`; for others null means that it is not given.
+        # A required argument may be `X | None`; for others, null means that the argument is left out.
         takes_null = {each.encode_name for each in fields if each.required and type(None) in get_args(each.type)}
         try:
             values = {name: value for name, value in input.items() if value is not None or name in takes_null}
@@ -284,7 +284,7 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bool) -> str:
-    """Describe the first argument that a foreign schema does not allow; an empty string if there is none.
+    """Describe the first argument that a foreign schema does not allow; empty if all are allowed.
 
     Only names and plain types are checked: whoever wrote the schema checks the rest. With `is_closed` a name that is
     not in the schema is a problem, unless the schema allows others.
@@ -301,7 +301,7 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
             return f"there is no {name}"
         type_name = _single_type(properties, name)
         types = _JSON_TYPES.get(type_name)
-        is_wrong_bool = isinstance(value, bool) and type_name != "boolean"  # to Python a bool is an int
+        is_wrong_bool = isinstance(value, bool) and type_name != "boolean"  # in Python a bool is an int
         if types and value is not None and (not isinstance(value, types) or is_wrong_bool):
             return f"{name} must be of type {type_name}"
     return ""
@@ -323,7 +323,7 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
 
 
 def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its references put in, and without what a model does not need."""
+    """Return a schema with its references resolved, and without the parts that a model does not need."""
     if "$ref" in schema:
         schema = definitions[schema["$ref"]]
     branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
@@ -334,7 +334,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
         match key:
             case "title" | "default":
                 continue
-            case "minimum" | "exclusiveMinimum" if value in (0, 1):  # that counts are not negative goes without saying
+            case "minimum" | "exclusiveMinimum" if value in (0, 1):  # models know that counts are not negative
                 continue
             case "properties":
                 flat[key] = {name: _flatten(part, definitions) for name, part in value.items()}

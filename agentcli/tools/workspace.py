@@ -1,4 +1,4 @@
-"""Owns the state that all calls of a session share: its workspace, the file contents it has seen, and its services."""
+"""Holds the state that all calls of a session share: its workspace, the contents it has seen of files, its services."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DataFile(Struct, frozen=True):
 
 
 class DataFiles(Protocol):
-    """The results of a session too large for its conversation, equal ones stored once. Blocks, and raises `OSError`."""
+    """A session's results that are too large for its conversation; equal ones are stored once. Blocks."""
 
     def store(self, content: bytes, call_id: str) -> DataFile: ...
 
@@ -40,7 +40,7 @@ class DataFiles(Protocol):
 
 
 class Past(Protocol):
-    """The whole log of a session, with what its requests no longer hold."""
+    """The whole log of a session, including entries that its requests no longer contain."""
 
     def entry(self, id: str) -> tuple[str, tuple[Image | Document, ...]] | None:
         """Return the text and the media of an entry, by its number in the log or its id."""
@@ -70,10 +70,10 @@ class Memory(Protocol):
 
 
 class FileLedger:
-    """The contents of files as a session last saw them, so that it changes nothing that it did not look at.
+    """The contents of files as a session last saw them, so that it changes no contents that it has not seen.
 
-    Contents are compared by hash, not by time, because a checkout changes the times. The ledger also has what a person
-    was shown of a file when they were asked about a call, so that no other contents are changed than they approved.
+    Contents are compared by hash, not by time, because a checkout changes the times. The ledger also records the
+    contents that a person was shown when they were asked about a call, so that only these are changed.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class FileLedger:
         self._seen[path] = digest
 
     def record_change(self, path: Path, before: bytes, after: bytes) -> None:
-        """Note a change that we made: a session that knew the old contents knows the new ones."""
+        """Note a change by one of our tools: a session that had seen the old contents knows the new ones."""
         if self._seen.get(path) == _sha256(before):
             self.record(path, after)
 
@@ -143,9 +143,9 @@ class WorkspaceSettings(Struct):
 
 
 class SessionResources(Struct):
-    """The services that a session offers its tools beside files and commands; None stands for one it lacks.
+    """The services that a session offers its tools besides files and commands; None for one that it lacks.
 
-    `data` stores results that are too large to be shown, `past` returns the session's log, and `memory` holds the
+    `data` stores results that are too large to be shown, `past` returns the session's log, and `memory` has the
     project's memory files. `deps` is the program's own object for the tools that it added.
     """
 
@@ -159,8 +159,8 @@ class SessionResources(Struct):
 class Workspace(Struct, kw_only=True, dict=True):
     """The state that all calls of a session share.
 
-    `cwd` anchors relative paths, `shell_cwd` is the folder that the last command ended in (None: `cwd`). The sandbox
-    may be opened when it is first used; `is_open` returns False until then, and nothing runs in it.
+    Relative paths start at `cwd`. `shell_cwd` is the folder in which the last command ended (None: `cwd`). The sandbox
+    may be opened only when it is first used; until then `is_open` returns False, and nothing runs in it.
     """
 
     cwd: Path
@@ -207,11 +207,11 @@ class Workspace(Struct, kw_only=True, dict=True):
         raise ToolError(f"{path} {reason}", kind="permission_denied")
 
     def real_path(self, path: str) -> Path:
-        """Return where a path leads, even outside the workspace. Raises `ToolError` if its links form a loop."""
+        """Return a path's real path, even outside the workspace. Raises `ToolError` if its links form a loop."""
         return self.look(self.lexical_path(path)).real
 
     def lexical_path(self, path: str) -> Path:
-        """Return a path joined to the working directory, links not followed. Raises `ToolError` if it is no path."""
+        """Return a path joined to the working directory, links not followed. Raises `ToolError` if it is not a path."""
         name = parse_name(path)
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
@@ -220,9 +220,9 @@ class Workspace(Struct, kw_only=True, dict=True):
         return self.cwd / name
 
     def shown(self, path: Path) -> str:
-        """Return a path as the model writes it: relative to the working directory if it is below that.
+        """Return a path as the model writes it: relative to the working directory if it is inside.
 
-        A name that is not UTF-8 is quoted as a shell does it, because a request cannot carry its bytes.
+        A name that is not UTF-8 is quoted as in a shell, because a request cannot carry its bytes.
         """
         below = f"{str(self.real_cwd).rstrip(os.sep)}{os.sep}"
         return display_name(str(path).removeprefix(below) if path != self.real_cwd else ".")
@@ -234,7 +234,7 @@ class Workspace(Struct, kw_only=True, dict=True):
 
 # Names that are not UTF-8: written as a shell takes them, `$'caf\xe9.txt'`, so that a request can carry them.
 
-_NO_BYTE = lazy_pattern("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path holds
+_NO_BYTE = lazy_pattern("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path contains
 _ESCAPED = lazy_pattern(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
 _QUOTED = lazy_pattern(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPE = lazy_pattern(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
@@ -242,7 +242,7 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
 def is_utf8(text: str) -> bool:
-    """Return False for a name that the system gave as bytes that are not UTF-8: some became lone surrogates."""
+    """Return False for a name whose bytes are not UTF-8, so that Python has decoded some as lone surrogates."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
@@ -252,9 +252,9 @@ def display_name(path: str) -> str:
 
 
 def parse_name(text: str) -> str:
-    """Return the path that `display_name` shows as this text; a path may be quoted only in part, as `src/$'caf\\xe9'`.
+    """Return the path that `display_name` shows as this text; it may be quoted only in part, as `src/$'caf\\xe9'`.
 
-    A text that cannot be such a quoted path is returned as it is.
+    A text that cannot be such a path is returned as it is.
     """
     if "$'" not in text or _NO_BYTE.search(text):
         return text
@@ -263,7 +263,7 @@ def parse_name(text: str) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    char = found[0]  # a byte that is not UTF-8 is one of U+DC80 to U+DCFF, which end in the byte
+    char = found[0]  # a byte that is not UTF-8 is U+DC80 to U+DCFF, whose last 8 bits are the byte
     return f"\\{char}" if char in "\\'" else f"\\x{ord(char) & 0xFF:02x}"
 
 
@@ -272,18 +272,18 @@ def _unquote(quoted: str) -> str:
 
 
 def _unescape(found: re.Match[bytes]) -> bytes:
-    """Return the byte of `\\xe9` or `\\351`, or the character that another escape stands for."""
+    """Return the byte of `\\xe9` or `\\351`, or the character that another escape means."""
     hexadecimal, octal, char = found.groups()
     if char is not None:
         return _LETTERS.get(char, char)
     return bytes([int(hexadecimal, 16) if hexadecimal else int(octal, 8) & 0xFF])
 
 
-# The web as one session may use it; `web/pages.py` fetches and searches, and only a call imports it, in 55 ms.
+# The web as one session may use it. Only a call imports `web/pages.py`, which takes 55 ms.
 
 
 class WebPage(Struct, frozen=True, kw_only=True):
-    """A fetched page, at the address `url` behind all redirects. `notes` are sentences on what is missing."""
+    """A fetched page; `url` is its address after all redirects. `notes` are sentences about missing parts."""
 
     url: str
     title: str
@@ -309,7 +309,7 @@ class Web(Struct, kw_only=True):
 
     `granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
     `find_search` returns the search engine, or None. `resolve` returns every address of a name at a port, the best
-    first, or raises OSError; without it the machine resolves names. `total_s` limits all of a fetch, `max_bytes` a
+    first, or raises OSError; without it the machine resolves names. `total_s` limits a whole fetch, `max_bytes` a
     decompressed page.
     """
 
@@ -328,7 +328,7 @@ class Web(Struct, kw_only=True):
             self._known.update(urls_in(text))
 
     def judge(self, url: str) -> UrlVerdict:
-        """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
+        """Decide if an address may be fetched at once, only if the person agrees, or never; uses no network."""
         from agentcli.safety.urls import judge_url
 
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)

@@ -1,4 +1,4 @@
-"""Runs a shell command; the next one starts in the directory in which it ends. Lists, reads and ends jobs."""
+"""Runs shell commands, each in the directory in which the one before ended. Lists, reads and ends jobs."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ from agentcli.tools.workspace import Workspace, display_name
 
 MAX_TIMEOUT_MS = 3_600_000
 _ASKED_LATER = "[It is a dry run. Its changes reach the workspace only after it has ended and the user has agreed.]"
-_MAX_COMMAND_CHARS = 100  # of a job's command that are shown
-# Full output is shown page by page; of a standard one the notes below it are shown, too.
+_MAX_COMMAND_CHARS = 100  # of a job's command, in a list
+# The most output by level: a brief or standard one fits into one page with its notes; a full one gets several pages.
 _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES - 1_500, "full": 1_000_000}
 
 
@@ -33,7 +33,7 @@ async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:
 
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
-    """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
+    """Run the person's own command, unconfined. In a `terminal`, given by its path, the command can ask them things."""
     return await _run(
         Bash(command=command, timeout_ms=MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal
     )
@@ -41,7 +41,7 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
 
 async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     sandbox = context.workspace.sandbox
-    start, note = _find_start(arguments, context)  # the note: that the shell's folder is gone
+    start, note = _find_start(arguments, context)  # the note is set if the shell's folder is gone
     command = _command(arguments, start, context)
     if arguments.background:
         # A job for which the call sets no limit of its own runs until the session ends.
@@ -62,11 +62,11 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
         if (at_the_end := result.later) is None:
             return output
 
-        async def later() -> DryRunReport:  # for a dry run that became a job
+        async def later() -> DryRunReport:  # the report at the end of a dry run that became a job
             return _dry_run_report(await at_the_end, start, context, finish)
 
         return replace(output, content=f"{_ASKED_LATER}\n{output.content}", later=later)
-    if len(result.output) <= 2_000:  # looked through in less time than it takes to hand it to a thread
+    if len(result.output) <= 2_000:  # so little is formatted in less time than a thread would take to start
         return finish(result)
     return await asyncio.to_thread(finish, result)
 
@@ -86,7 +86,7 @@ def _dry_run_report(
 
 
 def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
-    """Return the folder that a command starts in, and a note if the shell's own is gone. Raises `ToolError`."""
+    """Return the folder to start a command in, and a note if the shell's folder is gone. Raises `ToolError`."""
     if not arguments.command.strip():
         raise ToolError("The command is empty.", kind="invalid_parameters")
     if "\0" in arguments.command:
@@ -107,7 +107,7 @@ def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
 
 def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     terms, grants = context.terms, context.all_grants
-    if terms.dry_run == "narrow":  # nobody allowed the command, so hosts granted to the session are closed to it
+    if terms.dry_run == "narrow":  # nobody allowed the command, so it may not use the hosts granted to the session
         grants = replace(grants, hosts=terms.grants.hosts)
     profile: Profile | None = "read-only" if terms.only_reads else None
     return Command(
@@ -122,9 +122,9 @@ def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
 
 
 def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
-    """Return the output of a command that started in `start`, and notes on what is unusual, such as an exit code.
+    """Return the output of a command, with notes on anything unusual, such as an exit code.
 
-    The first of them is `note`, perhaps empty. Of a command that timed out the output is shortened.
+    `start` is the folder in which it started; `note`, if any, is the first note. After a timeout the output is cut.
     """
     workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
     notes = [note]
@@ -166,7 +166,7 @@ def count_lines(text: str, new: str = "") -> str:
 
 
 def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]:
-    """Yield notes on files and processes that a command has left behind."""
+    """Yield notes about the files and processes that a command has left behind."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
         yield (
@@ -182,7 +182,7 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
-    """Return the folder in which a command ended, and let the next command start there, with a note in `notes`.
+    """Return the folder in which a command ended, let the next command start there, and add a note to `notes`.
 
     A folder that is outside the workspace or does not exist is not followed: the next command starts in `start`.
     """
@@ -202,13 +202,13 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
 
 # Failures that the sandbox may have caused
 
-# The ways in which curl and git, Node, Python, Go and pip name a host that they could not reach.
+# The forms in which curl, git, Node, Python, Go and pip name a host that they could not reach.
 _NAMED_HOST = lazy_pattern(
     r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+(?::\d+)?)"
     r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
     r"|unable to access 'https?://([\w.-]+)"
 )
-_UNREACHED_HOST = lazy_pattern(r"([\w.-]+) cannot be reached: (.+)")  # an answer of the sandbox's own proxy
+_UNREACHED_HOST = lazy_pattern(r"([\w.-]+) cannot be reached: (.+)")  # a message of the sandbox's own proxy
 _NO_SERVER = lazy_pattern("[Cc]onnection refused|ECONNREFUSED|Couldn't connect to server")
 _NO_HOST = lazy_pattern(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
@@ -218,7 +218,7 @@ _REFUSED = lazy_pattern("Read-only file system|Device or resource busy|Permissio
 _GITS_SETTINGS = lazy_pattern("could not (write|lock) config file")
 _UNREAD = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
-_MAX_NAMES = 200  # that are looked at as paths
+_MAX_NAMES = 200  # names in an output that are looked up as paths
 
 
 def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
@@ -231,7 +231,7 @@ def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ..
 def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
     paths: dict[str, PathStatus] = {}
     for name in list(names)[:_MAX_NAMES]:
-        with contextlib.suppress(ToolError):  # not a path, or links without an end
+        with contextlib.suppress(ToolError):  # not a path, or a loop of links
             paths[name] = workspace.look(cwd / name, use)
     return paths
 
@@ -287,7 +287,7 @@ def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolC
 
 
 def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
-    # Small models have no `jobs`, so `kill` is named too, unless commands cannot see the processes of others.
+    # Small models have no `jobs` tool, so `kill` is named too, unless commands cannot see each other's processes.
     kill = "" if context.workspace.facts.confines else f" or with: kill -- -{job.pid}"
     text = (
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "

@@ -31,16 +31,16 @@ from agentcli.tools.text.encoding import (
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
-# A block that the provider rejects stays in the conversation, and every later request fails with it, so nothing is sent
-# that could be rejected. The limits are those of Anthropic's Messages API, the strictest there is: an image has at most
-# 5 MB as base64 and 8,000 pixels on each side, 2,000 in a request with more than 20, and is scaled to 1,568 before a
-# model sees it; a request has at most 32 MB, a PDF at most 100 pages and no password. (platform.claude.com/docs,
+# A block that the provider rejects would stay in the conversation and make every later request fail, so nothing is sent
+# that could be rejected. The limits are those of Anthropic's Messages API, the strictest: an image has at most 5 MB as
+# base64 and 8,000 pixels on each side (2,000 in a request with more than 20 images), and is scaled to 1,568 before a
+# model sees it; a request has at most 32 MB; a PDF has at most 100 pages and no password. (platform.claude.com/docs,
 # "Vision" and "PDF support", read 2026-11; its error message says that the 5 MB are counted in base64.)
-MAX_MEDIA_BYTES = 50 * 1024 * 1024  # of a file that is made smaller here
+MAX_MEDIA_BYTES = 50 * 1024 * 1024  # a larger file is not scaled down here
 MAX_PDF_BYTES = 20 * 1024 * 1024  # 27 MB as base64, which leaves room for the conversation
 MAX_PDF_PAGES = 100
-MAX_TEXT_BYTES = 50 * 1024 * 1024  # that one call with limit 0 returns
-MAX_TEXT_LINES = 1_000_000  # the same in lines: a short line takes ten times its bytes while it is handled
+MAX_TEXT_BYTES = 50 * 1024 * 1024  # returned by one call with limit 0
+MAX_TEXT_LINES = 1_000_000  # the same limit in lines: while it is handled, a short line takes ten times its bytes
 
 
 async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
@@ -56,7 +56,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     choice = LineRange(
         first=first, max_lines=arguments.limit or 2_000, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
     )
-    if arguments.limit == 0:  # all of the file, for programs
+    if arguments.limit == 0:  # the whole file, for programs
         choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
@@ -80,7 +80,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
 
 
 def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutput:
-    """Return the lines with their numbers, and notes on what is left out. Raises `ToolError`."""
+    """Return the lines with their numbers, and notes on what was left out. Raises `ToolError`."""
     total, first = read.total_lines, arguments.offset or 1
     if first > max(total, 1):
         raise ToolError(f"{shown} has {total} lines; offset {first} is past its end.", kind="invalid_parameters")
@@ -95,7 +95,7 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     for number, line in enumerate(read.lines, first):
         text = cut_line(line.text.removesuffix("\r"))  # ends with `[… more characters]` if the line is too long
         row = f"{number}\t{text}" + (f"[and {line.cut:,} bytes behind them]" if line.cut else "")
-        size += len(row.encode()) + 1  # with the numbers, so that fewer lines may fit than were read
+        size += len(row.encode()) + 1  # includes the line number, so fewer lines may fit than were read
         if size > PAGE_BYTES and rows and arguments.limit != 0:
             break
         rows.append(row)
@@ -145,7 +145,7 @@ def _format_media(content: bytes, media_type: str, arguments: FileRead, shown: s
 
 
 def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[bytes, str]:
-    """Return a PDF's pages from `offset` (1-based) on, at most `limit`, and which they are. Raises `ToolError`."""
+    """Return a PDF of at most `limit` pages from `offset` (1-based) on, and the range's name. Raises `ToolError`."""
     from pypdf import PdfReader, PdfWriter  # imports in 200 ms, and most sessions read no PDF
     from pypdf.errors import PyPdfError
 
@@ -183,7 +183,7 @@ def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[byte
     return output.getvalue(), f"pages {start + 1}-{end} of {total}"
 
 
-# Lines of a text file of any size: it is read once from beginning to end, and in constant memory
+# Lines of a text file of any size, which is read once from beginning to end in constant memory
 
 MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
 
@@ -198,7 +198,7 @@ class LineRange(Struct, frozen=True, kw_only=True):
 
 
 class FileLine(Struct, frozen=True):
-    """A line without its line feed; `cut` counts the bytes (as UTF-8) left out of one over `MAX_KEPT_BYTES`."""
+    """A line without its line feed; `cut` counts the bytes (as UTF-8) left out of a line over `MAX_KEPT_BYTES`."""
 
     text: str
     cut: int = 0
@@ -207,7 +207,7 @@ class FileLine(Struct, frozen=True):
 class LinesRead(Struct, frozen=True, kw_only=True):
     """The chosen lines of a file, and facts about all of it.
 
-    `is_full` says that the byte limit ended the choice. `digest` is the SHA-256 of the file. `is_certain` is False if
+    `is_full` is True if the byte limit cut the choice. `digest` is the file's SHA-256. `is_certain` is False if
     the encoding is a guess.
     """
 
@@ -240,7 +240,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
     is_certain = True
     if not guess.wide and not guess.bom and guess.broken:
         is_certain = guess.is_certain
-        if file.tell() <= MAX_EDITABLE_BYTES:  # no edit is possible beyond, so the exact charset does not matter
+        if file.tell() <= MAX_EDITABLE_BYTES:  # larger files cannot be edited, so their exact charset does not matter
             file.seek(head_end)
             decoded = decode(head + file.read(), declared)
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
@@ -259,17 +259,17 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
 
 
 def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
-    """Return a line of which `content` was kept and `cut` bytes were not; it ends with a whole character."""
+    """Return a line, of which `content` was kept and `cut` bytes were not; its text ends with a whole character."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     text = decoder.decode(content, final=not cut)
-    bytes_left, _ = decoder.getstate()  # the beginning of a character
+    bytes_left, _ = decoder.getstate()  # the beginning of an incomplete character
     return FileLine(without_surrogates(text), cut + len(bytes_left) if cut else 0)
 
 
 def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
-    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`.
+    """Yield the bytes after the BOM; UTF-16 and UTF-32 become UTF-8. Raises `UnicodeDecodeError`.
 
-    `hash_chunk` is given every byte of the file, and `guess` the bytes of other encodings.
+    `hash_chunk` gets every byte of the file, and `guess` the bytes of all other encodings.
     """
     chunk, skipped = head, len(guess.bom)
     decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
@@ -311,8 +311,8 @@ class _LineCollector:
         self.newlines += chunk.count(b"\n")
         lines_left = self._choice.max_lines - len(self._complete)
         if self.newlines < self._choice.first - 1 or lines_left == 0 or self.is_full:
-            return  # before or behind the chosen lines
-        # What is behind the skipped lines, as far as the chosen ones reach.
+            return  # before or after the chosen lines
+        # The part after the skipped lines, split into the chosen ones and the rest.
         *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", lines_left)
         for line in complete:
             self._add(line)

@@ -1,6 +1,6 @@
-"""Creates, replaces and edits files with the encoding and line ends they had; nothing is written by halves.
+"""Creates, replaces and edits files, keeping their encoding and line ends. A file is written whole or not at all.
 
-The first part reads and writes whole files for other tools too: each failure becomes an error the model can act on.
+Other tools, too, use the first part to read and write whole files. It turns failures into errors that a model can use.
 """
 
 import ast
@@ -38,14 +38,14 @@ from agentcli.tools.text.encoding import (
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 
-MISSING = "ENOENT"  # the code of the error for a path where nothing is
+MISSING = "ENOENT"  # the error code for a path that does not exist
 
 HOW_TO_NAME_CHARSET = (
     "To see and change all of it, name its charset in the setting tools.charset, or convert the file first "
     "(bash: iconv -f … -t UTF-8)."
 )
 
-_MAX_DEPTH = 100  # of a file; one whose name is only similar is sorted as if it were so deep
+_MAX_DEPTH = 100  # files with only a similar name are sorted as if they were this deep
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @contextmanager
 def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, and return it with its size in bytes. Raises `ToolError`, also for a failure to read it."""
+    """Open a regular file, and return it with its size in bytes. Raises `ToolError`, also if reading it fails."""
     shown = workspace.shown(path)
     try:
         with workspace.sandbox.read(path) as file:
@@ -74,7 +74,7 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
             f"{shown} is a directory: use file_list.", kind="invalid_parameters", code=errno_name(error)
         ) from error
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENXIO):  # a socket, or what the sandbox takes for no regular file
+        if error.errno in (errno.EINVAL, errno.ENXIO):  # a socket, or anything else that is not a regular file
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
         raise file_failure("read", shown, error) from error
 
@@ -82,7 +82,7 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
 def _size_of(file: BinaryIO) -> int:
     """Return the size in bytes of a file, or of content in memory, which has no descriptor."""
     try:
-        return os.fstat(file.fileno()).st_size  # a file of /proc has a size, but no end that can be sought
+        return os.fstat(file.fileno()).st_size  # files in /proc cannot seek to their end
     except io.UnsupportedOperation:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -128,7 +128,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
     try:
         workspace.sandbox.write(path, content)
     except NotADirectoryError as error:
-        # The outermost parent that is no folder; the path itself if somebody has changed the folders meanwhile.
+        # The outermost parent that is not a folder; the path itself if the folders have changed meanwhile.
         parents = (parent for parent in reversed(path.parents) if workspace.look(parent).kind not in (None, "folder"))
         file = workspace.shown(next(parents, path))
         raise ToolError(
@@ -155,7 +155,7 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     """Return the files with a similar name below the nearest folder that exists, nearest first; at most three."""
-    wanted = without_surrogates(path.name).lower()  # as a model sees a name that is not UTF-8
+    wanted = without_surrogates(path.name).lower()  # as a model would see a name that is not UTF-8
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
@@ -164,7 +164,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
         )
 
     def nearest_folder() -> Path:
-        # From the top, because a path may name thousands of folders that are not there.
+        # From the top, because a path may name thousands of missing folders.
         folders = takewhile(lambda folder: workspace.look(folder).kind == "folder", reversed(path.parents))
         return workspace.usable_path([path.parent, *folders][-1], "read")
 
@@ -194,7 +194,7 @@ def file_failure(action: str, shown: str, error: OSError, state: str = "") -> To
     return ToolError(message, kind=kind_of(error), code=errno_name(error))
 
 
-# Syntax errors in a file that was just written, so that the model need not find out by a run
+# Syntax errors in a new file, reported at once so that the model need not run it
 
 LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
 IS_INVALID = "Note: this is no valid"
@@ -215,7 +215,7 @@ def syntax_note(path: Path, content: bytes) -> str:
         with warnings.catch_warnings(action="ignore"):
             read(text)
     except SyntaxError as error:
-        lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]  # none if the error is behind the last line
+        lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]  # none if the error is after the last line
         line = f"\n{lines[0][:200]}" if lines else ""
         return f"{IS_INVALID} {name}: line {error.lineno}: {error.msg}.{line}"
     except UnicodeDecodeError:  # Python code may name another encoding in its first lines
@@ -264,7 +264,7 @@ async def narrow(arguments: FileWrite | FileEdit, context: ToolContext, hunks: S
 
 
 def _preview(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) -> str:
-    """Return the diff, and note what the file holds, so that no other contents are changed than the person approves."""
+    """Return the diff, and record the file's contents, so that only contents that the person has seen are changed."""
     before = _read_before(arguments, path, context.workspace) or b""
     change = _new_content(arguments, before, path, context.workspace)
     context.workspace.files.approve(context.call_id, path, before)
@@ -290,11 +290,11 @@ def _write(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) ->
 
 
 def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspace) -> bytes | None:
-    """Return the bytes that would be changed; None for a new file. Raises `ToolError` if they may not be changed."""
+    """Return the bytes that would be changed; None for a new file. Raises `ToolError` if they must not be changed."""
     try:
         if isinstance(arguments, FileWrite) and not workspace.look(path).is_there:
             return None
-    except OSError as error:  # the system does not say: no permission, or a name that is too long
+    except OSError as error:  # unknown: no permission, or a name that is too long
         raise file_failure("look for", workspace.shown(path), error) from error
     content = read_bytes(path, workspace)
     if isinstance(arguments, FileWrite):
@@ -303,8 +303,8 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Return what the call makes of the file. A notebook is changed as the text of its cells. Raises `ToolError`."""
-    is_json = isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")  # not cells
+    """Return the file's new contents. A notebook is changed as the text of its cells. Raises `ToolError`."""
+    is_json = isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")  # else cells
     if path.suffix != ".ipynb" or is_json:
         return _new_text(arguments, before, path, workspace)
     from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
@@ -322,7 +322,7 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
 
 
 def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Return what the call makes of a text file; a replaced one keeps its encoding, and CRLF if it has no LF."""
+    """Return a text file's new contents. A replaced file keeps its encoding, and CRLF if all its lines end so."""
     if isinstance(arguments, FileEdit):
         return _edit_file(arguments, before, path, workspace)
     require_encodable(arguments.content, "content")
@@ -330,7 +330,7 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
     decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")  # instead of a binary file
     text, preserved = arguments.content, []
     if decoded.bom or decoded.encoding != "utf-8":
-        text = text.removeprefix(BOM)  # `encoded` adds that of the file
+        text = text.removeprefix(BOM)  # `encoded` adds the file's own
     if decoded.bom or (decoded.encoding != "utf-8" and not (before.isascii() and text.isascii())):
         preserved.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
     all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
@@ -356,7 +356,7 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
     shown, old, edits = workspace.shown(path), decode(before, workspace.settings.charset), _edits_of(arguments)
     if old is None:
         raise binary_file_error(shown, len(before))
-    # Characters that the text does not have match nothing; the error says that they may have been misread.
+    # Characters that the text lacks cannot match; this error explains that they may have been misread.
     if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
         raise unknown_encoding_error(old, shown)
     new, notes = apply_edits(old, edits)

@@ -1,6 +1,6 @@
-"""Searches file contents with ripgrep, and sorts its answers, which come file by file in any order, by their paths.
+"""Searches file contents with ripgrep, and sorts its results, which come file by file in any order, by their paths.
 
-The order is that of `rg --sort=path`: by the names of folders and files, one after the other. The rows of a file may
+The order is that of `rg --sort=path`: by the names in the path, one after the other. The rows of a file may
 come in several parts, which follow each other.
 """
 
@@ -91,7 +91,7 @@ def _format(
 
 
 class FoundLine(Struct, gc=False):
-    """A match. There may be millions, so the garbage collector need not visit them."""
+    """A match. There may be millions, so the garbage collector does not track them."""
 
     path: str
     line: int
@@ -107,7 +107,7 @@ class MatchList(Struct, frozen=True):
 
 
 class _File(Struct, kw_only=True):
-    """A file with its rows, one item for each part; `texts` are these as the model sees them, if there is no limit."""
+    """A file with its rows, in parts as they came; `texts` are the parts for the model, if there is no limit."""
 
     order: bytes  # by which files are sorted
     path: str
@@ -117,10 +117,10 @@ class _File(Struct, kw_only=True):
 
 
 class Matches:
-    """The first `limit` matches. The others are counted and forgotten, so that millions of them need no memory.
+    """The first `limit` matches. Further ones are only counted, so that millions of them need no memory.
 
-    With the limit 0 all are kept; then rows become text as they come, while ripgrep is still searching. Rows have marks
-    if some of them are context, or continue a match.
+    With the limit 0 all are kept, and rows are formatted as they come, while ripgrep is still searching. Rows have
+    different marks if some of them are context or continue a match.
     """
 
     def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
@@ -128,9 +128,9 @@ class Matches:
         self.max_chars = MAX_SHOWN_CHARS
         self._limit, self._show = limit, show
         self._has_marks, self._context = has_marks, context
-        self._kept: list[_File] = []  # with a limit: sorted, and only those with the first matches
+        self._kept: list[_File] = []  # with a limit: sorted, and only files with the first matches
         self._kept_matches = 0  # the matches in the kept files
-        self._current_path: bytes | None = None  # the file whose parts come now
+        self._current_path: bytes | None = None  # the file whose parts are coming
         self._current: _File | None = None  # the same, if it is kept
 
     def add(self, found: Sequence[FoundRows]) -> None:
@@ -159,7 +159,7 @@ class Matches:
 
     def _keep(self, file: _File, rows: bytes, count: int) -> None:
         """Add a part with `count` matches to a file, and drop the last kept files that are beyond the limit."""
-        if file.count <= self._limit:  # not <, because the context of the last match may be in the next part
+        if file.count <= self._limit:  # not `<`: the next part may have context of the last match
             is_too_long = count > self._limit and not self._has_marks  # with marks, `_read_marked` finds the end
             file.rows.append(b"\n".join(rows.split(b"\n", self._limit)[: self._limit]) if is_too_long else rows)
         file.count += count
@@ -199,7 +199,7 @@ class Matches:
 
 
 class MatchedFiles:
-    """The first `limit` files with a match (0: all), each with its number of matches if these are counted."""
+    """The first `limit` files with a match (0: all), each with its number of matches if they `are_counted`."""
 
     def __init__(self, limit: int, *, are_counted: bool, show: Callable[[bytes], str]) -> None:
         self.total = self.files = 0
@@ -238,10 +238,10 @@ def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
 def _read_marked(
     path: str, rows: bytes, max_chars: int, limit: int | None = None, context: int = 0
 ) -> tuple[list[FoundLine], str]:
-    """Return the matches and the text of rows (with or without marks), up to the context of the last match allowed."""
+    """Return the matches and the text of rows with any marks, up to the context of the last match allowed."""
     matches: list[FoundLine] = []
     lines: list[str] = []
-    last_match = 0  # its last line
+    last_match = 0  # the number of its last line
     for row in rows.decode(errors="replace").split("\n"):
         read = _ROW.fullmatch(row)
         assert read is not None, row

@@ -1,4 +1,4 @@
-"""Decodes, scales and encodes again images that are too large for a model, or look broken."""
+"""Decodes, scales and re-encodes images that are too large for a model, or that look broken."""
 
 import io
 import warnings
@@ -8,7 +8,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES
 
-# The ways to encode the image, from the best to the smallest: its longest edge, the format, the format's settings.
+# Encodings from the best to the smallest: the longest edge in pixels, the format, the format's settings.
 _ENCODINGS: tuple[tuple[int, str, dict[str, int | bool]], ...] = (
     (MAX_EDGE, "PNG", {"optimize": False}),
     (MAX_EDGE, "JPEG", {"quality": 85}),
@@ -24,10 +24,10 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
-            if before[0] * before[1] > 80_000_000:  # 320 MB of memory, which an image of few bytes can claim
+            if before[0] * before[1] > 80_000_000:  # 320 MB of memory, which even a tiny file can demand
                 raise Image.DecompressionBombError(f"{before[0]:,} x {before[1]:,}")
             image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG is then decoded at a fraction of its size
-            picture = ImageOps.exif_transpose(image)  # turned as the camera was held
+            picture = ImageOps.exif_transpose(image)  # rotated as its EXIF data says
             has_alpha = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_alpha else "RGB")
     except Image.DecompressionBombError as error:

@@ -1,4 +1,4 @@
-"""Runs the tools that need only the services of the session: web, memory, log, stored results, thoughts and to-dos."""
+"""Runs the tools that need only the session's services: web, memory, log, stored results, thoughts and to-dos."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Runs file_list, nearest files first, and holds what it shares with grep_search: folders, globs, notes on gaps."""
+"""Runs file_list, and defines the parts that it shares with grep_search: folders, globs, notes on gaps."""
 
 import os
 import re
@@ -24,8 +24,8 @@ T = TypeVar("T")
 class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
-    The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
-    each path. `below` is the way from the base to the folder, with a slash behind it; empty for the base itself.
+    The base is the working directory, or the folder itself if that is elsewhere; then `prefix` is written before each
+    path. `below` is the path from the base to the folder, ending in a slash; empty for the base itself.
     """
 
     path: Path
@@ -64,14 +64,14 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
 
 
 def result_limit(arguments: FileList | GrepSearch, context: ToolContext) -> int:
-    """Return how many results a call shows; 0 for all."""
+    """Return the number of results that a call shows; 0 for all."""
     level = arguments.output_level or context.level
     return _RESULTS[level] if level == "brief" or arguments.limit is None else arguments.limit
 
 
 def relative_glob(glob: str | None, target: SearchTarget) -> str:
     """Return a glob as the search takes it: without a leading `./`, and an absolute one relative to the base."""
-    negation = "!" if glob and glob.startswith("!") else ""  # which stays in front
+    negation = "!" if glob and glob.startswith("!") else ""  # stays in front
     glob = (glob or "").removeprefix(negation)
     if target.base != Path("/"):
         glob = re.sub(f"^{re.escape(str(target.base))}/+", "/", glob)
@@ -83,8 +83,8 @@ async def search_literal_brackets(
 ) -> T:
     """Search with a glob in which `[slug]` may be a folder's own name, as in routes of web frameworks.
 
-    The first form of the glob that finds anything counts: with brackets in folders taken literally, then as it is, then
-    with all brackets taken literally. Raises `ToolError` if the glob itself is wrong and no other form finds anything.
+    The first form of the glob that finds anything is used: with literal brackets in folders, as it is, or with all
+    brackets literal. Raises `ToolError` if the glob itself is wrong and no other form finds anything.
     """
     folders, slash, name = glob.rpartition("/")
     forms = {f"{_escape_brackets(folders)}{slash}{name}": None, glob: None, _escape_brackets(glob): None}
@@ -95,7 +95,7 @@ async def search_literal_brackets(
             if has_found(result := await search(form)):
                 return result
             results[form] = result
-        except ToolError as error:  # `[user-id]` is no range of characters
+        except ToolError as error:  # `[user-id]` is not a valid range of characters
             failures.append(error)
     if glob not in results:
         raise failures[0]
@@ -145,7 +145,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     return ToolOutput(content, lazy_if_large(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
 
 
-# Consecutive names of one folder (group 1), and the folder (2); ripgrep lists most files of a folder in one go.
+# Consecutive names in one folder (group 1), and the folder (group 2); ripgrep lists most files of a folder together.
 _FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
 
 
@@ -158,14 +158,14 @@ class NearestPaths:
 
     def __init__(self, limit: int, *, below: str, with_folders: bool, depth: int | None) -> None:
         self._limit, self._below, self._with_folders = limit, below, with_folders
-        self._max_slashes = below.count("/") + depth - 1 if depth else None  # in the name of a file to be shown
+        self._max_slashes = below.count("/") + depth - 1 if depth else None  # in a file's name, if it is to be shown
         self._folders: set[str] = set()  # the folders that hold a file
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
         self._files = 0  # all files, shown or not
-        self._is_ascii = True  # no name needs to be quoted
+        self._is_ascii = True  # then no name needs to be quoted
 
     def add(self, names: str) -> None:
-        """Take a batch of names as a sandbox gives them. To be fast, they are separated only at the end."""
+        """Take a batch of names as a sandbox gives them. They are split only at the end, which is faster."""
         self._is_ascii = self._is_ascii and names.isascii()
         folders, levels = self._folders, self._levels
         for batch, folder in _FILES_OF_A_FOLDER.findall(names):
@@ -178,10 +178,10 @@ class NearestPaths:
         self._files += count
 
     def result(self, prefix: str) -> tuple[list[str], int]:
-        """Return the paths, each with `prefix` before it, and how many there are in all. May be called only once."""
+        """Return the paths, each with `prefix` before it, and the total number of paths. May be called only once."""
         folders = self._folders_below() if self._with_folders else []
         for folder in folders:
-            self._levels[folder.count("/") - 1].append(f"{folder}\0")  # 1: the slash at its end
+            self._levels[folder.count("/") - 1].append(f"{folder}\0")  # 1: for the slash at its end
         paths: list[str] = []
         for _, level in sorted(self._levels.items()):
             names = names_in("".join(sorted(level)))  # sorted batches make the second sort fast
@@ -197,10 +197,10 @@ class NearestPaths:
         return paths, self._files + len(folders)
 
     def _folders_below(self) -> list[str]:
-        """Return all folders on the way to a file, without the one that is listed and those that are too deep."""
+        """Return all folders that contain a file at any depth, except the listed folder and those that are too deep."""
         folders = set(self._folders)
         for folder in self._folders:
-            # The folder around it, `a/` of `a/b/`. If that is known, those around it are known, too.
+            # Its parent, `a/` of `a/b/`. If that is known, so are all further parents.
             while (folder := folder[: folder.rfind("/", 0, -1) + 1]) and folder not in folders:
                 folders.add(folder)
         below = [folder for folder in folders if len(folder) > len(self._below)]

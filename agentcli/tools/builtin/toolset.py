@@ -1,7 +1,7 @@
 """Lists the built-in tools with their arguments; a new one is a line of `builtin_tools`, its arguments and its body.
 
-The text of tool x for the model is `x.md` beside this module. A request needs all of this, but only a call needs the
-body of a tool, so bodies are imported when they are first called.
+The text of tool x for the model is `x.md` beside this module. Every request needs texts and arguments, but only a call
+needs a tool's body, so bodies are imported when they are first called.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class FileWrite(Struct, frozen=True):
 class Edit(Struct, frozen=True):  # a docstring would be sent with every request
     old_string: str
     new_string: str
-    replace_all: bool = False  # else `old_string` must be in one place only
+    replace_all: bool = False  # else `old_string` must occur only once
 
 
 class FileEdit(Struct, frozen=True, kw_only=True):
@@ -206,8 +206,8 @@ def _import_body(name: str) -> Any:
     return body
 
 
-# The few tools of a small model, with fewer arguments and shorter texts: all of them take about 300 tokens. A model of
-# 1.5 billion parameters chose its tool better with these than with the full texts. By name: the text for the model, the
+# The few tools of a small model, with fewer arguments and shorter texts: about 300 tokens in all. A model of 1.5
+# billion parameters chose tools better with these than with the full texts. By name: the text for the model, the
 # required arguments, the optional ones.
 _SMALL: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "file_read": ("Read a text file.", ("path",), ("offset", "limit")),

@@ -14,16 +14,16 @@ from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
-# ASCII bytes that may be part of another character: the second of two bytes in Shift-JIS, GBK and Big5, and the digits
-# among the four bytes of GB18030.
+# ASCII bytes that may be part of another character: second bytes of two in Shift-JIS, GBK and Big5, and digits among
+# the four bytes of GB18030.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
 _MAX_LISTED = 10  # line numbers of ambiguous matches
 
 
 def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedText, tuple[str, ...]]:
-    """Return a file after edits, one after the other, and a note about each edit that did not match exactly.
+    """Apply edits one after the other; return the file, and a note about each edit that did not match exactly.
 
-    An edit whose `old_string` begins with the byte order mark of the file can remove the mark. `decoded` has the mark
+    An edit whose `old_string` begins with the file's byte order mark can remove the mark. `decoded` has the mark
     apart from the text, so for such an edit it is put into the text, and taken out again if the edit kept it.
     Raises `ToolError` if an edit does not apply; the message names the edit.
     """
@@ -46,7 +46,7 @@ def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedTex
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
-    """Return True if a change replaces only ASCII by ASCII, outside of what may be one character of several bytes."""
+    """Return True if a change replaces only ASCII by ASCII, and never inside a possible character of several bytes."""
     old_lines, new_lines = lines_of(before), lines_of(after)
     for start, end, new_start, new_end in changed_ranges(old_lines, new_lines):
         old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
@@ -59,16 +59,16 @@ def changes_only_ascii(before: str, after: str) -> bool:
 
 
 def _may_be_inside_character(text: str, place: int) -> bool:
-    """Return True if the bytes on both sides of a place may be of one character, in a charset that is not known."""
+    """Return True if the bytes on both sides of a place may be one character of an unknown charset."""
     before, following = text[max(0, place - 2) : place], text[place : place + 1]
     if before and not before[-1].isascii():
         return following in _SECOND_BYTES or not following.isascii()
-    # Behind the second of four bytes of GB18030, such as 0x81 0x30 0x89 0x38.
+    # After the second of four bytes of GB18030, such as 0x81 0x30 0x89 0x38.
     return len(before) == 2 and not before[0].isascii() and before[1].isdecimal() and not following.isascii()
 
 
 def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
-    """Return what is replaced by which text, and a note if a match is inexact or ambiguous. Raises `ToolError`."""
+    """Return the matches with their replacements, and a note if a match is inexact or ambiguous. Raises `ToolError`."""
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
@@ -78,9 +78,9 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], 
             kind="invalid_parameters",
         )
     require_encodable(new, "new_string")
-    if edit.replace_all:  # LF and CRLF count as the same, because the model cannot see which of them a line has
+    if edit.replace_all:  # LF and CRLF are equal, because the model cannot see which of them a line has
         matches = find_with_any_line_ends(text, old)
-        changes_words = lf(old) != lf(new)  # else it only changes line ends, and must name those of the file
+        changes_words = lf(old) != lf(new)  # else it only changes line ends, and must have the file's in `old_string`
         if matches and (changes_words or any(_has_line_ends_of_file(text, match, old) for match in matches)):
             return [(match, _replacement(text, match, old, new)) for match in without_overlaps(matches)], ""
     elif matches := find_exact(text, old):
@@ -127,14 +127,14 @@ def _line_of(text: str, match: Match) -> int:
 
 
 def _has_line_ends_of_file(text: str, match: Match, old: str) -> bool:
-    """Return True if `old_string` has the line ends of the file. Then those of `new_string` are meant as they are."""
+    """Return True if `old_string` has the file's line ends: then those of `new_string` are meant as they are."""
     return "\n" in old and text[match.start : match.end] == old
 
 
 def _replacement(text: str, match: Match, old: str, new: str) -> str:
     """Return the replacement of a match by `new_string`, adapted to the file unless `old_string` has its line ends.
 
-    Adapted, kept lines keep their line ends, and new lines get that of the line before. Raises `ToolError`.
+    When it is adapted, kept lines keep their line ends, and new lines get that of the line before. Raises `ToolError`.
     """
     is_meant_as_written = _has_line_ends_of_file(text, match, old)
     new = new if is_meant_as_written else match.adapt(new)
@@ -151,7 +151,7 @@ def _replacement(text: str, match: Match, old: str, new: str) -> str:
 
 
 def _with_line_ends(text: str, match: Match, new: str) -> str:
-    """Return a replacement written with LF, with the line ends of the lines that it replaces."""
+    """Return a replacement that was written with LF, with the line ends of the lines that it replaces."""
     *lines, last = text[match.start : match.end].split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
@@ -165,7 +165,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
 def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]) -> list[str]:
     """Return a line end for each new line but the last, which has none: that of the old line in its place.
 
-    A line that was added gets that of the line before. Beside `ends`, `old_lines` has a last line without an end.
+    An added line gets that of the line before. `old_lines` has one line more than `ends`: the last, without an end.
     """
     new_ends: list[str] = []
     for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
@@ -184,7 +184,7 @@ def _line_end_near(text: str, match: Match) -> str:
 
 
 def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> str:
-    """Return the text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
+    """Return the text with some parts replaced. Raises `ToolError` for a character that the encoding lacks."""
     parts: list[str] = []
     position = 0
     for match, new in replacements:
@@ -194,12 +194,12 @@ def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> 
     return "".join([*parts, decoded.text[position:]])
 
 
-_MAX_COMPARED_LINES = 5_000  # letter by letter
-_MAX_PAIRS = 1_000  # of equal lines, one in each text: a more frequent line, such as `return`, says nothing
+_MAX_COMPARED_LINES = 5_000  # compared letter by letter
+_MAX_PAIRS = 1_000  # of equal lines, one in each text: more frequent lines, such as `return`, tell nothing
 
 
 def describe_nearest(text: str, wanted: str) -> str:
-    """Return a sentence with the lines of `text` most like `wanted`, numbered; a page at most. Line ends are LF."""
+    """Return a sentence with the lines of `text` most like `wanted`, numbered; at most a page. Line ends are LF."""
     lines, sought = text.split("\n"), [line.strip() for line in wanted.strip("\n").split("\n")]
     bare = [line.strip() for line in lines]
     start = _find_by_equal_lines(bare, sought)
@@ -214,9 +214,9 @@ def describe_nearest(text: str, wanted: str) -> str:
 
 
 def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
-    """Return the index from which on most of the lines sought are the file's; None if the file has none of them.
+    """Return the index at which most of the lines sought would match the file; None if the file has none of them.
 
-    Lines that are short or frequent do not count. The index is negative if the match begins before the first line.
+    Short and frequent lines are ignored. The index is negative if the match would begin before the first line.
     """
     places: defaultdict[str, list[int]] = defaultdict(list)  # the positions of each line in `sought`
     for number, line in enumerate(sought):
@@ -238,7 +238,7 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
     best_ratio, best_index = 0.0, 0
     indices: Sequence[int] = range(len(lines))
-    if len(lines) > _MAX_COMPARED_LINES:  # of so many lines only those with its longest words are compared
+    if len(lines) > _MAX_COMPARED_LINES:  # only lines with its longest words are compared
         words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
         indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
     for index in indices:

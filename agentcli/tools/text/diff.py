@@ -10,8 +10,8 @@ from agentcli.tools.text.encoding import decode, without_surrogates
 
 CONTEXT = 3  # unchanged lines around a change
 CONTEXT_CHARS = 200  # unchanged characters around a change in a long line
-_MAX_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
-# `@@ -12,3 +12,4 @@`: the first line and the number of lines, before and after. A missing number is 1.
+_MAX_COMPARED = 4_000_000  # product of both texts' lines; beyond it, the whole middle is one change
+# `@@ -12,3 +12,4 @@`: the first line and the number of lines, before and after. A missing count is 1.
 _HEADER = lazy_pattern(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n?", re.MULTILINE)
 _FILE_NAMES = lazy_pattern(r"--- (?:a/)?([^\t\n]*).*\n\+\+\+ (?:b/)?([^\t\n]*).*\n")
 
@@ -19,7 +19,7 @@ Opcode = tuple[str, int, int, int, int]  # as in difflib: tag, start and end in 
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """Return a unified diff that ignores line ends, of long lines only the changed part; empty for no change."""
+    """Return a unified diff that ignores line ends, with only the changed part of long lines; empty for no change."""
     old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
     for hunk in _KnownChanges(opcodes(old, new)).get_grouped_opcodes(CONTEXT):
@@ -38,7 +38,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 
 def bounded_diff(diff: str) -> str:
-    """Return a diff without the ends of long lines, even if they changed: for a result, not for an approval."""
+    """Return a diff without the ends of long lines, even changed ones: for a result, not for an approval."""
     return diff if len(diff) <= MAX_LINE_CHARS else "".join(map(_cut, lines_of(diff)))
 
 
@@ -48,7 +48,7 @@ def _cut(line: str) -> str:
 
 
 def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the lines that replace each other; of long ones only the part that differs, with its surroundings."""
+    """Return the lines that replace each other; long ones are reduced to the differing part and its surroundings."""
     before, after = [*old], [*new]
     for number, (line, other) in enumerate(zip(old, new, strict=False)):
         if max(len(line), len(other)) > MAX_LINE_CHARS:
@@ -59,9 +59,9 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
 
 
 def _shared_length(first: Sequence[str], second: Sequence[str]) -> int:
-    """Count the characters, or lines, with which both begin."""
+    """Count the characters, or lines, that both have in common at the beginning."""
     same, limit = 0, min(len(first), len(second))
-    while same < limit:  # by halves: slices are compared much faster than single items
+    while same < limit:  # binary search: slices are compared much faster than single items
         middle = (same + limit + 1) // 2
         if first[same:middle] == second[same:middle]:
             same = middle
@@ -88,7 +88,7 @@ def diff_hunks(diff: str) -> tuple[str, ...]:
 
 
 def path_of(diff: str) -> str:
-    """Return the path of the file that a diff is of, the old one if it was deleted; empty for any other text."""
+    """Return the path of a diff's file, the old path if the file was deleted; empty for any other text."""
     if (names := _FILE_NAMES.match(diff)) is None:
         return ""
     old, new = names.groups()
@@ -100,7 +100,7 @@ def split_files(text: str) -> list[str]:
     lines, starts = lines_of(text), [0]
     old = new = 0  # lines of the hunk that are still to come
     for number, line in enumerate(lines):
-        if old > 0 or new > 0:  # "\n": an empty line of context, of which some programs cut the blank
+        if old > 0 or new > 0:  # "\n": an empty context line, whose blank some programs cut off
             old, new = old - line.startswith(("-", " ", "\n")), new - line.startswith(("+", " ", "\n"))
         elif header := _HEADER.match(line):
             old, new = int(header[2] or 1), int(header[4] or 1)
@@ -112,12 +112,12 @@ def split_files(text: str) -> list[str]:
 
 def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     """Yield each run of changed lines of a hunk as a hunk, with at most `CONTEXT` unchanged lines on both sides."""
-    # A row that begins with a backslash says that the row before has no line end; both rows are taken as one.
+    # A row that begins with a backslash says that the row before has no line end; both are treated as one row.
     rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", "".join(lines))
     changed = [False, *(not row.startswith(" ") for row in rows), False]
-    # Unchanged and changed stretches alternate, and the first is unchanged (maybe empty). Their starts, and the end:
+    # Unchanged and changed stretches alternate, first an unchanged one (maybe empty). Their starts, and the end:
     edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
-    # Old and new lines before the hunk. A header names the hunk's first line, but of an empty range the line before it.
+    # Old and new lines before the hunk. A header names the hunk's first line or, for an empty range, the one before.
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
     position = 0
     # Each run, from `start` to `end`, with the start of the stretch before it and the end of the stretch after it.
@@ -144,7 +144,7 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
     old: list[str] = []
     new: list[str] = []
-    sides: list[list[str]] = []  # those that have the row before
+    sides: list[list[str]] = []  # the sides that have the previous row
     for row in rows:
         if row[0] == "\\":  # `\ No newline at end of file`: the row before has no line end
             for side in sides:
@@ -157,7 +157,7 @@ def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
-    """Return `before` with only some of the `diff_hunks` that lead to `after`; other lines keep their own bytes."""
+    """Return `before` with only some of the `diff_hunks` that lead to `after`; all other lines stay as they are."""
     old, new = lines_of(before), lines_of(after)  # the diff has as many lines, but with LF
     changes = changed_ranges(lines_of(lf(before)), lines_of(lf(after)))
     text: list[str] = []
@@ -170,7 +170,7 @@ def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
 
 
 def _range(start: int, end: int) -> str:
-    """Return a range of lines as the header of a hunk has it: `3,2` for lines 3 and 4, `3` for one, `2,0` for none."""
+    """Return a range of lines as in a hunk's header: `3,2` for lines 3 and 4, `3` for one line, `2,0` for none."""
     length = end - start
     return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
 
@@ -180,7 +180,7 @@ def lf(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines with their ends. Unlike `splitlines`, a form feed or U+2028 ends none, as in other programs."""
+    """Return the lines with their ends. Unlike `splitlines`, but as in other programs, only LF ends a line."""
     lines = text.split("\n")
     last = lines.pop()
     lines = [line + "\n" for line in lines]
@@ -188,7 +188,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the opcodes from old lines to new ones; difflib does not see the equal lines at both ends."""
+    """Return the opcodes from old lines to new ones; equal lines at both ends are not passed to difflib."""
     head = _shared_length(old, new)
     tail = _shared_length(old[head:][::-1], new[head:][::-1])
     old_end, new_end = len(old) - tail, len(new) - tail
@@ -234,7 +234,7 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
     position = 0  # in the base
     sides = [(text, changed_ranges(base, text)) for text in (ours, theirs)]
     while any(changes for _, changes in sides):
-        # The next change, and all changes of both sides that touch it or one another, are one range of the base.
+        # The next change, and all changes of both sides that touch it or each other, form one range of the base.
         start = end = min(changes[0][0] for _, changes in sides if changes)
         touching: list[list[tuple[int, int, int, int]]] = [[], []]  # by side
         while near := [side for side, (_, changes) in enumerate(sides) if changes and changes[0][0] <= end]:
@@ -242,7 +242,7 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
             touching[near[0]].append(change)
             end = max(end, change[1])
         changed = [_lines_for(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
-        if len(changed) == 2 and changed[0] != changed[1]:  # both sides changed the range, not to the same
+        if len(changed) == 2 and changed[0] != changed[1]:  # both sides changed the range, but differently
             return None
         lines += [*base[position:start], *changed[0]]
         position = end
@@ -252,9 +252,9 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 def _lines_for(
     text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int
 ) -> Sequence[str]:
-    """Return the lines of a changed text that stand for lines `start` to `end` of the base.
+    """Return the lines of a changed text that replace lines `start` to `end` of the base.
 
-    The `changes` are those inside that range. Before the first and behind the last one the lines are the same.
+    The `changes` are those inside that range. Before the first and after the last of them, the lines are the base's.
     """
     (first_start, _, new_start, _), (_, last_end, _, new_end) = changes[0], changes[-1]
     return text[new_start - (first_start - start) : new_end + (end - last_end)]

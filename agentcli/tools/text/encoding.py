@@ -21,15 +21,15 @@ _BOMS = (
 )
 MAX_EDITABLE_BYTES = 50 * 1024 * 1024  # an edit holds the file in memory several times
 BOM = "\ufeff"  # the byte order mark as a character
-SNIFFED_BYTES = 65_536  # at the beginning of a file, by which text and binary are told apart
+SNIFFED_BYTES = 65_536  # at the beginning of a file, which tell text from binary data
 _ALL_BUT_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])  # C1: the control codes of Latin-1, from 0x80 to 0x9f
 _SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
 class DecodedText(Struct, frozen=True):
-    """A file's text, which encodes back to the same bytes: those that are wrong in the encoding are lone surrogates.
+    """A file's text, which encodes back to the same bytes: bytes that are invalid in the encoding are lone surrogates.
 
-    `bom` is the byte order mark that the file begins with; it is not in the text. If the encoding is not certain, only
+    `bom` is the file's byte order mark, which is not in the text. If the encoding is not certain, only
     changes that `changes_only_ascii` accepts may be written.
     """
 
@@ -43,11 +43,11 @@ class DecodedText(Struct, frozen=True):
         return replace(self, text=BOM + self.text, bom=b"") if self.bom else self
 
     def encoded(self, text: str) -> bytes:
-        """Return a whole file with this text. Raises `ToolError` for a character the file's encoding does not have."""
+        """Return a whole file with this text. Raises `ToolError` for a character that the encoding lacks."""
         return self.bom + self.part(text)
 
     def part(self, text: str) -> bytes:
-        """Return some text as it is inside the file. Raises `ToolError`."""
+        """Return the bytes of a part of the file with this text. Raises `ToolError`."""
         try:
             return text.encode(self.encoding, errors_of(self.encoding))
         except UnicodeEncodeError as error:
@@ -87,12 +87,12 @@ def errors_of(encoding: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Return a text with U+FFFD for each lone surrogate, which no request and no JSON can carry."""
+    """Return a text with U+FFFD for each lone surrogate, which neither a request nor JSON can carry."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def require_encodable(text: str, name: str) -> None:
-    """Raise `ToolError` for half of a surrogate pair, which is no character."""
+    """Raise `ToolError` for half of a surrogate pair, which is not a character."""
     if not text.isascii() and (found := _SURROGATE.search(text)):
         raise ToolError(
             f"{name} holds {found.group()!a}, half of a surrogate pair: give the whole character.",
@@ -101,7 +101,7 @@ def require_encodable(text: str, name: str) -> None:
 
 
 class EncodingGuess:
-    """Finds the encoding of a file. It is created with the first 64 KiB, then fed every byte behind the BOM.
+    """Finds the encoding of a file. It is created with the first 64 KiB, then fed every byte after the BOM.
 
     `wide` is the name of UTF-16 or UTF-32 if the BOM names one of them; then nothing needs to be fed.
     """
@@ -111,12 +111,12 @@ class EncodingGuess:
         self.wide = encoding if encoding not in ("", "utf-8") else None
         head = b"" if self.bom else head[:SNIFFED_BYTES]  # a file with a BOM is text
         self._is_binary = b"\0" in head
-        # Control characters but white space, backspace and escape.
+        # Control characters except white space, backspace and escape.
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
-        self._pending = b""  # the beginning of a character whose other bytes have not come
+        self._pending = b""  # the beginning of a character whose other bytes are still to come
         self._continuations = 0  # bytes of valid UTF-8 after the first one of each character
         self._broken = 0  # bytes that are not UTF-8
-        self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f that occurred: letters in Windows-1252 alone
+        self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f so far, which are printable only in Windows-1252
 
     def feed(self, chunk: bytes) -> None:
         if not self._pending and chunk.isascii():
@@ -137,12 +137,12 @@ class EncodingGuess:
 
     @property
     def is_certain(self) -> bool:
-        """False if `encoding` is only a guess, with which no characters may be written."""
-        # In text of another encoding few bytes look like UTF-8 by chance.
+        """False if `encoding` is only a guess, with which only ASCII characters may be written."""
+        # In another encoding, few bytes look like UTF-8 by chance.
         return bool(self.bom) or not self.broken or self._continuations >= max(8, 4 * self.broken)
 
     def encoding(self) -> str | None:
-        """Return UTF-8, also with some broken bytes in it, else Windows-1252 or Latin-1; None for a binary file."""
+        """Return UTF-8 (a few broken bytes are allowed), else Windows-1252 or Latin-1; None for a binary file."""
         if self._is_binary or self.wide:
             return self.wide
         if not self.broken or self.bom or self._continuations > self.broken:
@@ -153,10 +153,10 @@ class EncodingGuess:
         return "cp1252" if is_windows else "latin-1"
 
 
-# Charsets of files that are not UTF-8: the settings name them
+# Charsets of files that are not UTF-8, as named in the settings
 
-# For a declared charset, the codec that is tried before the wider one of `codec_of`. A character that only the wider
-# one has is then rejected, so that no program meets a character that it does not know.
+# By declared charset, the codec that is tried before the wider one of `codec_of`. Then a character that only the wider
+# one has is rejected, because other programs might not know it.
 _NARROWER = {"iso-8859-1": "latin-1", "gbk": "gbk", "gb18030": "gbk", "big5": "big5", "euc-kr": "euc_kr"}
 _CONTROL = lazy_pattern("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 
@@ -183,7 +183,7 @@ _IN_PAGE = lazy_pattern(
     r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
     re.IGNORECASE,
 )
-# Codecs that only map characters; Python also has some that compress, escape, or read UTF-7.
+# Codecs that only map characters; Python's others compress, escape or read UTF-7.
 _TEXT_CODECS = lazy_pattern(
     r"ascii|utf-(8|16|16-[bl]e)|cp\d+|iso8859-\d+|iso2022_jp|koi8-[ru]|euc_\w+|gb\w+|big5\w*|shift_jis|mac-\w+"
 )
@@ -208,7 +208,7 @@ def decoded(body: bytes, content_type: str) -> str:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:
         text = body.decode("utf-8", errors="replace")
-        # A few broken characters, or one that was cut at the end (of at most 4 bytes), do not make it another charset.
+        # A few broken characters, or one cut off at the end (at most 4 bytes), do not mean that it is another charset.
         is_utf8 = text.count("\ufffd") * 200 < len(text) or error.start > len(body) - 4
         return text if is_utf8 else body.decode("cp1252", errors="replace")
 

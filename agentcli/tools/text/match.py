@@ -1,7 +1,7 @@
 """Finds the text that a model wants to replace.
 
-Models misquote line ends, indentation, quotation marks and the like. `find_exact` takes the text as it is given;
-`MATCHERS` are the other ways to look for it, strictest first, each for a text that no way before has found.
+Models misquote line ends, indentation, quotation marks and the like. `find_exact` looks for the text as it is given;
+`MATCHERS` are further ways to look for it, strictest first, each tried only if all ways before it found nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BLANKS = " \t\n"
 class Match(Struct, frozen=True):
     """A range of the file's text that corresponds to `old_string`, in characters.
 
-    `adapt` turns `new_string` into the replacement, with LF and what the file has in place of `old_string`'s margins or
-    quotes, for example. It may raise `ToolError`.
+    `adapt` turns `new_string` into the replacement, with LF and, for example, the file's margins or quotes instead of
+    those in `old_string`. It may raise `ToolError`.
     """
 
     start: int
@@ -35,22 +35,22 @@ class Match(Struct, frozen=True):
 
 
 def find_exact(text: str, old: str) -> list[Match]:
-    """Return all occurrences of `old` from top to bottom, overlapping ones included. None begins or ends in a CRLF."""
+    """Return all occurrences of `old` from top to bottom, including overlapping ones. None begins or ends in a CRLF."""
 
-    def is_whole(start: int, end: int) -> bool:  # no CRLF is around one of these places
+    def is_whole(start: int, end: int) -> bool:  # neither place is inside a CRLF
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
 
     return [Match(start, end) for start, end in _find(text, old, is_whole)]
 
 
 def find_with_any_line_ends(text: str, old: str) -> list[Match]:
-    """Return all occurrences of `old`, overlapping ones included, where LF and CRLF count as the same."""
+    """Return all occurrences of `old`, including overlapping ones; LF and CRLF are treated as equal."""
     view, sought = with_lf(text), lf(old)
     return [Match(view.origin(start), view.origin(end)) for start, end in _find(view.text, sought, view.is_between)]
 
 
 def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
-    """Yield the first of some matches from top to bottom, and each that begins behind the one yielded before."""
+    """Yield the first of the sorted matches, and each one that begins after the match yielded before."""
     end = 0
     for match in matches:
         if match.start >= end:
@@ -59,9 +59,9 @@ def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
 
 
 def _find_at_unfinished_end(text: str, old: str) -> list[Match]:
-    """Return the end of a text whose last line has no line end, if `old` is that end with one."""
+    """Return the end of a text that lacks the last line end, if `old` is this end of the text plus a line end."""
     view, sought = with_lf(text), lf(old)
-    start = len(view.text) + 1 - len(sought)  # as if the text had the line end
+    start = len(view.text) + 1 - len(sought)  # 1: as if the text had the line end
     if not sought.endswith("\n") or len(sought) < 2 or start < 0 or view.text[start:] != sought[:-1]:
         return []
     return [Match(view.origin(start), len(text), lambda new: lf(new).removesuffix("\n"))]
@@ -76,14 +76,14 @@ def _find_look_alikes(text: str, old: str) -> list[Match]:
 
 
 def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each occurrence that is whole, also if it begins inside the one before."""
+    """Yield start and end of each whole occurrence, even if it begins inside the one before."""
     start, step = text.find(sought), 0  # `step`: the distance between the last two occurrences
     while start >= 0:
         end = start + len(sought)
         if is_whole(start, end):
             yield start, end
-        # If `sought` repeats itself (`aaaa`) and the text goes on so, the next occurrence is one step further. To
-        # search for each one would take very long.
+        # If `sought` repeats itself (`aaaa`) and so does the text, the next occurrence is one step further. Searching
+        # for each one would take very long.
         if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
             start += step
         else:
@@ -92,10 +92,10 @@ def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Itera
 
 
 def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
-    """Return the matches of the lines of `old` apart from their margins, which must all differ in the same way.
+    """Return the matches of the lines of `old` without their margins, which must all differ in the same way.
 
-    Both texts are compared as `view_of` shows them. They are searched without the margins, and with a line feed at both
-    ends of every line, so that only whole lines are found.
+    Both texts are compared as `view_of` shows them, without margins and with a line feed at both ends of every line, so
+    that only whole lines are found.
     """
     view, old_lines = view_of(text), lines_of(view_of(old).text)
     sought, lines = _without_margins(old_lines), lines_of(view.text)
@@ -103,7 +103,7 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     start = bare.find(sought) if sought.strip() else -1
     offsets = [0, *accumulate(map(len, lines))]
     matches: list[Match] = []
-    number = counted = 0  # position `counted` of `bare` is in the file's line `number`
+    number = counted = 0  # the file's line `number` contains position `counted` of `bare`
     while start >= 0:
         number += bare.count("\n", counted, start)
         counted = start
@@ -127,9 +127,9 @@ def _without_margins(lines: Sequence[str]) -> str:
 def _adapt_lines(
     file_lines: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
 ) -> str:
-    """Return a replacement in which kept lines are as in the file, and new lines have the file's margin.
+    """Return a replacement in which kept lines are as in the file and new lines have the file's margin.
 
-    `old_lines` are the lines of `old_string` as `view_of` shows them, `file_lines` those in their place in the file.
+    `old_lines` are the lines of `old_string` as `view_of` shows them, `file_lines` the corresponding lines of the file.
     """
     lines = lines_of(lf(new))
     lacks_end = old_lines[-1].endswith("\n") and not file_lines[-1].endswith("\n")  # the file ends without a line end
@@ -142,7 +142,7 @@ def _adapt_lines(
 
 
 class _OwnCharacters(Struct, frozen=True):
-    """The characters that the file has in a match of look-alikes.
+    """The file's own characters in a match of look-alikes.
 
     `view` is the folded `text` of the file, and `old` the folded `old_string`, which is at `start` of the view.
     """
@@ -153,7 +153,7 @@ class _OwnCharacters(Struct, frozen=True):
     old: str
 
     def adapt(self, new: str) -> str:
-        """Return a replacement in which the characters that it keeps of `old` are written as in the file."""
+        """Return a replacement in which the characters kept from `old` are written as in the file."""
         new_view = folded(new)
         old_lines, new_lines = lines_of(self.old), lines_of(new_view.text)
         old_offsets, new_offsets = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
@@ -194,18 +194,18 @@ _LOOK_ALIKES = str.maketrans(
         **dict.fromkeys("\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a", " "),
         **dict.fromkeys("\u202f\u205f\u3000", " "),
         "…": "...",
-        **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is no character is shown like this
+        **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is not a character is shown like this
     }
 )
-# A combining mark changes the character before it, but no control character: behind a line end it begins the next line.
+# A combining mark changes the character before it unless it follows a control character, such as a line end.
 _NOT_PLAIN = lazy_pattern("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
 
 class View(Struct, frozen=True):
-    """A text in which some characters are replaced by others, with a map of its places to those of the original.
+    """A text with some characters replaced, and a map from its places to those of the original.
 
     The map has pieces: place `starts[n]` is `origins[n]` in the original, and the places up to the next start follow.
-    An origin of -1 marks the inside of what was one character: `…` becomes `...`, which has two such places.
+    An origin of -1 is a place inside a replaced character: `…` becomes `...`, which has two such places.
     """
 
     text: str
@@ -241,9 +241,9 @@ def folded(text: str) -> View:
         done = found.start()
         for piece, look in _clusters(found.group()):
             parts.append(look)
-            if (len(piece), len(look)) != (1, 1):  # else the places go on as before
+            if (len(piece), len(look)) != (1, 1):  # else the places continue as before
                 if len(look) > 1:
-                    starts.append(length + 1)  # inside of what was one character: see `View`
+                    starts.append(length + 1)  # a place inside a replaced character: see `View`
                     origins.append(-1)
                 starts.append(length + len(look))
                 origins.append(done + len(piece))
@@ -254,7 +254,7 @@ def folded(text: str) -> View:
 
 
 def _clusters(run: str) -> Iterator[tuple[str, str]]:
-    """Yield the characters of a run, each with its combining marks, and how it looks in the folded view."""
+    """Yield the characters of a run, each with its combining marks, and its form in the folded view."""
     if run == "\r\n":
         yield run, "\n"
         return
@@ -266,7 +266,7 @@ def _clusters(run: str) -> Iterator[tuple[str, str]]:
             start = end
 
 
-# Each is a function that finds matches, the name of the difference, and what is done about it (for the note).
+# Rows of: the function that finds matches, the name of the difference, and how it is handled (for the note).
 _KEPT = "; the file's own were kept where new_string keeps those of old_string."
 MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
     (find_with_any_line_ends, "line ends", "; the file's own were kept."),
@@ -279,8 +279,8 @@ MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
 
 _STEPS = (1, 2, 3, 4, 8)  # characters of one step of indentation
 
-# A margin is the white space before a line. `known` has those of `old_string` with those of the same lines in the file;
-# a rule gives the file's margin for one of `old_string`, None if it does not tell.
+# A margin is the white space before a line. `known` maps margins of `old_string` to those of the file's same lines;
+# a rule returns the file's margin for one of `old_string`, or None if it cannot tell.
 _Rule = Callable[[str], str | None]
 
 
@@ -318,14 +318,14 @@ def _margin(line: str) -> str:
 
 
 def _added_margin(known: dict[str, str]) -> _Rule | None:
-    """Return a rule if every margin of the file is that of `old_string` with the same text in front of it."""
+    """Return a rule if every margin of the file is `old_string`'s with the same white space before it."""
     fronts = {in_file.removesuffix(old) if in_file.endswith(old) else None for old, in_file in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
     (front,) = map(str, fronts)
 
     def rule(margin: str) -> str | None:
-        # Tabs before spaces, where neither of the two mixes them, would be a guess at the width of a tab.
+        # If only their combination mixes tabs and spaces, it would be a guess at the width of a tab.
         is_mixed = len(set(front + margin)) > 1 and len(set(front)) < 2 and len(set(margin)) < 2
         return None if is_mixed else front + margin
 
@@ -333,7 +333,7 @@ def _added_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _removed_margin(known: dict[str, str]) -> _Rule | None:
-    """Return a rule if every margin of `old_string` is that of the file with the same text in front of it."""
+    """Return a rule if every margin of `old_string` is the file's with the same white space before it."""
     fronts = {old.removesuffix(in_file) if old.endswith(in_file) else None for old, in_file in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
@@ -353,7 +353,7 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
     widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
     (first, own_first), (last, own_last) = (0, 0) if len(widths) == 1 else widths[0], widths[-1]
     step, own_step = last - first, own_last - own_first
-    if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):  # no usual ratio, such as 2 to 4
+    if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):  # else a usual ratio as 2 to 4
         return None
     if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
         return None

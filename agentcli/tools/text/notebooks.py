@@ -15,10 +15,10 @@ import msgspec
 from agentcli.tools.observation import as_shown
 
 EMPTY_NOTEBOOK = b'{\n "cells": [],\n "metadata": {},\n "nbformat": 4,\n "nbformat_minor": 5\n}\n'
-MAX_OUTPUT_CHARS = 2_000  # of one cell's output that is shown
+MAX_OUTPUT_CHARS = 2_000  # shown of one cell's output
 _MARK = re.compile(r"^# %% \[(code|markdown|raw)\](?: (\S+))?[ \t]*\r?$", re.MULTILINE)
-_UNFIT = re.compile(rf"{_MARK.pattern}|[\0\ud800-\udfff]", re.MULTILINE)  # in a source: could not be read back
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which is no character
+_UNFIT = re.compile(rf"{_MARK.pattern}|[\0\ud800-\udfff]", re.MULTILINE)  # a source with it cannot be read back
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which is not a character
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 Cell = dict[str, Any]
@@ -40,7 +40,7 @@ class _Cell(msgspec.Struct):
 
 
 class _Notebook(msgspec.Struct):
-    """A notebook as far as it is read here. Cells are written as the file has them, with all their keys."""
+    """The parts of a notebook that are read here. Cells are written as in the file, with all their keys."""
 
     nbformat: Literal[4]
     cells: list[_Cell]
@@ -48,7 +48,7 @@ class _Notebook(msgspec.Struct):
 
     @property
     def names(self) -> list[str]:
-        """A name for each cell: its id, or its number in a notebook where not every cell has an id of its own."""
+        """A name for each cell: its id, or its number if not every cell has an id of its own."""
         ids = [cell.id for cell in self.cells if _ID.fullmatch(cell.id)]
         is_unique = len(ids) == len(set(ids)) == len(self.cells)
         return ids if is_unique else [str(number) for number in range(1, len(self.cells) + 1)]
@@ -57,7 +57,7 @@ class _Notebook(msgspec.Struct):
 def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
     """Return a notebook's cells as text; None if it is not of version 4, or has a source that contains a mark.
 
-    With outputs, each cell is followed by what it printed as lines `#> …`; these are not part of what is edited.
+    With outputs, each cell is followed by its output in lines `#> …`, which are not part of the editable text.
     """
     _, notebook = _parse(content) or ({}, None)
     if notebook is None:
@@ -78,7 +78,7 @@ def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
 def notebook_from_text(text: str, before: bytes) -> bytes:
     """Return the notebook `before` with the cells of `text`; a cell whose source is the same keeps its outputs.
 
-    Raises `ValueError` if there is text before the first mark, if a cell is named twice, or if `before` is no notebook.
+    Raises `ValueError` for text before the first mark, for a cell named twice, or if `before` is not a notebook.
     """
     file, notebook = _parse(before) or ({}, None)
     if notebook is None:
@@ -96,7 +96,7 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
         used_names.add(name)
         source, old = text[mark.end() + 1 : end].removesuffix("\n"), old_cells.get(name)
         if old is None or not _joined(old["source"]).endswith("\r"):
-            source = source.removesuffix("\r")  # of a line that was added among some that end with CRLF
+            source = source.removesuffix("\r")  # the end of a line that was added among CRLF lines
         if old is not None and (_joined(old["source"]), old["cell_type"]) == (source, kind):
             cells.append(old)
         else:
@@ -105,7 +105,7 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
 
 
 def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
-    """Return the whole JSON of a notebook, and the parts of it that are read here; None if it is of no known form."""
+    """Return the whole JSON of a notebook, and the parts of it that are read here; None if its form is unknown."""
     try:
         file = json.loads(content.decode("utf-8-sig"))
         return file, msgspec.convert(file, _Notebook)
@@ -114,7 +114,7 @@ def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
 
 
 def _new_cell(name: str, notebook: _Notebook) -> Cell:
-    if notebook.nbformat_minor < 5:  # cells had no ids yet
+    if notebook.nbformat_minor < 5:  # its cells have no ids
         return {}
     is_id = _ID.fullmatch(name) and not name.isdecimal()  # a number may be meant as the cell's place
     is_free = is_id and all(name != cell.id for cell in notebook.cells)
@@ -122,7 +122,7 @@ def _new_cell(name: str, notebook: _Notebook) -> Cell:
 
 
 def _with_source(cell: Cell, kind: str, source: str) -> Cell:
-    """Return the cell with this source; outputs of another source are dropped, because they are no longer true."""
+    """Return the cell with this source; outputs of the old source are dropped, because they are no longer true."""
     changed = {
         **{key: value for key, value in cell.items() if key not in ("outputs", "execution_count")},
         "cell_type": kind,
@@ -155,7 +155,7 @@ def _joined(text: Any) -> str:
 
 
 def _output_text(cell: _Cell) -> str:
-    """Return what the cell printed and returned, as a terminal shows it, its errors, and the types of other data."""
+    """Return the cell's output as a terminal shows it, its errors, and the types of other data."""
     parts = []
     for output in cell.outputs:
         if output.output_type == "error":

@@ -1,8 +1,8 @@
-"""Finds parts of a page that a person would not see: characters that show nothing, elements that styles hide."""
+"""Finds parts of a page that a person would not see: invisible characters, and elements hidden by styles."""
 
 import re
 
-# Joiners and variation selectors belong to scripts and emoji: each follows a character that is visible and not ASCII.
+# Joiners and variation selectors are parts of scripts and emoji: each follows a visible character beyond ASCII.
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff"
     "\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -17,7 +17,7 @@ _LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
 
 
 def visible_text(text: str) -> str:
-    """Return a text without control characters, direction marks and all else that shows nothing; lines end with LF."""
+    """Return a text without control characters, direction marks and other invisible characters; lines end with LF."""
     return _SHOWS_NOTHING.sub("", _LINE_END.sub("\n", text))
 
 
@@ -31,7 +31,7 @@ def hides(style: str) -> bool:
         excused.add("color")  # the background is seen through the letters
     overflow = " ".join(declared.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))
     if "hidden" not in overflow and "clip" not in overflow:
-        excused |= {"width", "height", "max-width", "max-height"}  # its contents are shown beyond its size
+        excused |= {"width", "height", "max-width", "max-height"}  # its contents are visible outside of it
     return any(_HIDING[name].fullmatch(declared[name]) for name in declared.keys() & _HIDING.keys() - excused)
 
 
@@ -57,7 +57,7 @@ _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left",
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
     """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
-    depth, start, opened = 0, 0, 0  # open braces, and the positions of an outer rule's start and of its brace
+    depth, start, opened = 0, 0, 0  # the open braces; where an outer rule and its brace begin
     sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:500_000], flags=re.DOTALL)
     for mark in re.finditer(r"[{};]", sheet):
         match mark[0]:
@@ -77,7 +77,7 @@ def outer_rules(sheet: str) -> list[tuple[str, str]]:
 
 
 def declarations(style: str) -> dict[str, str]:
-    """Return the properties of a style, by name, in lower case; of several with a name, the last one."""
+    """Return the properties of a style by name, in lower case; the last one of a name wins."""
     declared: dict[str, str] = {}
     for declaration in _plain(style).split(";"):
         name, colon, value = declaration.partition(":")

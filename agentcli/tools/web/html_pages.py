@@ -1,4 +1,4 @@
-"""Turns HTML into Markdown, and leaves out what a reader of the page would not see.
+"""Turns HTML into Markdown, without the parts that a reader of the page would not see.
 
     python -m agentcli.tools.web.html_pages BASE_URL <page.html >page.json
 
@@ -22,9 +22,9 @@ from PIL.ImageColor import getrgb
 
 from agentcli.tools.web.hidden import declarations, hides, hiding_names, outer_rules, visible_text
 
-MAX_DEPTH = 256  # elements inside each other; pages have up to about 50
+MAX_DEPTH = 256  # nested elements; ordinary pages have up to about 50
 _FOLLOWED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
-# No browser of today shows these, or only after a script has run; the text of an svg may be hidden in many ways.
+# Today's browsers do not show these, or only after a script has run; text in an svg may be hidden in many ways.
 # The library itself drops `noscript` and `template`.
 _NEVER_SHOWN = frozenset("canvas object embed applet noframes noembed audio video datalist frameset svg".split())
 
@@ -55,24 +55,24 @@ def _convert(page: str, base_url: str, reader: _Reader) -> str:
         highlight_style="none", compact_tables=True, max_depth=MAX_DEPTH * 2,  # the reader's limit comes first
     )  # fmt: skip
     result = convert(page, options, cast("Any", reader))
-    reader.is_cut |= bool(result.warnings)  # the only one in practice: its limit of depth was reached after all
+    reader.is_cut |= bool(result.warnings)  # the only warning in practice: its own limit of depth was reached
     return visible_text(result.content or "").strip()
 
 
-_NO_CODE = 1_000_000  # a depth that no element has
+_NO_CODE = 1_000_000  # no code block: a depth that no element has
 
 
 class _Reader:
-    """Decides for the library what becomes of every element, link and image."""
+    """Decides for the library how each element, link and image is converted."""
 
     def __init__(self, hidden_names: frozenset[str], *, with_menus: bool) -> None:
         self._hidden, self._with_menus = hidden_names, with_menus
-        self._code_depth = _NO_CODE  # of the code block that the parser is in; deeper elements are inside it
+        self._code_depth = _NO_CODE  # depth of the current code block; deeper elements are inside it
         self.left_out_menus = False  # True if the page has menus
-        self.is_cut = False
+        self.is_cut = False  # True if elements nested too deep were left out
 
     def visit_element_start(self, element: Any) -> str:
-        """Return `skip` to leave an element out with all in it, else `continue`; called in the order of the page."""
+        """Return `skip` to leave out an element and its contents, else `continue`; called in the order of the page."""
         if element.depth > MAX_DEPTH:
             self.is_cut = True
             return "skip"
@@ -111,9 +111,9 @@ class _Reader:
 
 
 def _address(target: str | None, written: str | None) -> str:
-    """Return the address of a link to another page; empty for links within the page, of other schemes, or too long.
+    """Return the address of a link to another page; empty for links within the page, other schemes, or long addresses.
 
-    `target` is the absolute address that the library made of the attribute `written`.
+    `target` is the library's absolute form of the attribute `written`.
     """
     # Browsers ignore blanks and control characters in an address: `java script:` has a scheme.
     target, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (target, written))
@@ -123,9 +123,9 @@ def _address(target: str | None, written: str | None) -> str:
     return target.replace("(", "%28").replace(")", "%29") if is_shown else ""
 
 
-# Text in the colour of its background is removed before the conversion. Colours are those of `style`, `bgcolor`,
-# `<font>` and the plain rules of the page's own style sheets, inherited from element to element. If they are not
-# certain, because of a style sheet elsewhere for example, such text is only marked.
+# Text in the colour of its background is removed before the conversion. Colours come from `style`, `bgcolor`, `<font>`
+# and the plain rules of the page's own style sheets, and are inherited by inner elements. If they are not certain, for
+# example because of an external style sheet, such text is only marked.
 
 Colour = tuple[int, int, int]
 Unknown = Literal["unknown"]  # a picture, a gradient, a variable
@@ -135,20 +135,20 @@ _VALUE = r"[^\s,/()]{1,20}"
 _FUNCTION = re.compile(
     rf"(rgb|hsl)a?\(\s*({_VALUE}?)(?:deg)?[\s,]+({_VALUE})[\s,]+({_VALUE})\s*(?:[,/]\s*(\d{{0,9}}\.?\d{{0,9}})(%?)\s*)?\)"
 )
-_MIN_COVERING = 0.5  # the opacity of a background from which on nothing behind it is seen
-_MAX_DIFFERENCE = 24  # of 255, in each of red, green and blue: a reader sees no letters then
+_MIN_COVERING = 0.5  # from this opacity on, a background hides everything behind it
+_MAX_DIFFERENCE = 24  # of 255, in each of red, green and blue: up to this, no letters are visible
 _COLOURS = re.compile(r"(?<![-\w])(?:color|background(?:-color|-image)?)\s*:", re.IGNORECASE)
 _NOT_ON_SCREEN = re.compile(r"@media\s+print\b|@font-face\b|@page\b", re.IGNORECASE)
 _NOT_AT_REST = re.compile(r"::|:(?:hover|focus|active|visited|target|disabled|before|after|selection|placeholder)")
 _VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
 _OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
-# Elements whose end may be missing: each ends where the next one of its kind begins, unless one of these lies between.
+# Elements whose end tag may be missing: each ends where the next of its kind begins, unless one of these is in between.
 _ENDS = {"li": "ul ol", "td": "table", "th": "table", "tr": "table", "p": "", "dt": "dl", "dd": "dl"}
 _BLOCKS = frozenset("div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote section article form hr".split())
 
 
 class _Element(NamedTuple):
-    """An open element, the colours in it, and which of them the page itself declares."""
+    """An open element, its colours, and which of them the page itself declares."""
 
     tag: str = ""
     colour: Colour | Unknown = (0, 0, 0)
@@ -189,16 +189,16 @@ def without_unreadable(page: str, style_sheet: str) -> str:
 
 
 class _ColourWalk(HTMLParser):
-    """Collects a page in `parts`, without the text that `end_text` leaves out."""
+    """Collects a page in `parts`, without the text that `end_text` removes."""
 
     def __init__(self, style_sheet: str, *, has_all_styles: bool) -> None:
         super().__init__(convert_charrefs=False)
         self.parts: list[str] = []  # the page so far
         self.has_hidden = False  # True if text was left out or marked
-        self._has_all_styles = has_all_styles  # False if a style sheet elsewhere may change the colours
-        self._text: list[str] = []  # text whose colours are the same, since the last tag
+        self._has_all_styles = has_all_styles  # False if an external style sheet may change the colours
+        self._text: list[str] = []  # pieces of text since the last tag, all in the same colours
         self._rules: dict[str, dict[str, str]] = {}  # declarations by tag, `.class` or `#id`
-        self._has_unresolved_rules = False  # rules that may colour an element, and that are not followed here
+        self._has_unresolved_rules = False  # True for rules that may colour an element but are not applied here
         for selectors, body in outer_rules(style_sheet):
             if selectors.startswith("@"):
                 self._has_unresolved_rules |= bool(_COLOURS.search(body) and not _NOT_ON_SCREEN.match(selectors))
@@ -209,7 +209,7 @@ class _ColourWalk(HTMLParser):
                     self._rules.setdefault(name, {}).update(declared)
                 elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
                     self._has_unresolved_rules = True
-        # The open elements, outermost first. The rules of `html` and `body` count even if a page has no such tags.
+        # The open elements, outermost first. The rules of `html` and `body` apply even if a page has no such tags.
         self._open = [_Element().painted(self._rules.get("html", {})).painted(self._rules.get("body", {}))]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -236,7 +236,7 @@ class _ColourWalk(HTMLParser):
     handle_startendtag = handle_starttag  # in HTML the slash means nothing
 
     def _close(self, tag: str, stops: list[str]) -> None:
-        """Close the innermost element of that name with all within it, unless one of `stops` is further in."""
+        """Close the innermost element with that tag and all inside it, unless one of `stops` is further in."""
         # Not the first, which is the page itself. The limit keeps pages with many open elements fast.
         for number in range(len(self._open) - 1, max(0, len(self._open) - 100), -1):
             if self._open[number].tag == tag:
@@ -251,12 +251,12 @@ class _ColourWalk(HTMLParser):
         self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
 
     def end_text(self) -> None:
-        """Add the text so far, without what certainly has its background's colour; what may have it is marked."""
+        """Add the text so far. It is removed if it surely has its background's colour, and marked if it may have it."""
         text, element = "".join(self._text), self._open[-1]
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
             self.has_hidden = True
-            # Style sheets elsewhere do not matter where the page itself declares both colours.
+            # External style sheets do not matter if the page itself declares both colours.
             is_declared = element.colour_is_declared and element.background_is_declared
             is_certain = not self._has_unresolved_rules and (self._has_all_styles or is_declared)
             text = " " if is_certain else MARK.format(text)
@@ -276,7 +276,7 @@ class _ColourWalk(HTMLParser):
 
 
 def colour_of(value: str) -> tuple[Colour, float] | None:
-    """Return a colour in lower case, as CSS Color 4 writes it, and its opacity; None for what is unknown."""
+    """Parse a colour of CSS Color 4, given in lower case, and return it with its opacity; None if it is unknown."""
     opacity = 1.0
     try:
         if found := _FUNCTION.fullmatch(value := value.strip()):
@@ -290,7 +290,7 @@ def colour_of(value: str) -> tuple[Colour, float] | None:
 
 
 def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
-    """Return the background that declarations give an element; None if that of its parent stays visible."""
+    """Return the background that declarations give an element; None if its parent's stays visible."""
     value = declared.get("background-color") or declared.get("background", "")
     image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
     if "url(" in image or "gradient(" in image or "var(" in value:

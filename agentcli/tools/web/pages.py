@@ -1,8 +1,8 @@
 """Fetches pages as text that a model can read, and searches the web through Tavily.
 
-A page cannot lead a fetch where its address does not. Every address on the way is judged, its host is resolved once,
-every resolved address is checked, and the connection goes to a checked one. Cookies and credentials are not kept.
-Proxies are not used because they would resolve the name again.
+A page cannot make a fetch reach other machines than its address allows. Every address on the way is judged, its host is
+resolved once, every resolved address is checked, and the connection goes to a checked one. Cookies and credentials are
+not stored. Proxies are not used because they would resolve the name again.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.workspace import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
 
-_Refusals = Mapping[int, tuple[ToolErrorKind, str]]  # by the HTTP status: the kind of error, and advice
+_Refusals = Mapping[int, tuple[ToolErrorKind, str]]  # by HTTP status: the kind of error, and advice
 
 
 def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherwise: str) -> tuple[ToolErrorKind, str]:
-    """Return the kind of error that an HTTP status is, and advice: `otherwise` if `refusals` does not have it."""
+    """Return the kind of error for an HTTP status, and advice: `otherwise` if `refusals` does not have the status."""
     if status in (408, 425, 429) or status >= 500:
         kind: ToolErrorKind = "rate_limit" if status == 429 else "transient_error"
         return kind, f"Try again in {wait_s:g} s." if wait_s is not None else "Try again later."
@@ -61,7 +61,7 @@ _PAGE_REFUSALS: _Refusals = {
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """A page as it arrived. `url` is the last of its redirects."""
+    """A page as it arrived. `url` is its address after all redirects."""
 
     url: WebUrl
     content_type: str
@@ -115,7 +115,7 @@ async def _request(web: Web, url: WebUrl) -> _Page | WebUrl:
 
 
 async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
-    """Return the addresses that a connection may go to: those of the host, if all of them may be reached."""
+    """Return the addresses that a connection may use: the host's, if all of them are allowed."""
     if blocked := why_blocked(url, web.granted_hosts):
         raise ToolError(f"Not fetched: {blocked}. {_HOW_TO_GRANT}", kind="permission_denied")
     if url.address is not None:
@@ -133,7 +133,7 @@ async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
 
 
 def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
-    """Return where a redirect leads: within the site, or to what needs no question. Raises `ToolError` otherwise."""
+    """Return a redirect's target, if it is on the same site or needs no question. Raises `ToolError` otherwise."""
     location = response.headers.get("location", "")
     if not location:
         raise ToolError(f"{url.host} redirects without saying where (HTTP {response.status}).")
@@ -146,7 +146,7 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
     is_same_site = _site_of(target) == _site_of(url)
     loses_encryption = url.scheme == "https" and target.scheme == "http"
     if (not is_same_site or loses_encryption) and web.judge(str(target)).verdict != "allow":
-        # The site chose the address, so a very long one, which may hold anything, is not shown to the model.
+        # The site chose the address: a very long one may contain anything, so the model does not see it.
         shown = str(target) if len(str(target)) <= 1_000 else f"a long address on {target.host}"
         raise ToolError(
             f"{url.host} redirects to another site. If you need it, fetch {shown}.", kind="permission_denied"
@@ -161,12 +161,12 @@ def _site_of(url: WebUrl) -> str:
 
 
 async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
-    """Return the page of a response. Raises `ToolError` if there is none, or if it is no text or too large."""
+    """Return the page of a response. Raises `ToolError` if there is none, or if it is not text or too large."""
     headers, status = response.headers, response.status
     if not 200 <= status < 300 or status in (204, 205):
         wait_s = retry_after_seconds(headers)
         kind, advice = _judge_status(status, wait_s, _PAGE_REFUSALS, "Try another address.")
-        # The server's own words for its status may say anything, so the standard's are used.
+        # The server's own phrase for its status may contain anything, so the standard phrase is used.
         phrase = f"{status} {HTTPStatus(status).phrase}" if status in HTTPStatus.__members__.values() else str(status)
         message = f"{url.host} answered HTTP {phrase}. {advice}"
         raise ToolError(message, kind=kind, code=str(status), retry_after=wait_s)
@@ -183,15 +183,15 @@ async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
         body += piece
         if len(body) > max_bytes:
             raise too_large
-        if len(body) > 1_000_000 and len(body) > 100 * response.received:  # pages reach about 50
+        if len(body) > 1_000_000 and len(body) > 100 * response.received:  # ordinary pages reach about 50
             raise ToolError(f"{url.host} sent a small body that unpacks to a huge one.", kind="validation_error")
     return _Page(url, headers.get("content-type", ""), bytes(body))
 
 
-MAX_HTML_CHARS = 3_000_000  # of a page are turned into Markdown; a note says that the rest is left out
-_MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS characters becomes
-_SLACK = 1_000  # characters that are read beyond the limit, in place of those that show nothing
-_SNIFFED = 2_048  # characters at the start of a body by which its kind is recognized
+MAX_HTML_CHARS = 3_000_000  # of a page become Markdown; a note says that the rest was left out
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS characters can become
+_SLACK = 1_000  # characters read beyond the limit, because invisible ones are removed
+_SNIFFED = 2_048  # characters at the start of a body that show its kind
 _UNKNOWN_TYPES = ("", "application/octet-stream", "application/unknown", "unknown/unknown", "*/*")
 _TEXT_TYPES = frozenset(
     "application/json application/ld+json application/xml application/javascript application/ecmascript "
@@ -208,7 +208,7 @@ _BINARY_STARTS = (
 
 
 def _require_readable(content_type: str) -> None:
-    """Raise `ToolError` for a type that is no text, before the body is read."""
+    """Raise `ToolError` for a type that is not text, before the body is read."""
     kind = media_type(content_type)
     is_text = kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith(("+json", "+xml", "+yaml", "+text"))
     if not is_text and kind not in _UNKNOWN_TYPES:
@@ -252,19 +252,19 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
 
 
 def media_type(content_type: str) -> str:
-    """Return `text/html` for `Text/HTML; charset=utf-8`; empty if there is none, or nothing that is a type."""
+    """Return `text/html` for `Text/HTML; charset=utf-8`; empty if there is no valid type."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind if re.fullmatch(r"[a-z0-9.+*-]{1,80}/[a-z0-9.+*-]{1,80}", kind) else ""
 
 
 def _is_binary(sample: str) -> bool:
-    """Return True for a text with a NUL near its start, or of which 5 % are control or broken characters."""
+    """Return True for a text with a NUL near its start, or with over 5 % of control or broken characters."""
     odd = sum(map(sample.count, "\0\ufffd\x01\x02\x03\x04\x05\x06"))
     return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
 
 
 class _ConvertedPage(msgspec.Struct, frozen=True):
-    """The answer of html_pages.py. `cut`: parts nested too deep are missing."""
+    """The output of html_pages.py. `cut` is True if parts that were nested too deep are missing."""
 
     title: str
     markdown: str
@@ -273,7 +273,7 @@ class _ConvertedPage(msgspec.Struct, frozen=True):
 
 async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     """Convert HTML in a process of its own (html_pages.py). Raises `ToolError`."""
-    # -P and the search path of this process: the working directory may be a stranger's project. No other variable of
+    # -P and this process's search path: the working directory may be a stranger's project. No other variable of
     # the environment reaches a parser of foreign pages.
     search = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[3]), *filter(None, sys.path)]))
     end = await run_short_program(
@@ -335,7 +335,7 @@ class Tavily(msgspec.Struct, frozen=True):
 
 
 def _search_failure(error: ProviderError) -> ToolError:
-    try:  # Tavily's messages are {"detail": {"error": …}}, of which the client keeps the inner object
+    try:  # Tavily's messages are {"detail": {"error": …}}; the client keeps the inner object
         text = msgspec.json.decode(str(error), type=dict[str, str]).get("error") or str(error)
     except msgspec.MsgspecError:
         text = str(error)
@@ -351,7 +351,7 @@ def _search_failure(error: ProviderError) -> ToolError:
 
 
 async def search_web(provider: SearchProvider | None, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
-    """Return results with plain texts and addresses that can be fetched, each address once. Raises `ToolError`."""
+    """Return results with plain text and addresses that can be fetched, each address once. Raises `ToolError`."""
     query = " ".join(visible_text(query).split())
     if not query:
         raise ToolError("The query is empty.", kind="invalid_parameters")
