@@ -101,7 +101,7 @@ def cut_middle(text: str, max_chars: int = PAGE_BYTES) -> str:
         return text
     half = max_chars // 2
     head, tail = text[:half], text[-half:]
-    head = head[: head.rfind("\n") + 1] or head  # if there is no whole line, a part of one
+    head = head[: head.rfind("\n") + 1] or head  # or a part of a line, if there is no whole one
     tail = tail[tail.find("\n") + 1 :] or tail
     return f"{head}[{len(text) - len(head) - len(tail):,} characters cut]\n{tail}"
 

@@ -31,7 +31,7 @@ from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
 MAX_DIFF_ROWS = 300  # of several files; a longer diff is summarized by file, unless all of it is asked for
-MAX_RULE_ROWS = 6
+MAX_RULE_ROWS = 6  # of a rule below the choices
 MAX_CHOICE_ROWS = 100  # if the caller sets no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
 KEY_COLUMNS = 4  # for the key before a choice's label
@@ -61,12 +61,12 @@ class QuestionPanel:
         self.question = question
         self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
-        self.rest: list[Fragment] = []  # of the preview: until it was on the screen too, there is no yes
+        self.rest: list[Fragment] = []  # of the preview, not on the screen yet: until it is, there is no yes
         self.rows_left = 0  # rows that `rest` takes
         self._plan_comments = PlanComments(question)  # used if the question has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
-        self._rule = 0  # the index of the rule that a lasting yes would set
+        self._rule = 0  # the index in `rules` of the rule that a lasting yes would set
         self._marked = self._default  # the id of the marked choice
 
     @property
@@ -173,7 +173,7 @@ class QuestionPanel:
     # The answer
 
     def refusal(self, comment: str = "") -> Approve:
-        """Return a no, with the comments on a plan. The model reads it and goes on."""
+        """Return a no, with the comments on a plan. The model reads it and continues."""
         comments = filter(None, (self._plan_comments.message, comment))
         return Approve(self.question.id, False, comment="\n\n".join(comments))
 
@@ -247,7 +247,7 @@ class QuestionPanel:
                     shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ", columns=columns)
             case _:
                 return head
-        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel cuts a rule of so many rows
+        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel cuts so long a rule
             shown.append(("muted", f"  {self._rule_text}\n"))
         return [*head, *shown]
 

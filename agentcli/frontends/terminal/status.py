@@ -34,7 +34,7 @@ JOB_CHECK_S = 2.0  # between checks while there are jobs, whose end no event rep
 LONG_CONTEXT_TOKENS = 20_000  # from here on, the price of reading an uncached conversation is shown
 _COLOURS = lazy_pattern(r"\x1b\[([\d;:]*)m")  # SGR of ECMA-48
 _NAMES = {"tokens": "context_tokens", "window": "context_window"}  # in the JSON for status commands
-_MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
+_MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}  # others: accent
 
 
 class NothingChosen(UserError):

@@ -197,7 +197,7 @@ def file_failure(action: str, shown: str, error: OSError, state: str = "") -> To
 # Syntax errors in a new file, reported at once so that the model need not run it
 
 LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
-IS_INVALID = "Note: this is no valid"
+IS_INVALID = "Note: this is not valid"
 _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ".py": (f"Python {sys.version_info.major}.{sys.version_info.minor}", ast.parse),
     ".json": ("JSON", json.loads),

@@ -20,7 +20,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # its warnings would appear 
 
 
 def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
-    """Return an image that fits (an animation's first frame), its media type, and what was done. Raises `ToolError`."""
+    """Return an image that fits (an animation's first frame), its media type, and its sizes. Raises `ToolError`."""
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)

@@ -24,7 +24,7 @@ def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedTex
     """Apply edits one after the other; return the file, and a note about each edit that did not match exactly.
 
     An edit whose `old_string` begins with the file's byte order mark can remove the mark. `decoded` has the mark
-    apart from the text, so for such an edit it is put into the text, and taken out again if the edit kept it.
+    apart from the text, so for such an edit it is added to the text, and removed again if the edit kept it.
     Raises `ToolError` if an edit does not apply; the message names the edit.
     """
     notes: list[str] = []

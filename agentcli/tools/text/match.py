@@ -194,7 +194,7 @@ _LOOK_ALIKES = str.maketrans(
         **dict.fromkeys("\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a", " "),
         **dict.fromkeys("\u202f\u205f\u3000", " "),
         "…": "...",
-        **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is not a character is shown like this
+        **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is not text is shown like this
     }
 )
 # A combining mark changes the character before it unless it follows a control character, such as a line end.

@@ -193,7 +193,7 @@ _MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS cha
 _SLACK = 1_000  # characters read beyond the limit, because invisible ones are removed
 _SNIFFED = 2_048  # characters at the start of a body that show its kind
 _UNKNOWN_TYPES = ("", "application/octet-stream", "application/unknown", "unknown/unknown", "*/*")
-_TEXT_TYPES = frozenset(
+_TEXT_TYPES = frozenset(  # besides text/* and names that end in +json and the like
     "application/json application/ld+json application/xml application/javascript application/ecmascript "
     "application/x-javascript application/typescript application/yaml application/x-yaml application/toml "
     "application/x-ndjson application/jsonl application/json5 application/sql application/graphql application/x-sh "
@@ -201,7 +201,7 @@ _TEXT_TYPES = frozenset(
     "application/x-www-form-urlencoded application/pgp-signature application/x-subrip message/rfc822 "
     "message/http".split()
 )
-_BINARY_STARTS = (
+_BINARY_STARTS = (  # of PDF, PNG, GIF, JPEG, ZIP, gzip, ELF, Windows programs and 7-Zip
     b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"\x7fELF", b"MZ\x90\x00",
     b"7z\xbc\xaf",
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Typed text on its way to a prompt; nothing here knows the session, and keys are bound in terminal/keys.py."""
+"""Handles text typed for a prompt; this package does not know the session, and terminal/keys.py binds the keys."""

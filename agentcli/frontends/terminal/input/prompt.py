@@ -36,7 +36,7 @@ ANSI_SEQUENCES.update(
 QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 _REPORT = lazy_pattern(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = lazy_pattern(r"(\x1b\[20[01]~)")
-# The start of a report or of a paste's mark, at the end of what was read.
+# The start of a report or of a paste's mark, at the end of the input read so far.
 _BEGUN = lazy_pattern(
     r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z"
 )
@@ -64,7 +64,7 @@ class TerminalInput(Vt100Input):
         return keys
 
     def flush_keys(self) -> list[KeyPress]:
-        """Pass on what was held back: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
+        """Pass on held input: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
         is_report = len(self._begun) > 2 and self.expects_reports  # nobody types so much of one so fast
         if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
@@ -72,7 +72,7 @@ class TerminalInput(Vt100Input):
         return super().flush_keys()
 
     def _without_reports(self, data: str) -> str:
-        """Take the reports out of what was read, except inside of a paste."""
+        """Remove the terminal's reports from the input, except inside a paste."""
         parts = _PASTE_MARK.split(data)
         for number, part in enumerate(parts):
             if number % 2:  # a mark; texts and marks alternate
@@ -126,7 +126,7 @@ class KeyLabels:
         return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.first(action)))
 
     def help(self) -> list[tuple[list[str], str]]:
-        """Return the keys of each action that has one, and what it does."""
+        """Return each action's keys and effect, without actions that have no key."""
         rows = (
             ([*map(label, self.keys.get(action, ())), *filter(None, (fixed,))], text) for action, fixed, text in _HELP
         )
@@ -149,7 +149,7 @@ def _label(key: str) -> str:
     return "-".join([*(_MODIFIERS[modifier[0]] for modifier in modifiers), _NAMES.get(name, name.capitalize())])
 
 
-MAX_MENU_ROWS = 6
+MAX_MENU_ROWS = 6  # of the menu of completions
 
 
 class PromptBuffer(Buffer):
@@ -283,8 +283,8 @@ def _roles(style: str) -> str:
 
 # Lists
 
-MAX_OPTIONS = 8  # that are shown at a time
-MIN_CUT_COLUMNS = 8  # of a detail that is cut between words
+MAX_OPTIONS = 8  # shown at a time
+MIN_CUT_COLUMNS = 8  # a detail with less room is cut anywhere, not between words
 
 
 def fitting(parts: Sequence[str], columns: int, gap: str = " · ") -> str:
@@ -312,7 +312,7 @@ class Picker:
     """A list to choose from: arrows move, typing narrows, Enter selects.
 
     `options` are labels with details; the one at `current` is marked, and selected first. With `is_above_input` the
-    input stays, and what is typed goes there.
+    input stays, and typed text goes there.
     """
 
     def __init__(

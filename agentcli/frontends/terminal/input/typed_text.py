@@ -32,9 +32,9 @@ _CLIPBOARD = (
     ("pngpaste", "-"),
 )
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-_TOKEN = lazy_pattern(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")
-_SEQUENCE = lazy_pattern(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
-_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+_TOKEN = lazy_pattern(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")  # kind, number, size
+_SEQUENCE = lazy_pattern(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")  # a control sequence of ECMA-48
+_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))  # all but tab and line feed
 
 
 def image_path(text: str) -> Path | None:
@@ -286,9 +286,9 @@ MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
 def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | None":
-    """Return a draft of a directory that no running session holds: the kernel frees that of a killed one.
+    """Return a draft of a directory that no running session holds; the kernel frees the draft of a killed session.
 
-    Only if it `takes_old` one, the draft may have a text, of a session that ended before its first prompt.
+    With `takes_old`, the draft may have a text already, from a session that ended before its first prompt.
     """
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
@@ -301,14 +301,14 @@ def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | N
 
 
 class Drafts:
-    """The draft of one program: before its first prompt in a file that `lock` holds, then in a file of its session.
+    """A running program's draft: before the first prompt in `file`, held by `lock`, then in a file of the session.
 
-    `session` is the session's id, empty before its first prompt. A failing disk costs the draft, never the session.
+    `session` is its id, empty before the first prompt. A failing disk costs the draft, never the session.
     """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:
         self._unsent, self._lock = file, lock
-        self._file: Path | None = None  # that holds the text now
+        self._file: Path | None = None  # the file that has the text now
 
     def save(self, draft: TypedText, session: str = "") -> None:
         """Store a text; an empty one leaves no draft."""

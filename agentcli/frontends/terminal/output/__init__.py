@@ -1,1 +1,1 @@
-"""The session as it is shown; nothing here takes keys or submits operations."""
+"""Shows the session; nothing in this package handles keys or submits operations."""

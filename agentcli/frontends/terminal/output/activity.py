@@ -23,7 +23,7 @@ SILENCE_S = 30.0  # without any event, after which the status row says so
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments that are searched for the path
 
-_PATH = lazy_pattern(r'"path"\s*:\s*"([^"\\]+)"')
+_PATH = lazy_pattern(r'"path"\s*:\s*"([^"\\]+)"')  # a path without escapes, in JSON
 # By tool, the row of a call whose arguments the model is still writing, with a place for the path.
 _ARRIVING = {
     "file_write": "Writing {}", "file_edit": "Editing {}", "bash": "Preparing a command",

@@ -1,1 +1,1 @@
-"""Styled text: fragments with roles, their width, wrapping and colours, diffs, highlighted code."""
+"""Lays out styled text: fragments with roles, their width, wrapping and colours, diffs, highlighted code."""

@@ -199,9 +199,9 @@ MIN_NUMBER_COLUMNS = 24  # a narrower window has no room for line numbers
 
 _MAX_COMPARED_CHARS = 500  # of a line
 
-_HUNK = lazy_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_HUNK = lazy_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")  # first line and count: old, new
 _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
-_WORD = lazy_pattern(r"\w+|\s+|[^\w\s]")
+_WORD = lazy_pattern(r"\w+|\s+|[^\w\s]")  # a word, white space or one other character
 
 _Kind = Literal["added", "removed", "", "muted", "hunk"]
 _SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}

@@ -49,7 +49,7 @@ _UNSURE = lazy_pattern(
 )
 TAB = 8
 _TABS_AND_LINE_ENDS = lazy_pattern(r"(\t|\n)")
-MAX_TAIL_CHARS = 2_000  # if only the end of a text is shown, so many are laid out, or up to twice as many
+MAX_TAIL_CHARS = 2_000  # if only a text's end is shown, up to twice as many characters are laid out
 
 
 def is_unsure(text: str) -> bool:
@@ -84,7 +84,7 @@ def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
 
 
 def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tuple[list[Fragment], list[Fragment]]:
-    """Return the text that fits into so many rows, and the rest; a character of disputed width counts as wide."""
+    """Return the text that fits into `max_rows`, and the rest; a character of disputed width is taken as wide."""
     row = column = 0
     for number, (roles, text) in enumerate(fragments):
         for position, character in enumerate(text):
@@ -162,8 +162,8 @@ _NEVER_FIRST = frozenset(
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
 )
 _NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
-_COLUMN_BEHIND_GAP = lazy_pattern(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
-_COLUMN_BEHIND_MARK = lazy_pattern(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
+_COLUMN_BEHIND_GAP = lazy_pattern(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")  # a name and a gap of two spaces
+_COLUMN_BEHIND_MARK = lazy_pattern(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")  # such as `• `, `12. `
 
 
 def wrap_line(
@@ -241,7 +241,7 @@ def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]
 def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = None) -> list[Fragment]:
     """Break whole lines at words; the rows that follow are indented by `hang` columns.
 
-    Without `hang`, they are indented to the end of a mark at the line's start, or to the column behind a gap of two
+    Without `hang`, they are indented to the end of a mark at the line's start, or to the column after a gap of two
     spaces. If that leaves less than half of the row, the text after the gap is put on a line of its own.
     """
     out: list[Fragment] = []
@@ -255,7 +255,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
 
 
 def _text_column(row: str, columns: int) -> int:
-    """Return the column behind a gap in the first half of a row, else the one behind the mark at its start."""
+    """Return the column after a gap in the first half of a row, else the one after the mark at its start."""
     found = _COLUMN_BEHIND_GAP.match(row)
     if found is None or 2 * width(found[0]) > columns:
         found = _COLUMN_BEHIND_MARK.match(row)

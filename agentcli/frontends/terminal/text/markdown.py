@@ -18,7 +18,7 @@ _QUOTE_MARK = lazy_pattern(r"[ \t]*>[ ]?")
 _FENCE = lazy_pattern(r"(`{3,}|~{3,})")
 _RULE = lazy_pattern(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _ITEM = lazy_pattern(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
-_MARKER = lazy_pattern(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
+_MARKER = lazy_pattern(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space after it
 _HEADING = lazy_pattern(r"#{1,6}(?=[ \t]|$)")
 
 
@@ -317,7 +317,7 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
             line.prefix.append(("marker", marker[0]))
             line.inner += at - line.start
             if line.item_text_column is None:
-                line.item_text_column = line.column + marker[0].find(" ") + 1  # behind `- `, before a task's box
+                line.item_text_column = line.column + marker[0].find(" ") + 1  # after `- `, before a task's box
         container = line.column = line.column + at - line.start
 
 

@@ -170,7 +170,7 @@ MIN_COLUMNS = 8  # the least width of a wrapped column
 
 def _split_row(source: str) -> list[str]:
     """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
-    # A NUL, which the source cannot have, in place of each pipe behind an even number of backslashes.
+    # A NUL, which the source cannot have, in place of each pipe after an even number of backslashes.
     inner = re.sub(r"(?<!\\)((?:\\\\)*)\|", "\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
