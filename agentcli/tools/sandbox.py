@@ -217,11 +217,10 @@ class Sandbox(Protocol):
     ) -> CommandResult:
         """Run a command. At its time limit, or if the call is cancelled, it is ended with everything it has started.
 
-        `on_output` gets the output as it arrives (only a part of it if there is much), and lines in brackets that say
-        what the command waits for. Once `detach` is set, even before the call, the command continues as a job, whose
-        file has its output from the beginning. A silent server that listens becomes a job, too (`stall` says so), as do
-        processes that a command leaves running. For a dry run that continues, the result has `later`. Raises
-        `ToolError`.
+        `on_output` gets the output as it arrives (a part of it if there is much), and lines in brackets that say what
+        the command waits for. Once `detach` is set, even before the call, the command continues as a job, whose file
+        has all of its output. A silent server that listens becomes a job, too (`stall` says so), as do processes that
+        a command leaves running. For a dry run that continues, the result has `later`. Raises `ToolError`.
         """
 
     async def aclose(self) -> None:

@@ -54,9 +54,9 @@ class TerminalApp:
         self._console = console
         self._opener = opener
         self._context = context
-        self._title = ""
+        self._title = ""  # of the window, as it was last set
         self._state_at_rest = "idle"  # the state reported to the terminal while no turn runs
-        self._tick_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
         self._labels = labels = KeyLabels(settings.keys)

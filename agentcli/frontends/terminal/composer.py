@@ -61,8 +61,8 @@ class Composer:
         self.area = console.area
         self.pastes = Pastes()
         self._drafts = context.drafts
-        self.session_of_draft: Callable[[], str] = lambda: ""  # the id of the open session, once it has a prompt
-        self._followed = ""  # the session whose draft is in the input
+        self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt
+        self._followed = ""  # the id of the session whose draft was restored last
         self.history, self._folder = context.history, context.folder
         # The number of the history entry in the input (1 is the newest, 0 none), and its text.
         self._recalled, self._recalled_text = 0, ""

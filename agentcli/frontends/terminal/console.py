@@ -164,6 +164,7 @@ class Console:
             self.app.exit()
 
     def _first_keys(self) -> KeyBindings:
+        """Return the keys until the view is loaded: Enter keeps a line for the view, the others leave."""
         keys, buffer = KeyBindings(), self.area.buffer
 
         @keys.add("enter")

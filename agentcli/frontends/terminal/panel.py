@@ -61,7 +61,7 @@ class QuestionPanel:
         self.question = question
         self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
-        self.rest: list[Fragment] = []  # of the preview, not on the screen yet: until it is, there is no yes
+        self.rest: list[Fragment] = []  # of the preview, not on the screen yet; while there is some, nobody can say yes
         self.rows_left = 0  # rows that `rest` takes
         self._plan_comments = PlanComments(question)  # used if the question has a plan
         self._asker = asker

@@ -104,6 +104,7 @@ class PlainTerminal(TerminalActions):
             self._take(printable(line.decode("utf-8", "replace")).strip())
 
     def _take(self, line: str) -> None:
+        """Handle a typed line: for an open list, a question or the session, which an empty line may continue."""
         self._leave_deadline = 0.0
         if self._choosing is not None and not self._choosing.done():
             self._choosing.set_result(line)

@@ -133,7 +133,7 @@ class PlanComments:
         for number, line in enumerate(self._lines):
             mark, role = (MARK, "selected") if number == self._at else (("", " "), "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
-            rows += folded(row, columns, hang=digits + 4)
+            rows += folded(row, columns, hang=digits + 4)  # 4: the mark and the blanks beside the number
             if comment := " ".join(exposed(self.comments.get(number, "")).split()):
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         self.page_rows = max(1, max_rows - 2)

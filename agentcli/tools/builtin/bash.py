@@ -237,11 +237,12 @@ def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) ->
 
 
 def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[str]:
+    """Yield notes on failures in an output that the sandbox has probably caused, each with a way around it."""
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     names = {name for word in words for name in word.split("/")}
     protected = sorted(filter(is_read_only_name, names))
-    if not protected:
+    if not protected:  # no name tells it, so the paths themselves are looked up
         paths = _look_at(sorted(words), cwd, workspace, "write")
         protected = [word for word, path in paths.items() if path.is_auto_executed]
     if _GITS_SETTINGS.search(output):

@@ -119,7 +119,7 @@ class EncodingGuess:
         self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f so far, which are printable only in Windows-1252
 
     def feed(self, chunk: bytes) -> None:
-        if not self._pending and chunk.isascii():
+        if not self._pending and chunk.isascii():  # tells nothing about the encoding
             return
         chunk = self._pending + chunk
         try:

@@ -224,7 +224,7 @@ class _ColourWalk(HTMLParser):
         attributes = {name: value or "" for name, value in attrs}
         classes = (f".{name}" for name in attributes.get("class", "").lower().split())
         declared: dict[str, str] = {}
-        for name in (tag, *classes, f"#{attributes.get('id', '').lower()}"):
+        for name in (tag, *classes, f"#{attributes.get('id', '').lower()}"):  # the most specific rule last, as in CSS
             declared |= self._rules.get(name, {})
         for attribute, name in (("bgcolor", "background-color"), ("text", "color"), ("color", "color")):
             if value := attributes.get(attribute):

@@ -134,7 +134,7 @@ class Theme:
     def paint(self, fragments: Iterable[Fragment]) -> str:
         """Return text with codes; it ends in the terminal's own look."""
         out: list[str] = []
-        now = ""
+        now = ""  # the code in force
         for roles, text in fragments:
             code = self.code(roles)
             if code != now and text:
