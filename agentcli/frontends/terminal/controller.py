@@ -139,7 +139,7 @@ class TerminalController(OpenerHost):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._opening is not None and self._session is None:
+        if self._opening is not None and self._session is None:  # it is still opening
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._session is not None:
@@ -357,7 +357,7 @@ class TerminalController(OpenerHost):
     ) -> ChoiceIndex | None:
         with self.view.activity.hide_commands():
             chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
-        if chosen is None and options:
+        if chosen is None and options:  # an empty list is reported by the command
             raise NothingChosen
         return chosen
 

@@ -256,7 +256,7 @@ class Dialogs:
 
     def press(self, key: str) -> None:
         panel = self._panels[0]
-        self._console.hint.show("", 0.0)
+        self._console.hint.show("", 0.0)  # removes the last one
         if key == "enter" and self._letters.held:
             self._letters.take(panel)
             return
@@ -396,5 +396,5 @@ class Dialogs:
         elif panel.review is not None:
             self._review("words", text)
             self._start_reading()  # a second Enter is not an answer
-        elif text or purpose == "comment":
+        elif text or purpose == "comment":  # a no needs no comment, but an answer needs words
             self._answer(panel.answer_in_words(text))

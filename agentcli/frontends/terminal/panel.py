@@ -84,7 +84,7 @@ class QuestionPanel:
         choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
         match self.question:
             case events.Question():
-                choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
+                choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))  # before the no
             case events.PlanApproval():
                 count = len(self._plan_comments.comments)
                 so_far = f" ({count} so far)" if count else ""
@@ -311,7 +311,7 @@ class QuestionPanel:
             mark, role = (MARK, "selected") if choice == marked else (("", " "), "")
             roles = ("bold accent", role) if is_ready else ("muted", "muted")
             row: Row = [mark, (roles[0], f" {choice.key:<{KEY_COLUMNS}}"), (roles[1], choice.label)]
-            rows += folded(row, columns, hang=KEY_COLUMNS + 2)
+            rows += folded(row, columns, hang=KEY_COLUMNS + 2)  # 2: the mark and a blank
         return rows
 
     def reviewed(self, columns: int, max_rows: int) -> list[Row]:
@@ -347,7 +347,7 @@ class QuestionPanel:
 
 
 def _reach(rule: Rule) -> str:
-    # `bash(npm *)`: every command that starts with `npm`; `file_edit(src/**)`: file_edit calls for files below src
+    """Describe the calls that a rule covers, such as "every command that starts with `npm`" for `bash(npm *)`."""
     tool, pattern = rule.tool, rule.pattern
     if not pattern:
         return f"every {tool} call"
@@ -359,7 +359,7 @@ def _reach(rule: Rule) -> str:
 
 
 def _is_title_complete(call: ToolUse) -> bool:
-    # A preview would only repeat a title that shows the call's single argument as a whole.
+    """Return True if the title shows the call's only argument in full, so that a preview would just repeat it."""
     text = " ".join(map(str, call.input.values()))
     is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)

@@ -201,7 +201,7 @@ class PlainTerminal(TerminalActions):
             answer = await self._choosing
         finally:
             self._choosing = None
-        if is_above_input and answer and not answer.isdecimal():
+        if is_above_input and answer and not answer.isdecimal():  # a prompt for later; the list stays open
             self._controller.submit(answer)
             return await self.choose(title, options, current=current, is_above_input=True)
         if (place := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:

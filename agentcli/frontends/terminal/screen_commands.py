@@ -141,7 +141,7 @@ def argument_options(
 
 
 def _answer(host: CommandHost, number: int) -> str:
-    """Return the text of an answer, counted from the newest, which is 1. Raises `UsageError`."""
+    """Return the text of an answer; 1 is the newest. Raises `UsageError`."""
     answers: list[str] = []
     goes_on = False
     for entry in host.session.snapshot().conversation.path:

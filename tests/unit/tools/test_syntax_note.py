@@ -14,8 +14,8 @@ from agentcli.tools.builtin.files import LARGEST, syntax_note
         ("a.py", b"x = (1,\n\ny = 2\n", "line 1: '(' was never closed"),
         ("a.py", b"(" * 1_000, "valid Python"),
         ("a.py", b"x = 1\0\n", "valid Python"),
-        ("a.json", b'{"a": }', "no valid JSON"),
-        ("a.toml", b"a = \n", "no valid TOML"),
+        ("a.json", b'{"a": }', "not valid JSON"),
+        ("a.toml", b"a = \n", "not valid TOML"),
     ],
 )
 def test_unparsable_input_is_reported(name: str, content: bytes, says: str) -> None:

@@ -78,7 +78,7 @@ class PromptCompleter(Completer):
             return
         is_quoted = mention["quoted"] is not None
         query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
-        if query in ("~", "..") or query.startswith(("/", "~/", "../")):
+        if query in ("~", "..") or query.startswith(("/", "~/", "../")):  # the index has only the project's files
             paths = await asyncio.to_thread(paths_elsewhere, query, self._folder, self._home)
         else:
             paths = await self._files.match(query, is_wanted=lambda: _is_still_typed(document))

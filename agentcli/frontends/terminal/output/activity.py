@@ -246,7 +246,7 @@ class Activity(Struct, kw_only=True):
     def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
         now = time.monotonic()
-        for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
+        for call in (call for id, call in self.calls.items() if id not in self.clock.questions):  # those have panels
             spending: Row = [("muted", call.format_spending(now))]
             room = columns - row_width(spending)
             if call.name == "create_subagent":  # its task says more than its spending
@@ -266,10 +266,10 @@ class Activity(Struct, kw_only=True):
     def _status_rows(self, columns: int) -> list[Row]:
         started, pending, now = self.clock.started, self.pending, time.monotonic()
         resent = pending.at if isinstance(pending, PendingRetry) else 0.0
-        silent_s = now - max(resent, self.clock.heard, started or 0.0)
+        silent_s = now - max(resent, self.clock.heard, started or 0.0)  # since the retry, the last event or the start
         if started is not None and silent_s < SILENCE_S and isinstance(pending, PendingRetry | ArrivingCall):
             return [pending.row(now, columns)]
-        if started is None or self.calls or self.clock.questions:
+        if started is None or self.calls or self.clock.questions:  # calls and questions show what is going on
             return []
         if silent_s >= SILENCE_S:
             text = f"{spinner(now)} Nothing received for {silent_s:.0f} s · Esc to stop"

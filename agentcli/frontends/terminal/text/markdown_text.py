@@ -49,7 +49,7 @@ class _State(StateInline):
         if self.src[start] == "~" and scanned.length > 2:  # only one or two strike out (GFM 0.29, section 6.5)
             return Scanned(False, False, scanned.length)
         before, after = self.src[max(0, start - 1) : start], self.src[end : end + 1]
-        if not canSplitWord or not before.strip() or not after.strip():
+        if not canSplitWord or not before.strip() or not after.strip():  # `_`, or white space beside the marks
             return scanned
         return Scanned(scanned.can_open or _is_wide(before), scanned.can_close or _is_wide(after), scanned.length)
 
