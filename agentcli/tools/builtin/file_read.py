@@ -189,7 +189,7 @@ MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
 
 
 class LineRange(Struct, frozen=True, kw_only=True):
-    """At most `max_lines` lines from `first` (1-based) on, until `max_bytes`; each counts for at most `max_counted`."""
+    """Up to `max_lines` lines from `first` (1-based) on, until `max_bytes`; a long line is counted as `max_counted`."""
 
     first: int
     max_lines: int

@@ -236,7 +236,7 @@ class ProjectHistory:
         with suppress(OSError):
             stored = _read_tail(self._file) if self._file is not None else b""
         for line in reversed(stored.split(b"\n")):
-            with suppress(msgspec.MsgspecError, ValueError):  # a line that was cut off, or of a newer version
+            with suppress(msgspec.MsgspecError, ValueError):  # a line that was cut off, or that a newer version wrote
                 entry = msgspec.json.decode(line, type=_HistoryLine)
                 if entry.text and entry.project == self._project:
                     yield TypedText(entry.text, entry.pastes)

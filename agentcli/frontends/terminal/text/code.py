@@ -186,7 +186,7 @@ def _role(token: _TokenType) -> str:
 
 
 def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
-    """Return the roles of tokens; white space takes the role before it, because each change of colour costs bytes."""
+    """Return the roles of tokens; white space gets the role before it, because each change of colour costs bytes."""
     fragments: list[Fragment] = []
     for token, text in tokens:
         fragments.append((fragments[-1][0] if fragments and text.isspace() else _role(token), text))

@@ -163,7 +163,7 @@ def _parser() -> MarkdownIt:
 
 # Tables
 
-Cell = list[Fragment]  # a line break in the text of a cell stays one
+Cell = list[Fragment]  # a cell's text, which may have line breaks
 
 MIN_COLUMNS = 8  # the least width of a wrapped column
 
