@@ -425,7 +425,7 @@ def test_words_for_an_approval_are_text_and_leave_the_prompt_alone(open_terminal
     terminal.asked()
     terminal.settle(1.0)
     terminal.type("\t")
-    terminal.see(r"\nno, \w+")
+    terminal.see(r"\nNo, \w+")
     terminal.type(f"see {pasted(str(tmp_path / 'shot.png'))} {UP}{pasted(LINES)}")
     terminal.see(r"shot\.png\s+\[\s*Past")
     terminal.type("\r")

@@ -69,6 +69,6 @@ def test_the_command_lists_styles_and_chooses_one(styles: Place) -> None:
     assert listed.startswith("* default  agentcli's own\n  Poet  in verse\n  plain\n")
     assert "broken.md is not an output style" in listed
     assert "did you mean Poet?" in styles.run("-m", model, "-p", "/output-style Poets").err
-    assert "from the next start" in styles.run("-m", model, "-p", "/output-style Poet").out
+    assert "the next time you start" in styles.run("-m", model, "-p", "/output-style Poet").out
     assert 'output_style = "Poet"' in (styles.home / "config.toml").read_text()
     assert "* Poet  in verse\n" in styles.run("-m", model, "-p", "/output-style").out

@@ -85,7 +85,7 @@ def test_the_slash_command_tells_of_turns_tools_and_budgets(place: Place) -> Non
     assert "1,100 tokens in (900 cached), 40 out, $1.7500" in out
     assert "last turn" in out
     assert "1 turn, 2 rounds, 6 messages" in out
-    assert "1 call, 0% ok" in out
+    assert "1 call, none succeeded" in out
     assert "session's budget $1.75 of $5.00 (35%)" in " ".join(out.split())
 
 
