@@ -280,10 +280,8 @@ class QuestionPanel:
         is_writing: bool = False,
         is_ready: bool = True,
     ) -> list[Row]:
-        """Return the choices, one a row, below a reviewed hunk or plan. `more` further questions wait.
-
-        The choices are muted until the panel `is_ready` to take keys.
-        """
+        """Return the choices, one a row, below a reviewed hunk or plan. `more` further questions wait."""
+        # The choices are muted until the panel `is_ready` to take keys.
         if is_writing:
             return _rows(
                 "warning", "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first.", columns

@@ -118,10 +118,8 @@ class PlainTerminal(TerminalActions):
                 self.await_prompt()
 
     def _answer(self, line: str) -> None:
-        """Take a line as an answer: a choice by its key or number, else words. An empty line is a no.
-
-        Until the whole preview was printed, an empty line or a yes prints more of it.
-        """
+        """Take a line as an answer: a choice by its key or number, else words. An empty line is a no."""
+        # Until the whole preview was printed, an empty line or a yes prints more of it.
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"

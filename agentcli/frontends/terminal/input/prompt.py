@@ -281,8 +281,6 @@ def _roles(style: str) -> str:
     return " ".join(name for name in ("prompt", "muted", "selected", "accent") if f"class:{name}" in style.split())
 
 
-# Lists
-
 MAX_OPTIONS = 8  # shown at a time
 MIN_CUT_COLUMNS = 8  # a detail with less room is cut anywhere, not between words
 

@@ -286,10 +286,8 @@ MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
 def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | None":
-    """Return a draft of a directory that no running session holds; the kernel frees the draft of a killed session.
-
-    With `takes_old`, the draft may have a text already, from a session that ended before its first prompt.
-    """
+    """Return a draft of a directory that no running session holds; the kernel frees the draft of a killed session."""
+    # With `takes_old`, the draft may have a text already, from a session that ended before its first prompt.
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)

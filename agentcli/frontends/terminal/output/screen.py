@@ -239,10 +239,8 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """Count the region's rows above the cursor at another width.
-
-        If the terminal might not rewrap its rows, the smaller count is right: erasing more would delete transcript.
-        """
+        """Count the region's rows above the cursor at another width."""
+        # If the terminal might not rewrap its rows, the smaller count is right: erasing more would delete transcript.
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]

@@ -174,10 +174,8 @@ _REASONS = {
 
 
 def describe_claim(claim: Claim) -> Fragment:
-    """Return a claim's subject (its own words if it names none), and how the log bears the claim out.
-
-    A no-break space keeps the mark and the subject in one row.
-    """
+    """Return a claim's subject (its own words if it names none), and how the log bears the claim out."""
+    # A no-break space keeps the mark and the subject in one row.
     topic, _, outcome = claim.kind.partition("_")
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_CLAIM_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic

@@ -55,10 +55,8 @@ class TurnView:
         home: str = "",
         shows_claims: bool = True,
     ) -> None:
-        """With `wraps`, prose is wrapped at words. Without `is_live`, text and started calls are printed at once.
-
-        Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
-        """
+        """With `wraps`, prose is wrapped at words. Without `is_live`, text and started calls are printed at once."""
+        # Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
         self._printer = printer
         self.activity = Activity()
         self._clean = PrintableStream()

@@ -336,10 +336,8 @@ def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, tupl
 
 
 def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the part of both lines between the words that they have in common at their start and at their end.
-
-    It is empty if the lines have less than half of their characters in common, or are too long to be compared.
-    """
+    """Return the part of both lines between the words that they have in common at their start and at their end."""
+    # It is empty if the lines have less than half of their characters in common, or are too long to be compared.
     if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
         return (0, 0), (0, 0)
     a, b = _WORD.findall(old), _WORD.findall(new)

@@ -322,10 +322,8 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
 
 
 def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
-    """Return the kind of the line from `start` on, or "item" for a list marker.
-
-    Outside of lists, only an item with text, bulleted or numbered 1, ends a paragraph (CommonMark 0.31, section 5.2).
-    """
+    """Return the kind of the line from `start` on, or "item" for a list marker."""
+    # Outside of lists, only an item with text, bulleted or numbered 1, ends a paragraph (CommonMark 0.31, section 5.2).
     if _RULE.fullmatch(head, start):
         return "rule"
     match head[start]:

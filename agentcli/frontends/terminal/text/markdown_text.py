@@ -161,8 +161,6 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-# Tables
-
 Cell = list[Fragment]  # a cell's text, which may have line breaks
 
 MIN_COLUMNS = 8  # the least width of a wrapped column
