@@ -1,12 +1,11 @@
-"""Chooses the best backend that really runs a command on this machine, and explains why not a better one.
+"""Chooses the best backend that really runs a command on this machine, and defines those that are not for Linux alone.
 
-This module also has the backends that are not specific to Linux. Docker or podman run each command in its own
-container, without network, privileges or capabilities.
+Docker or podman run each command in a container of its own, without network, privilege or capability.
 
 Seatbelt confines commands on macOS, through `sandbox-exec` and a profile in its own language, in which the last rule
-that matches applies. Names are compared regardless of case, because the file system treats `.GIT` and `.git` as equal.
-Rules use real paths: `/tmp`, `/var` and `/etc` are links into `/private`. There is no private network, no process
-namespace and no private /tmp.
+that matches wins. Names are compared without their case, because the disk treats `.GIT` and `.git` as the same name.
+Rules are about real paths, and `/tmp`, `/var` and `/etc` are links into `/private`. There is no private network, no
+process namespace and no private /tmp.
 """
 
 import os
@@ -40,8 +39,7 @@ _INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", 
 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
 
-# A part of the system's message -> its explanation for the person.
-_ADVICE = {
+_ADVICE = {  # a part of the system's message: its explanation for the person
     "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
     " bwrap-userns-restrict (package apparmor-profiles) allows them to bubblewrap",
     "No permissions to creat": "user namespaces are forbidden here (in a container: --security-opt seccomp=unconfined,"
@@ -56,7 +54,7 @@ _ADVICE = {
 def choose_confinement(
     *, tmp: Path, kinds: tuple[str, ...] = KINDS.get(sys.platform, ()), programs: tuple[Path, ...] = PROGRAMS
 ) -> Confinement:
-    """Return the first of `kinds` that runs `true` here, or else `Unconfined`; `why` explains earlier failures."""
+    """Return the first of `kinds` that runs `true` here, else `Unconfined`; its `why` says why better ones failed."""
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -67,7 +65,7 @@ def choose_confinement(
 
 
 def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
-    """Return a backend that really runs `true` in the bounds of a command. Raises errors that the caller handles."""
+    """Return the backend of a kind if it really runs `true`. Raises what `choose_confinement` catches."""
     if kind == "landlock":
         return Landlock(probe_landlock(), why, tmp=tmp)
     candidates: list[Confinement] = [Seatbelt(tmp)]  # for the kind "seatbelt"
@@ -83,9 +81,9 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
             message = _error_of_running_true(confinement, tmp)
             if not message:
                 return confinement
-            if _advice(message):  # the next try would fail in the same way
+            if _explain(message):  # it would fail in the same way again
                 break
-    raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
+    raise OSError(f"{_explain(message) or 'it does not work here'} ({message})")
 
 
 def how_to_install() -> str:
@@ -93,8 +91,8 @@ def how_to_install() -> str:
     return f"{how} bubblewrap" if os.getuid() == 0 else f"sudo {how} bubblewrap"
 
 
-def _advice(message: str) -> str:
-    """Explain a failure that will not go away by itself; empty for any other."""
+def _explain(message: str) -> str:
+    """Return the explanation of a message that would come again at the next try; empty for any other."""
     return next((advice for part, advice in _ADVICE.items() if part in message), "")
 
 
@@ -106,13 +104,9 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
             _, problem = run_probe(launch.argv, launch.pass_fds)
             return problem
     except FileNotFoundError as error:
-        if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
+        if Path(error.filename or "/").is_relative_to(root):  # a folder that was planned has gone: try again
             return str(error)
         raise
-
-
-_REMOVE_TIMEOUT_S = 30.0
-_DOCKER_LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
 class Docker(FullConfinement):
@@ -126,7 +120,7 @@ class Docker(FullConfinement):
 
     @cached_property
     def why(self) -> str:
-        """The reason why no command can run, from `docker version`; empty if the daemon answers."""
+        """The reason why no command can run, as `docker version` gives it; empty if the daemon answers."""
         try:
             _, message = run_probe([self._program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
@@ -142,7 +136,8 @@ class Docker(FullConfinement):
             caches = cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache"))
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
-                *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_DOCKER_LIMITS),
+                *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private"),
+                *("--memory=4g", "--pids-limit=512"),
                 *(f"--user={os.getuid()}:{os.getgid()}", f"--tmpfs={PRIVATE_TMP}:rw,exec,nosuid,nodev,mode=1777"),
                 *(f"--env={key}={value}" for key, value in {"HOME": PRIVATE_TMP, **caches}.items()),
                 *(f"--mount={mount}" for mount in _docker_mounts(bounds, protection, mount_points)),
@@ -151,14 +146,9 @@ class Docker(FullConfinement):
             try:
                 yield Launch([self._program, "run", *options, self._image, *argv])
             finally:
-                # The container would continue after the program that waits for it is killed.
-                subprocess.run(
-                    [self._program, "rm", "--force", name],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    check=False,
-                    timeout=_REMOVE_TIMEOUT_S,
-                )
+                # If `docker run` was killed, its container goes on.
+                remove = [self._program, "rm", "--force", name]
+                subprocess.run(remove, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30.0)
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return (*plan_protection(bounds, "").problems, *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()))
@@ -169,7 +159,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
-    made = [  # mount points for missing paths
+    made = [  # protected names that did not exist, so mount points were made for them
         *filter(mount_points.hold, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
     ]
@@ -178,29 +168,26 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *(path for path in protection.writable if path not in (*folders, *granted)),
     ]
     mounts = [
-        *(_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
-        *(_docker_bind(path, path, is_writable=True) for path in always_writable),
-        *(_docker_bind(path, path) for path in (*protection.read_only, *made) if path not in granted),  # grants win
+        *(_docker_bind(path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
+        *(_docker_bind(path, is_writable=True) for path in always_writable),
+        *(_docker_bind(path) for path in (*protection.read_only, *made) if path not in granted),  # grants win
     ]
     shown = {place.path for place in find_places(bounds.readable_again)}
     for place in find_places(bounds.masked):
         if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
-            empty_file = _docker_bind(os.devnull, place.path)
             empty_folder = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
-            mounts.append(empty_folder if place.is_folder else empty_file)
+            mounts.append(empty_folder if place.is_folder else _docker_bind(place.path, os.devnull))
     return mounts
 
 
-def _docker_bind(source: str, target: str, *, is_writable: bool = False) -> str:
-    if "," in target or '"' in target:
-        raise OSError(f"docker cannot mount {target!r}: its name has a comma or a quote in it")
-    return f"type=bind,source={source},destination={target}" + ("" if is_writable else ",readonly")
+def _docker_bind(path: str, source: str = "", *, is_writable: bool = False) -> str:
+    if "," in path or '"' in path:
+        raise OSError(f"docker cannot mount {path!r}: its name has a comma or a quote in it")
+    return f"type=bind,source={source or path},destination={path}" + ("" if is_writable else ",readonly")
 
-
-SANDBOX_EXEC = Path("/usr/bin/sandbox-exec")
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/dtracehelper")
-# Parts of every git folder that make git run programs, or that tell it where to look for such parts.
+# Parts of every git folder that name programs for git to run, or lead to a folder that does.
 _IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
 
 
@@ -210,14 +197,13 @@ class Seatbelt(FullConfinement):
     name = "seatbelt"
     why = ""
 
-    def __init__(self, tmp: Path, program: Path = SANDBOX_EXEC) -> None:
+    def __init__(self, tmp: Path) -> None:
         self._tmp = tmp
-        self._program = program
 
     @contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
-        start = [str(self._program), "-p", seatbelt_profile(bounds, tmp=self._tmp)]
-        yield Launch([*start, *argv], environment={"TMPDIR": str(self._tmp)})
+        profile = seatbelt_profile(bounds, tmp=self._tmp)
+        yield Launch(["/usr/bin/sandbox-exec", "-p", profile, *argv], environment={"TMPDIR": str(self._tmp)})
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return (
@@ -235,7 +221,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(version 1)",
         "(allow default)",
         "(deny network*)",
-        "(deny appleevent-send)",  # could ask another program to act
+        "(deny appleevent-send)",  # this and the next: asking another program to do it
         "(deny lsopen)",
         "(deny signal)",
         "(allow signal (target same-sandbox))",
@@ -246,16 +232,13 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         *(_protections(bounds) if may_write else ()),
         _rule("deny file-read*", _below(bounds.masked)),
         _rule("allow file-read*", _below(bounds.readable_again)),
-        _rule("deny file-write*", _below(bounds.masked)),  # last, so it wins over the permissions above
+        _rule("deny file-write*", _below(bounds.masked)),  # also inside what was made writable above
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
 
 
 def _protections(bounds: Bounds) -> list[str]:
-    """Return the rules that make protected names in the roots read-only.
-
-    The folders around these names must not be renamed: their contents would get other paths, which no rule matches.
-    """
+    """Return the rules that make protected names in the roots read-only."""
     rules: list[str] = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
@@ -264,17 +247,15 @@ def _protections(bounds: Bounds) -> list[str]:
         # `join` leaves absolute names unchanged; those outside this root are filtered out below.
         protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118
         read_only = [
-            *(f"^{_without_case(each)}(/|$)" for each in protected if is_inside(each, path) and each != path),
-            # The parts of every repository, including submodules and linked worktrees.
-            f"^{root_pattern}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
+            *(_regex(f"^{_without_case(each)}(/|$)") for each in protected if is_inside(each, path) and each != path),
+            # The parts of every repository, also of submodules and linked worktrees.
+            _regex(f"^{root_pattern}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)"),
         ]
+        # Folders around protected names must not be renamed: the names would get other paths, which no rule matches.
         around = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
-        git_folders = f"(regex {_pattern(f'^{root_pattern}/(.*/)?{git}$')})"
-        rules += [
-            _rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in read_only]),
-            _rule("deny file-write-unlink", [*(f"(literal {_quoted(folder)})" for folder in around), git_folders]),
-        ]
-    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # last, so it wins over the rules above
+        fixed = [*(f"(literal {_quoted(folder)})" for folder in around), _regex(f"^{root_pattern}/(.*/)?{git}$")]
+        rules += [_rule("deny file-write*", read_only), _rule("deny file-write-unlink", fixed)]
+    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # the last, so it wins over the others
 
 
 def _below(folders: Sequence[Path]) -> list[str]:
@@ -282,12 +263,12 @@ def _below(folders: Sequence[Path]) -> list[str]:
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:
-    """Return one rule; empty if there are no filters, because a rule without a filter applies to everything."""
+    """Return one rule; empty if there is no filter, because a rule without one would match everything."""
     return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
 
 
 def _spellings(path: Path) -> list[str]:
-    """Return a path and, if a link into /private gives it another name, that one: `/tmp/a` and `/private/tmp/a`."""
+    """Return the paths at which the same file is, because of links into /private: `/tmp/a` and `/private/tmp/a`."""
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
         if text == name or text.startswith(name + "/"):
@@ -296,7 +277,7 @@ def _spellings(path: Path) -> list[str]:
 
 
 def _without_case(text: str) -> str:
-    """Return a pattern that matches a text in any case; the profile language has no flag for this."""
+    """Return a pattern that matches a text in any case; the language has no flag for that."""
     return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
 
 
@@ -304,5 +285,5 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _pattern(text: str) -> str:
-    return '#"' + text.replace('"', '\\"') + '"'
+def _regex(pattern: str) -> str:
+    return '(regex #"' + pattern.replace('"', '\\"') + '")'

@@ -1,19 +1,17 @@
 """Confines its own process by a plan, then becomes the command.
 
-The keeper imports this module in a process that is about to become a command, and `python -I -S` runs it as a program,
-so it uses only the standard library. If confining fails, it does not become the command, but exits with 126 and an
-error line. Without a command it only tests the plan, and prints the version of Landlock. Its descriptors are closed
-when it becomes the command.
+The keeper imports it in a process that is to become a command, and `python -I -S` runs it as a program, so it needs the
+standard library alone. If the process cannot be confined, it ends with 126 and prints the reason instead of becoming
+the command. Descriptors that it opens are closed when it becomes the command.
 
 A plan, in Python's marshal format, is one of two tuples:
 
-- `restrict`, a filter of system calls, and the paths to mask, to show and to make writable. Landlock rules only
-  allow, so everything except the masked paths must be allowed to be read.
-- `overlays`, a list of overlays, a list of binds, a time. An overlay has its lower folders, topmost first, the upper
-  and the work folder (both empty if it is read-only), and the merged folder. The command is then a bubblewrap. A bind
-  is the number of a descriptor and a path: if the source of a bubblewrap mount is inside a merged folder, this module
-  opens the path, which must have no symlink in it, in place of that descriptor. The command starts only after the time,
-  in nanoseconds. The mounts are in a namespace of their own, and end with the last process in it.
+- `restrict`, a filter of system calls, and the paths to mask, to show and to make writable. Landlock can only allow, so
+  reading is allowed for everything except the masked paths.
+- `overlays`, a list of overlays, a list of binds, a time in nanoseconds before which the command must not start. An
+  overlay has its lower folders from top to bottom, the upper and the work folder (empty if it is read-only) and the
+  merged one. The command is then a bubblewrap. A bind is a descriptor that bubblewrap mounts, and a path in a merged
+  folder, which is opened here as that descriptor. The mounts are in a namespace of their own and end with it.
 
 Numbers and structures: Linux, include/uapi/linux/{landlock,mount,sched}.h, Documentation/userspace-api/landlock.rst and
 Documentation/filesystems/overlayfs.rst.
@@ -30,8 +28,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-REFUSAL_START = "bwrap: "  # as in bubblewrap's own errors; after such an output the command is planned again
-MIN_ABI = 3  # of Landlock (Linux 6.2); older versions do not prevent truncating files outside
+REFUSAL_START = "bwrap: "  # how bubblewrap's own errors begin; if an output begins so, the confinement is planned again
+MIN_ABI = 3  # version of Landlock (Linux 6.2); older ones let commands truncate any file
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on every architecture
 _PATH_BENEATH = 1
@@ -55,6 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
+    """Run as a program, whose arguments are the descriptor of a plan and the command."""
     plan, *command = sys.argv[1:]
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # Python adds LC_CTYPE to os.environ
         environment = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
@@ -62,10 +61,9 @@ def main() -> None:
 
 
 def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan, then become the command. Without a command, only test the plan and return.
+    """Confine this process by a plan and become the command, which ends with the process `parent`.
 
-    In a plan with overlays the command is a bubblewrap, which ends with its parent by itself. With the other plan this
-    process asks the kernel to end it together with the process `parent`.
+    Without a command only try the plan and return.
     """
     refusal = "agentcli: the command was not started, because it could not be confined"
     try:
@@ -73,13 +71,13 @@ def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], en
             kind, *parts = marshal.load(file)  # noqa: S302  # written by agentcli itself
         if kind == "overlays":
             refusal = f"{REFUSAL_START}no overlay"
-            _mount_overlays(*parts, is_trial=not command)
+            _mount_overlays(*parts, is_trial=not command)  # the command is a bubblewrap, which ends with its parent
         else:
             _restrict(parent, *parts, is_trial=not command)
     except (OSError, ValueError, EOFError, TypeError) as error:
         print(f"{refusal}: {error}" if command else error, file=sys.stderr)
         sys.exit(126)
-    if not command:  # the test of the plan succeeded
+    if not command:
         return
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
@@ -91,13 +89,10 @@ def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], en
 
 
 def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
-    """Restrict this process by Landlock and the filter `program`, and drop its capabilities.
-
-    A trial only tests if that would work, and prints the version of Landlock.
-    """
-    # The command ends with its parent; its background processes may live on.
+    """Restrict this process by Landlock, the filter `program` and no capabilities; a trial prints the version."""
+    # The kernel kills the command when its parent ends, but not the processes that the command started.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the parent ended before the call above, so no signal will come
         raise ProcessLookupError("what started it has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     # With the flag 1 the call only returns the version of Landlock.
@@ -108,7 +103,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
         print(abi)
         return
     _restrict_files(abi, *paths)
-    # Drop root's capabilities; no_new_privs keeps executed programs from getting them back.
+    # Only root has capabilities to lose; no_new_privs keeps an executed program from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
     code = ctypes.create_string_buffer(program, len(program))
@@ -117,12 +112,12 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
-    """Let this process read all paths that are not `masked` or are `shown`, and write `writable` and some devices."""
+    """Allow reading everything but `masked` paths (`shown` ones in them again), and writing `writable` and devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
-    known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
+    known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # bytes: older versions know only the first fields
     ruleset = _check(_libc.syscall(_CREATE_RULESET, known, ctypes.c_size_t(len(known)), 0), "a Landlock ruleset")
-    _allow(ruleset, "/", _READ_DIR | _EXECUTE)  # the names of masked files stay visible
+    _allow(ruleset, "/", _READ_DIR | _EXECUTE)  # so the names of masked files can be listed
     for path in (*_all_but("/", masked), *shown):
         _allow(ruleset, path, _READ_FILE | _READ_DIR | _EXECUTE)
     for path in (*(f"/dev/{device}" for device in _DEVICES), *writable):
@@ -131,7 +126,7 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
 
 
 def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
-    """Yield the smallest set of paths that covers everything in a folder except the masked paths."""
+    """Yield the paths in a folder that hold nothing masked; of a folder that does, the paths in it, and so on."""
     masked_below = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
     if not masked_below:
         yield folder
@@ -139,14 +134,14 @@ def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
         try:
             with os.scandir(folder) as entries:
                 paths = [entry.path for entry in entries]
-        except OSError:
+        except OSError:  # it cannot be listed, so nothing in it is allowed
             return
         for path in paths:
             yield from _all_but(path, masked_below)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Add a rule for a path. Skip paths that have disappeared, and symlinks, whose targets have their own rules."""
+    """Add a rule for a path; skip a path that no longer exists, and symlinks, whose targets have rules of their own."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -163,11 +158,8 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
-    """Mount the overlays in a namespace of their own, and open the sources of bubblewrap's binds in them.
-
-    Then wait until the clock of file times has passed `clock_ns`: a file's time then shows if the command changed it.
-    """
-    _leave_the_namespaces()
+    """Mount the overlays in a new namespace, and open the sources of bubblewrap's binds in them."""
+    _enter_mount_namespace()
     for lower, upper, work, merged in overlays:
         _mount(lower, upper, work, merged)
         if is_trial:  # a readable overlay may still fail at the first write, which is the first use of the work folder
@@ -176,18 +168,17 @@ def _mount_overlays(
             os.unlink(name)  # noqa: PTH108  # pathlib costs milliseconds here
     for descriptor, source in binds:
         os.dup2(_open_real(source), descriptor)
+    # The command starts once file times are later than `clock_ns`, so a file's time shows if the command changed it.
     while time.clock_gettime_ns(_COARSE_CLOCK) <= clock_ns:
         time.sleep(0.001)
 
 
 def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
-    """Mount an overlay by descriptors: a path may contain a colon, which separates lower folders, or a new symlink.
-
-    With `userxattr` the overlay stores its records in attributes that an ordinary user may set. It also excludes
-    redirects, so the upper folder contains every changed file completely.
-    """
+    """Mount an overlay by descriptors: a path may hold a colon, which separates lower folders, or by now a symlink."""
     target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
+    # `userxattr`: its attributes are those that an ordinary user may set, and the upper folder has all of each changed
+    # file, because there are no redirects.
     options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
     if upper:
         options += f",upperdir=/proc/self/fd/{_open_real(upper)},workdir=/proc/self/fd/{_open_real(work)}"
@@ -195,23 +186,20 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
     _check(done, f"an overlay over {lower[-1]} cannot be mounted")
 
 
-def _leave_the_namespaces() -> None:
-    """Enter a mount namespace of our own; if that is not permitted, together with a user namespace as the same user."""
+def _enter_mount_namespace() -> None:
+    """Enter a new mount namespace; if that is forbidden, together with a user namespace, as the same user there."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
-        for name, text in (
-            ("setgroups", b"deny"),  # otherwise gid_map is refused (user_namespaces(7))
-            ("uid_map", b"%d %d 1" % (uid, uid)),
-            ("gid_map", b"%d %d 1" % (gid, gid)),
-        ):
+        maps = {"setgroups": b"deny", "uid_map": b"%d %d 1" % (uid, uid), "gid_map": b"%d %d 1" % (gid, gid)}
+        for name, text in maps.items():  # `setgroups` first, else the map of groups is refused (user_namespaces(7))
             with open(f"/proc/self/{name}", "wb", 0) as file:  # noqa: PTH123
                 file.write(text)
     _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
 
 
 def _open_real(path: str) -> int:
-    """Open a path with O_PATH. Raises `OSError`, also if there is a symlink in it."""
+    """Open a path with `O_PATH`. Raises `OSError`, also for a symlink on the way."""
     descriptor = os.open(path, _LOOK)
     if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
         os.close(descriptor)

@@ -1,20 +1,18 @@
 """Confines commands on Linux: with bubblewrap, or with Landlock where namespaces are forbidden.
 
-Bubblewrap (bwrap(1), version 0.8 or newer) gives a command its own namespaces. The command sees the whole disk
-read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, none of the host's sockets, and
-no secrets. It keeps its user, and ends with the process that started it.
+Bubblewrap (bwrap(1), version 0.8 or newer) gives a command namespaces of its own. The command sees the whole disk
+read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network and no socket of the host, and
+secrets are hidden. It keeps its user, and ends with the process that started it.
 
-A mount belongs to a file, not to its name: when somebody *outside* replaces a protected or hidden file, by renaming
-another one over it as editors do, Linux removes the mount from running sandboxes. Folders stay protected even if files
-inside them are replaced.
+When somebody *outside* replaces a protected or hidden file, by renaming another one over it as editors do, Linux takes
+its mount away from running sandboxes. A mounted folder stays protected, whatever is replaced inside it.
 
-A process that can write in the workspace, such as a background command, can replace a folder with a symlink at any
-moment. Paths in the workspace are therefore opened and checked here, and given to bubblewrap as descriptors.
+A background command that can write in the workspace can replace a folder by a symlink at any moment. Paths there are
+therefore opened here, checked, and given to bubblewrap as descriptors.
 
-Landlock with a filter of system calls is weaker, as `limits` describes. A command sees the host's /tmp, which it can
-only read, its processes and its sockets; processes that it leaves behind are not ended. The session reverts its changes
-to auto-executed files (protection/snapshot.py). The keeper confines its commands itself; commands that are started in
-another way need a Python process of their own to do that.
+Landlock and a filter of system calls are weaker; `limits` says in which ways. A command can read the host's /tmp, sees
+its processes and sockets, and what it leaves running is not ended. The session reverts its changes of auto-executed
+files (protection/snapshot.py).
 """
 
 import errno
@@ -37,7 +35,6 @@ from agentcli.infra.sandbox.confinement import (
     Mount,
     Protection,
     SecretCovers,
-    find_place,
     find_places,
     is_inside,
     is_private,
@@ -55,31 +52,29 @@ from agentcli.infra.sandbox.network.relay import python_folders, relay_command, 
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
-# Not searched on the PATH, which a project may have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap create
+# The PATH is not searched, because a project can have changed it. Ubuntu's AppArmor lets only /usr/bin/bwrap make
 # namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
 
-# Root does not need a user namespace, and could not enter other users' folders in one. Only root without capabilities
-# (in a container) needs it.
+# Root needs no user namespace, in which it could not even enter others' folders, unless it has no capabilities, as in a
+# container.
 NAMESPACES = {
     "all": ("--unshare-all",),
     "all but user": ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
 }
 
 _ALWAYS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
-# Root owns the kernel's settings in /proc/sys, and could write them even without capabilities: they need a mount.
+# /proc/sys, the kernel's settings, is mounted read-only, because root could write them even without capabilities.
 _SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
 
 PROXY_SOCKET = "/run/agentcli/proxy"
 RELAY = "/run/agentcli/relay.py"
 
-# The limit for one command, because a message can carry 253 descriptors. Everything that an earlier command could have
-# replaced is mounted by a descriptor: a path might lead elsewhere by then.
-_MAX_DESCRIPTORS = 240
+_MAX_DESCRIPTORS = 240  # of mounts; a message to the keeper carries 253
 
 
 class Bubblewrap(FullConfinement):
-    """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is the folder for covers."""
+    """Implements `Confinement`; `namespaces` is a key of `NAMESPACES`, `hidden` the folder of `SecretCovers`."""
 
     name = "bubblewrap"
     why = ""
@@ -93,16 +88,18 @@ class Bubblewrap(FullConfinement):
         resources = bounds.resources
         with (
             closing(MountPoints(resources.note)) as mount_points,
-            memory_file(filter_program(internet=True)) as program,  # each command has a network of its own
+            memory_file(filter_program(internet=True)) as seccomp,  # each command has a network of its own
             closing(Layout(bounds, str(cwd), mount_points, self._covers)) as layout,
         ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
-            proxy = relay_environment(resources.ports) if resources.proxy_socket is not None else WITHOUT_NETWORK
-            relay = relay_command(RELAY, PROXY_SOCKET, resources.ports) if resources.proxy_socket is not None else []
+            network, relay = WITHOUT_NETWORK, list[str]()
+            if resources.proxy_socket is not None:
+                network = relay_environment(resources.ports)
+                relay = relay_command(RELAY, PROXY_SOCKET, resources.ports)
             yield Launch(
-                [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *relay, *argv],
-                (program, *layout.descriptors),
-                cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
+                [*self._start, "--chdir", str(cwd), "--seccomp", str(seccomp), "--", *relay, *argv],
+                (seccomp, *layout.descriptors),
+                cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | network,
                 refusal=REFUSAL_START,
                 mounts=tuple(mounts),
             )
@@ -112,38 +109,34 @@ class Bubblewrap(FullConfinement):
 
 
 class Layout:
-    """The mounts of one command. `descriptors` are for bubblewrap; `close` closes them in this process."""
+    """Plans the mounts of one command; `descriptors` are those of mounted paths, for bubblewrap, until `close`."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, covers: SecretCovers) -> None:
-        self.descriptors: list[int] = []  # of the mounts' sources
+        self.descriptors: list[int] = []
         self._bounds = bounds
         self._mount_points = mount_points
         self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        self._areas = sorted(  # the roots, the cache and granted paths, which are mounted on themselves
-            {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}, key=_depth
-        )
+        # The folders that are mounted on themselves, because they may be writable.
+        self._areas = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)  # visible even inside a private folder
-        self._mounts: list[Mount] = []  # so far, in their order
+        self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one
 
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Return the mounts in their order, outer folders first. Raises `OSError` if something changed meanwhile."""
+        """Return the mounts in their order, outer folders first. Raises `OSError` if a path changed meanwhile."""
         resources = self._bounds.resources
         python = python_folders() if resources.proxy_socket is not None else []
         private = private_folders()
-        # The home, the working folder and Python must stay visible inside a private folder.
-        mounted = (*private, *self._areas)  # these are mounted anyway
-        needed = [path for path in (*self._shown_in_private, *python) if path not in mounted and is_private(path)]
-        self._mounts += [
-            *(Mount(folder, mode="1777") for folder in private),
-            *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
-        ]
-        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside `_areas`, and inside them
+        self._mounts += [Mount(folder, mode="1777") for folder in private]
+        for path in (*self._shown_in_private, *python):  # these stay visible, also in a folder that is now private
+            if is_private(path) and path not in (*private, *self._areas) and kind_of(path) == "folder":
+                self._mounts.append(Mount(path, path))
+        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside of `_areas`, and in them
         self._hide(hidden_outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
@@ -154,36 +147,35 @@ class Layout:
         self._hide(hidden_inside)  # last, because the mounts above would cover these
         self._hide_sockets([step.path for step in (*hidden_outside, *hidden_inside) if step.action != "show"])
         if resources.proxy_socket is not None:
-            self._mounts += [
-                Mount(PROXY_SOCKET, str(resources.proxy_socket)),
-                Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")),
-            ]
+            relay = Path(__file__).parents[1] / "network" / "relay.py"
+            self._mounts += [Mount(PROXY_SOCKET, str(resources.proxy_socket)), Mount(RELAY, str(relay))]
         return self._mounts
 
     def _bind(self, path: str, *, is_writable: bool = False) -> None:
+        """Mount a path on itself by a descriptor, since an earlier command may have replaced it by a link."""
         if len(self.descriptors) == _MAX_DESCRIPTORS:
             raise OSError(errno.EMFILE, f"more than {_MAX_DESCRIPTORS} places of the workspace are to be protected")
         self.descriptors.append(open_real(path))
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_hiding(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan the hiding outside `_areas`, and the hiding inside them, which follows after these are mounted."""
+        """Plan what to hide outside of `_areas`, and what to hide inside them, after these were mounted."""
+        visible = (*self._shown_in_private, *self._areas)
         masked = [
             place
             for place in find_places(self._bounds.masked)
-            if not is_private(place.path)
-            or any(is_inside(place.path, folder) for folder in (*self._shown_in_private, *self._areas))
+            if not is_private(place.path) or _is_in_any(place.path, visible)
         ]
         # A path with a link in it is not shown, because a command may have changed the link.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
-        inside = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
-        # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
+        inside = {place for place in (*masked, *shown) if _is_in_any(place.path, self._areas)}
+        # Programs look for settings in the home, so even inside a hidden folder it can be entered; it is empty there.
         reachable = (*self._areas, os.path.realpath(self._bounds.home))
         outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
         return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
 
     def _hide(self, steps: Sequence[HideStep]) -> None:
-        """Mount covers and empty folders over hidden paths, and shown paths on top of these."""
+        """Mount covers over hidden paths, and over these the paths in them that are shown again."""
         for step in steps:
             match step.action:
                 case "hide":
@@ -192,32 +184,30 @@ class Layout:
                     self._mounts.append(Mount(step.path))  # an empty folder that nobody can enter
                 case "hide around":  # the folder cannot be listed, but mounts inside it can be reached
                     self._mounts.append(Mount(step.path, mode="0111"))
-                case "show":  # readable, and writable only with a grant
+                case "show":  # only a grant lets the command write there
                     self._bind(step.path, is_writable=step.path in self._grants)
 
     def _protect(self, protection: Protection) -> None:
-        """Mount read-only paths on themselves, and an empty file system in memory on missing folders.
-
-        The latter costs a quarter of a bind. If a command makes it writable, its changes end with the command.
-        """
+        """Mount read-only paths on themselves, and an empty file system in memory at each missing folder."""
         made = [path for path, text in protection.missing_files.items() if self._mount_points.hold(path, text)]
         for path in sorted({*protection.read_only, *made}, key=_depth):
             self._bind(path)
         for path in filter(self._mount_points.hold, protection.missing_folders):
-            if kind_of(path) == "folder":
+            if kind_of(path) == "folder":  # memory takes a quarter of the time of a bind, and vanishes with the command
                 self._mounts.append(Mount(path, mode="0555"))
-            else:  # somebody created something else there in the meantime
+            else:  # somebody made something else there in the meantime
                 self._bind(path)
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
-        """Hide all sockets of the host except those in the workspace, which its servers and git use."""
-        for path in listening_sockets():
-            place = find_place(path)
-            if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
-                continue
-            # In a private folder only the shown paths are visible anyway.
-            if not is_private(place.path) or any(is_inside(place.path, shown) for shown in self._shown_in_private):
+        """Hide the host's sockets, except those in the workspace, which its servers and git use."""
+        for place in find_places(listening_sockets()):
+            is_visible = not is_private(place.path) or _is_in_any(place.path, self._shown_in_private)
+            if is_visible and not _is_in_any(place.path, (*self._areas, *hidden)):
                 self._mounts.append(Mount(place.path, NOTHING))
+
+
+def _is_in_any(path: str, folders: Iterable[str]) -> bool:
+    return any(is_inside(path, folder) for folder in folders)
 
 
 def _depth(path: str) -> tuple[int, str]:
@@ -226,7 +216,7 @@ def _depth(path: str) -> tuple[int, str]:
 
 @contextmanager
 def rendered(launch: Launch) -> Iterator[Launch]:
-    """Pass bubblewrap's options and mounts in a memory file: they are long, and commands can see arguments."""
+    """Pass bubblewrap's options and mounts in a memory file: they are long, and every command can list arguments."""
     if not launch.mounts:
         yield launch
         return
@@ -248,16 +238,16 @@ def _arguments(mount: Mount) -> tuple[str, ...]:
 
 
 def writable_folders(mounts: Iterable[Mount]) -> list[str]:
-    """Return the folders in which a command can change the disk; none of them is inside another."""
+    """Return the outermost folders in which a command can change the disk."""
     paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
-    return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]
+    return [path for path in paths if not _is_in_any(path, {*paths} - {path})]
 
 
 NO_HOSTS = ("Commands reach no host, granted or not.",)
 
 
 class Landlock:
-    """Implements `Confinement`. `abi` is Landlock's version. Each command gets a temporary folder inside `tmp`."""
+    """Implements `Confinement`; `abi` is Landlock's version, and each command's TMPDIR is a new folder in `tmp`."""
 
     name = "landlock"
     weakness = (
@@ -280,37 +270,32 @@ class Landlock:
             tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
             _plan_file(bounds, scratch) as plan,
         ):
-            environment = {
-                **cache_environment(str(bounds.resources.cache or f"{scratch}/.cache")),
-                **WITHOUT_NETWORK,
-                "TMPDIR": scratch,
-            }
+            environment = cache_environment(str(bounds.resources.cache or f"{scratch}/.cache"))
+            environment |= {**WITHOUT_NETWORK, "TMPDIR": scratch}
             launcher = launcher_words(plan, self._python)
             yield Launch([*launcher, *argv], (plan,), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        readable = [
-            place.path
-            for place in find_places(bounds.masked)
-            if any(is_inside(place.path, str(root)) for root in bounds.roots)
-        ]
-        of_writing = (
-            "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
-            "Commands can write git hooks and other protected names; what they change is put back afterwards.",
-            *(f"Commands can read {path}." for path in readable),
-        )
-        signals = ("Commands can send signals to your other processes (Linux before 6.12).",) if self.abi < 6 else ()
-        return (
+        found = [
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-            *signals,  # since version 6 Landlock blocks them
-            *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
-            *(of_writing if bounds.profile == "workspace-write" else ()),
-        )
+        ]
+        if self.abi < 6:
+            found.append("Commands can send signals to your other processes (Linux before 6.12).")
+        if bounds.resources.proxy_socket is not None:
+            found += NO_HOSTS
+        if bounds.profile == "workspace-write":
+            masked = (place.path for place in find_places(bounds.masked))
+            found += [
+                "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
+                "Commands can write git hooks and other protected names; what they change is put back afterwards.",
+                *(f"Commands can read {path}." for path in masked if _is_in_any(path, map(str, bounds.roots))),
+            ]
+        return tuple(found)
 
 
 def probe_landlock() -> int:
-    """Run a launcher, and return the kernel's version of Landlock. Raises `OSError` with the reason for a failure."""
+    """Return the kernel's version of Landlock, as a launcher prints it. Raises `OSError` with the reason."""
     with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
         output, problem = run_probe(launcher_words(plan), (plan,))
     if problem:
@@ -319,25 +304,22 @@ def probe_landlock() -> int:
 
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
-    """Return the arguments that start the launcher with the plan in a descriptor.
-
-    The interpreter is our own one, not a virtual environment's link to it. The launcher is imported rather than run,
-    because Python caches only the bytecode of imported modules.
-    """
+    """Return the arguments that start the launcher with the plan behind a descriptor."""
+    # It is imported rather than run, because Python caches the bytecode of imported modules only.
     start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
-    """Return a plan for launcher.py, in memory: a filter of system calls, and paths to hide, show and make writable."""
+    """Open the plan for launcher.py of a command in these bounds; `scratch` is its TMPDIR, if it has one."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
-    always_written = find_places(filter(None, (bounds.resources.cache, scratch)))
-    # A granted path that is now a link is left out, because it may lead anywhere.
-    written = [*filter(is_real, map(str, granted)), *(place.path for place in always_written)]
+    always_writable = find_places(filter(None, (bounds.resources.cache, scratch)))
+    # A granted path that has become a link is left out: it may lead anywhere.
+    writable = [*filter(is_real, map(str, granted)), *(place.path for place in always_writable)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
-    # Landlock does not restrict chmod and touch. The filter can block them, but only everywhere, and commands that may
-    # write need them.
-    program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
+    # Landlock does not restrict chmod and touch. The filter would deny them everywhere, and commands that write need
+    # them.
+    seccomp = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden = [step.path for step in steps if step.action != "show"]
-    visible = [step.path for step in steps if step.action == "show"]
-    return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))
+    shown = [step.path for step in steps if step.action == "show"]
+    return memory_file(marshal.dumps(("restrict", seccomp, (hidden, shown, writable))))

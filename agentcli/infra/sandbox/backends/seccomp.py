@@ -1,8 +1,7 @@
-"""Builds the seccomp filter of the system calls that a confined command must not make.
+"""Builds the seccomp filter, which denies system calls to confined commands.
 
-It is assembled here to avoid a library. Layout of `struct seccomp_data`, opcodes and return values: Linux,
-include/uapi/linux/{seccomp,filter,bpf_common,audit}.h. Numbers of the calls: arch/x86/entry/syscalls/syscall_64.tbl and
-include/uapi/asm-generic/unistd.h (aarch64).
+Layout of `struct seccomp_data`, opcodes, return values: Linux, include/uapi/linux/{seccomp,filter,bpf_common,audit}.h.
+Numbers of the calls: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (aarch64).
 """
 
 import errno
@@ -23,7 +22,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438), "kcmp": (312, 272), "perf_event_open": (298, 241),
-    # kernel interfaces with a history of vulnerabilities, which ordinary programs do not need
+    # interfaces of the kernel with a history of security holes, which ordinary programs do not need
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "bpf": (321, 280),
     "userfaultfd": (323, 282), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "fanotify_init": (300, 262), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
@@ -39,7 +38,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None), "vhangup": (153, 58), "syslog": (103, 116),
 }  # fmt: skip
 
-# Calls that change a file's mode, owner, times or attributes, which Landlock does not restrict.
+# Calls that change a file's mode, owner, times or attributes; Landlock does not restrict them.
 CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
@@ -48,8 +47,7 @@ CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "fremovexattr": (199, 16), "removexattrat": (466, 466), "file_setattr": (469, 469),
 }  # fmt: skip
 
-# Calls that set a file's mode: numbers as in `DENIED`, the position of the mode among the arguments, and that of the
-# flags for calls that open a file.
+# Calls that set a file's mode: numbers as in `DENIED`, the positions of the arguments for the mode and for the flags.
 GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
     "chmod": (90, None, 1, None),
     "fchmod": (91, 52, 1, None),
@@ -63,17 +61,16 @@ GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
 }
 OPENAT2 = 437  # on both architectures
 
-# Calls that are allowed or denied by an argument; numbers as in `DENIED`.
+# Calls that are allowed or denied by an argument, with numbers as in `DENIED`.
 CHECKED = {"socket": (41, 198), "socketpair": (53, 199), "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29)}
 
-# Processor -> its number in `seccomp_data.arch`, and its column in the tables of calls.
+# Processor: (number in `seccomp_data.arch`, column in the tables of calls).
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 CLONE3 = 435  # on both architectures
 X32_BIT = 0x40000000  # marks calls in the second numbering of x86_64
 
-# Offsets in struct seccomp_data: nr, arch, then 64-bit arguments. Both architectures are little-endian, so the low half
-# comes first. The kernel uses only the low 32 bits of these arguments: garbage in the high half would defeat a
-# comparison of all 64 bits (CVE-2019-10063).
+# Offsets in struct seccomp_data: nr, arch, then 64-bit arguments, little-endian on both architectures. Only their low
+# halves are compared, because the kernel takes 32-bit numbers, and other bits would fool the test (CVE-2019-10063).
 _NR, _ARCH = 0, 4
 _LOW_HALF_OF = (16, 24, 32, 40)
 
@@ -81,8 +78,8 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
-# Call -> the position of an argument, a test, the values that it looks for, and a label and the result if no value is
-# found. If one is found, the call is denied. (An `ioctl` could type into agentcli's terminal.)
+# Call: (position of the argument that decides, test, denied values, label of the answer otherwise, that answer).
+# With `ioctl` a command could type into the terminal that agentcli runs in.
 _FLAGS = {
     "clone": (0, _ANY_BIT, (NEW_NAMESPACES,), "", _ALLOW),
     "unshare": (0, _ANY_BIT, (NEW_NAMESPACES | CLONE_NEWTIME,), "", _ALLOW),
@@ -91,7 +88,7 @@ _FLAGS = {
 
 
 class _Assembler:
-    """Collects instructions with jumps to labels that follow: this machine cannot jump backwards."""
+    """Instructions with jumps to labels, always forward ones: the kernel's filter machine has no others."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label if true, label if false
@@ -118,11 +115,10 @@ class _Assembler:
 def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
     """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` is a name from uname(2), by default this one.
 
-    `internet` allows IPv4 and IPv6 sockets, for a command with its own network; other families (netlink, packet, vsock,
-    Bluetooth …) are never allowed. `keeps_attributes` denies changes of files' modes, owners, times and attributes. No
-    file can get the set-user-ID bit: with a root command's program anybody could become root. Denied calls fail with
-    EPERM; `clone3` and `openat2` fail with ENOSYS, because a filter cannot read their flags behind a pointer, and
-    programs then use `clone` and `openat`. Raises `NotImplementedError` for other processors.
+    `internet` allows IPv4 and IPv6 sockets; other families than these and unix are always denied. With
+    `keeps_attributes` no file's mode, owner, times or attributes can be changed. Denied calls fail with EPERM; `clone3`
+    and `openat2` fail with ENOSYS, because their flags are behind a pointer, which a filter cannot follow, and programs
+    fall back to `clone` and `openat`. Raises `NotImplementedError` for a processor of another kind.
     """
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
@@ -140,7 +136,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
         code.add(_LOAD, _LOW_HALF_OF[argument])
         for value in values:
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
-        code.label(label)  # an empty label is never used
+        code.label(label)  # an empty one is never jumped to
         code.add(_RETURN, otherwise)
     _deny_set_user_id(code, column)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
@@ -150,7 +146,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
 
 
 def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | None, int | None]]) -> None:
-    """Jump to the check of a call that has one, deny the calls in `DENIED` and `more`, and allow all others."""
+    """Jump to the checks of calls that have some, deny those in `DENIED` and `more`, and allow all others."""
     code.add(_LOAD, _NR)
     if column == 0:
         code.add(_AT_LEAST, X32_BIT, if_true="deny")
@@ -167,12 +163,12 @@ def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | No
 
 
 def _deny_set_user_id(code: _Assembler, column: int) -> None:
-    """Deny calls that would give a file the set-user-ID bit; the check of each call has the call's name as label."""
+    """Deny setting the set-user-ID bit: a program with it, made by root's command, would make anybody root."""
     for name, (*numbers, mode, flags) in GIVES_MODE.items():
         if numbers[column] is None:
             continue
         code.label(name)
-        if flags is not None:  # opening a file has a mode only if it creates the file
+        if flags is not None:  # the mode of an `open` means something only if it creates a file
             code.add(_LOAD, _LOW_HALF_OF[flags])
             code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
             code.add(_RETURN, _ALLOW)

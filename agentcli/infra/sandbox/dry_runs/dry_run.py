@@ -1,8 +1,7 @@
 """Runs a command on overlays of all folders that it may write; all or some of its changes are applied, or none.
 
-In all other respects the command is confined as usual: data that it sends to granted hosts is really sent. Its caches
-go to separate layers. Nobody approved the command, so there are limits on the files outside the workspace that it may
-read, on the machine's resources, and on the size of its changes.
+Otherwise the command is confined as usual, so its requests to granted hosts are really sent. Nobody was asked about it,
+so there are limits to its reading beyond the workspace, its use of the machine, and the size of its changes.
 """
 
 import asyncio
@@ -41,16 +40,15 @@ _GIT_TIMEOUT_S = 20.0
 _ENDED = "what it left running was ended, because nothing of a dry run goes on"
 
 _WATCH_EVERY_S = 0.25
-_MIN_FREE_MEMORY = 0.03  # as a part of all memory: with less, the kernel might soon kill some program
+_MIN_FREE_MEMORY = 0.03  # as a part of all memory; with less the kernel would soon end a program
 _MIN_FREE_DISK_BYTES = 500_000_000
 
-# Top-level folders of systems (Filesystem Hierarchy Standard 3.0, and those of Nix, Guix and snaps). All others are
-# treated as people's data.
+# Top-level folders of systems (Filesystem Hierarchy Standard 3.0, Nix, Guix and snaps). All others hold people's data.
 _SYSTEM = frozenset(
     "bin boot dev etc gnu lib lib32 lib64 libx32 nix opt proc run sbin snap sys tmp usr var lost+found".split()
 )
 
-# Paths in a home that stay readable: compilers, package managers and the programs they installed, git's settings.
+# In a home: compilers, package managers and the programs that they installed, and git's settings.
 _TOOLCHAINS = tuple(
     """
     .asdf .bun .cabal .cargo .composer .conda .deno .dotnet .elan .fnm .gem .ghcup .goenv .jenv .julia .juliaup .m2
@@ -68,10 +66,10 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
     result: CommandResult
     groups: Sequence[ChangeGroup]
     private: PrivateFolder  # holds the contents of changed files
-    hides: Callable[[Path], Literal["", "here", "always"]]  # "here": only this dry run could not see the path
-    too_much: str = ""  # the limit that the command exceeded, if any, so that its changes were not read
+    hides: Callable[[Path], Literal["", "here", "always"]]  # "here": hidden only in dry runs
+    too_much: str = ""  # the limit that the command exceeded, if any; then its changes were not read
     cached: Sequence[str] = ()  # new folders that later dry runs see as caches, and that are never applied
-    _is_open: bool = True
+    _is_open: bool = True  # False once the changes were applied or discarded
     _applying: asyncio.Future[ApplyOutcome] | None = None
 
     @property
@@ -90,10 +88,8 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
     ) -> ApplyOutcome:
         known = {change.name for change in self.changes}
         if unknown := sorted({*(names or ())} - known):
-            raise ToolError(
-                f"There is no change {unknown[0]!r}; there is {', '.join(sorted(known)[:20]) or 'none'}.",
-                kind="invalid_parameters",
-            )
+            listed = ", ".join(sorted(known)[:20]) or "none"
+            raise ToolError(f"There is no change {unknown[0]!r}; there is {listed}.", kind="invalid_parameters")
         if not self._is_open:
             raise ToolError("This dry run is over: its changes were applied or discarded.", kind="invalid_parameters")
         self._is_open = False
@@ -127,7 +123,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
 
 
 class DryRuns:
-    """The dry runs of one session; `folder` is for the overlays, outside all folders that commands may write."""
+    """The dry runs of one session; `folder`, which commands must not be able to write, holds the overlays."""
 
     def __init__(
         self,
@@ -140,17 +136,16 @@ class DryRuns:
         limits: DryRunLimits = DryRunLimits(),
     ) -> None:
         self._shell, self._confinement, self._bounds = shell, confinement, bounds
-        self._folder = folder
-        self._search_path = search_path
-        self._limits = limits
+        self._folder, self._search_path, self._limits = folder, search_path, limits
         self._lock = threading.Lock()
-        # The caches of all the session's dry runs, and the folder that contains them.
-        self._session: tuple[PrivateFolder, CacheLayers] | None = None
-        self._problems: dict[tuple[str, ...], str] = {}  # probed roots -> the reason why overlays do not work, or ""
+        self._caches: tuple[PrivateFolder, CacheLayers] | None = (
+            None  # of all dry runs, with the folder that holds them
+        )
+        self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
         self.background = BackgroundRuns()
 
     def why_not(self, grants: Grants = NO_GRANTS) -> str:
-        """Return the reason, for the person, why dry runs do not work here; empty if they do. Mounts overlays once."""
+        """Return the reason why there are no dry runs here, or "". Blocks at the first call, which mounts overlays."""
         bounds = self._bounds(grants)
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
@@ -183,7 +178,7 @@ class DryRuns:
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
         usual = self._bounds(command.grants)
-        # Missing names in the roots are not protected: the person is asked about everything that a dry run creates.
+        # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
         protected = (
             name
             for name in usual.protected
@@ -213,9 +208,8 @@ class DryRuns:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
-                raise ToolError(
-                    f"The dry run could not begin: {error.strerror or error}.", kind="resource_error"
-                ) from error
+                message = f"The dry run could not begin: {error.strerror or error}."
+                raise ToolError(message, kind="resource_error") from error
             raise
 
     async def _exec(
@@ -227,35 +221,28 @@ class DryRuns:
         *,
         detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
-        """Run the command; return its result, and the reason if it exceeded a limit of resources."""
-        # Set by the person, who moves the command to the background, or by `_watch`, to end it.
+        """Run the command; return its result, and the reason if it took too much of the machine."""
+        # Set by the person to send the command to the background, or by the watch to end it.
         detach = detaching.wants_detach if detaching is not None else asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
-            is_wish_of_person = detach.is_set() and not watching.done() and result.exit_code is None
-            if detaching is not None and result.job is not None and is_wish_of_person:
+            is_sent_by_person = detach.is_set() and not watching.done() and result.exit_code is None
+            if detaching is not None and result.job is not None and is_sent_by_person:
                 result = await detaching.result_of_job(command, result, self._shell(), too_much=watching)
         finally:
             watching.cancel()
         too_much = watching.result() if watching.done() and watching.exception() is None else ""
-        if result.job is not None:  # the command exceeded a limit, or left processes running
-            await asyncio.shield(self._shell().end(result.job.id))
-            result = replace(
-                result,
-                job=None,
-                output_file=result.job.output_file,
-                stall="; ".join(filter(None, (too_much or result.stall, _ENDED))),
-            )
+        if (job := result.job) is not None:  # the command took too much, or left processes running
+            await asyncio.shield(self._shell().end(job.id))
+            stall = "; ".join(filter(None, (too_much or result.stall, _ENDED)))
+            result = replace(result, job=None, output_file=job.output_file, stall=stall)
         return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
-        """Read the command's changes; return them, and the names of folders that are now kept as caches.
-
-        Raises `OSError`, and `TooMuch` if the changes exceed the limits.
-        """
+        """Return the command's changes, and the names of new caches with a cache tag. Raises `OSError`, `TooMuch`."""
         reader = OverlayReader(self._limits, overlays.started_ns)
-        budget = [MAX_DIFFS_CHARS]  # characters left for diffs; `group_changes` reduces it with each overlay
+        budget = [MAX_DIFFS_CHARS]  # characters left for diffs, which `group_changes` reduces
         first = str(bounds.roots[0]) if bounds.roots else ""
 
         def name_of(path: str) -> str:
@@ -263,40 +250,38 @@ class DryRuns:
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.each:
-            if overlay.area == str(bounds.resources.cache):  # the whole cache folder is kept for later dry runs
+            if overlay.area == str(bounds.resources.cache):  # everything in it is a cache
                 caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.area, overlay.upper)
             groups += lost_work.with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
-            # Caches in the workspace are also kept for later dry runs; only new ones with a cache tag are reported.
             new_caches = caches.take(overlay.area, overlay.upper, changes.caches)
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
 
     async def _describe(
-        self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
+        self, overlays: Overlays, groups: list[ChangeGroup], run_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Add git's description of changed repositories and lost uncommitted work; return the groups by weight.
+        """Add git's account of changed repositories and of lost uncommitted work; return the groups by their weight."""
 
-        `look_in` runs a script in a folder and returns its output.
-        """
+        def looks_in(folder: Path) -> tuple[lost_work.Look, lost_work.Look]:
+            return partial(run_in, folder), partial(
+                run_in, folder, launch=overlays.look
+            )  # before and after the command
+
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
-        # Where to ask git: a root, and a worktree's folder below it, which ends with a slash or is empty.
+        # Pairs of a root and of the folder of a worktree below it, which ends with a slash or is empty.
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | worktrees):
-            if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, without working files
-                look_before = partial(look_in, Path(root, top))
-                look_after = partial(look_before, launch=overlays.look)
-                files, reverted = await lost_work.uncommitted_files(look_before, look_after)
+            if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, and has no work in it
+                files, reverted = await lost_work.uncommitted_files(*looks_in(Path(root, top)))
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
                 groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
             # The root may itself be a `.git` folder: the repository of a linked worktree.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
-            look_before = partial(look_in, Path(folder))
-            look_after = partial(look_before, launch=overlays.look)
-            git_changes = await lost_work.describe_git_changes(f"{folder}/.git", look_before, look_after)
+            git_changes = await lost_work.describe_git_changes(f"{folder}/.git", *looks_in(Path(folder)))
             git_changes = await asyncio.to_thread(lost_work.with_settings, git_changes, group)
             groups = lost_work.with_worktree(groups, group, git_changes)
         return sorted(groups, key=by_weight)
@@ -309,38 +294,38 @@ class DryRuns:
         """Create a folder for a dry run; return it with the session's caches, which the first dry run creates."""
         with self._lock:
             try:
-                if self._session is None:
+                if self._caches is None:
                     remove_abandoned(self._folder)
                     private = PrivateFolder(self._folder)
-                    self._session = private, CacheLayers(private.path)
-                return PrivateFolder(self._folder), self._session[1]
+                    self._caches = private, CacheLayers(private.path)
+                return PrivateFolder(self._folder), self._caches[1]
             except OSError as error:
-                raise ToolError(
-                    f"{self._folder} cannot be written, where the changes of a dry run are kept: {error.strerror}.",
-                    kind="resource_error",
-                ) from error
+                message = (
+                    f"{self._folder} cannot be written, where the changes of a dry run are kept: {error.strerror}."
+                )
+                raise ToolError(message, kind="resource_error") from error
 
     def close(self) -> None:
-        if self._session is not None:  # the caches end with the session
-            self._session[0].close()
-            self._session = None
+        if self._caches is not None:
+            self._caches[0].close()
+            self._caches = None
 
 
 def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
-    """Narrow the bounds for a command that nobody approved: hide the home and all folders that are not the system's."""
+    """Hide the home and all top-level folders that are not the system's, but show toolchains and the search path."""
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS]
     for entry in map(Path, filter(None, search_path.split(":"))):
         if entry.is_absolute():
-            # Programs load libraries from the folder around `bin`, which is therefore shown unless it contains a home.
-            is_alone = entry.name in {"bin", "sbin"} and entry.parent not in {bounds.home, *bounds.home.parents}
-            shown.append(entry.parent if is_alone else entry)
+            # The folder around a `bin` has the libraries of its programs, and is shown unless it holds a whole home.
+            has_libraries = entry.name in {"bin", "sbin"} and entry.parent not in {bounds.home, *bounds.home.parents}
+            shown.append(entry.parent if has_libraries else entry)
     return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))
 
 
 def _hides(bounds: Bounds, path: Path) -> bool:
-    """Return True if a command in these bounds cannot see a path. The innermost folder around the path decides."""
-    if not is_real(str(path)):  # the path does not exist, or has a link in it
+    """Return True if a command in these bounds cannot see a path; the innermost folder around the path decides."""
+    if not is_real(str(path)):
         return False
     shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
     is_hidden = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
@@ -349,20 +334,20 @@ def _hides(bounds: Bounds, path: Path) -> bool:
 
 
 async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
-    """Wait until a command exceeds a limit of resources, set `detach`, and return the reason."""
+    """Wait until a command takes too much of the machine, set `detach`, and return the reason."""
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
         await asyncio.sleep(_WATCH_EVERY_S)
-        with suppress(OSError, RuntimeError):  # no thread could be started: try again at the next check
+        with suppress(OSError, RuntimeError):  # there may be no room for a thread now: it is tried again
             why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
     detach.set()
     return why
 
 
 def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
-    """Return the limit that a command exceeds, as the end of a sentence; empty if it exceeds none."""
+    """Return the limit of the machine that a command exceeds, as part of a sentence, or ""."""
     free = shutil.disk_usage(folder).free
-    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, if little was free at the start
+    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, if little was free before it began
         return "it filled the disk"
     if free_at_first - free > max_bytes and sum(_sizes_below(folder)) > max_bytes:
         return f"it wrote more than {max_bytes // 1_000_000:,} MB"
@@ -373,14 +358,11 @@ def _sizes_below(folder: Path) -> Iterator[int]:
     for where, _, files in os.walk(folder):
         for name in files:
             with suppress(OSError):
-                yield Path(where, name).lstat().st_blocks * 512  # the unit of st_blocks on every disk (stat(2))
+                yield Path(where, name).lstat().st_blocks * 512  # always units of 512 bytes (stat(2))
 
 
 def _free_memory() -> float:
-    """Return the part of the memory that programs can still get (proc_meminfo(5)); 1 if that is unknown.
-
-    File systems in memory are included in the used part.
-    """
+    """Return the part of all memory that programs can still get (proc_meminfo(5)); 1 if unknown."""
     with suppress(OSError, ValueError, KeyError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         numbers = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

@@ -1,6 +1,6 @@
-"""Describes a dry run's changes to repositories, and marks changes that lose work.
+"""Describes the changes of a dry run to repositories, and marks the changes that lose work.
 
-Git itself is asked, in the sandbox, for the states before and after, and for diffs. It runs no program that a
+Git itself is asked, in the sandbox, for the states before and after and for the diffs. It runs no program that a
 repository configures.
 """
 
@@ -27,10 +27,10 @@ MAX_DIFF_BYTES = 200_000
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 
-# How lines begin that git adds to a unified diff.
+# How the lines begin that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
-# Settings that name no program. Adding a remote is harmless, but the person must see a change of an existing one.
+# The settings that name no program. Changing one is not harmless all the same: a remote could lead elsewhere.
 _HARMLESS = lazy_pattern(
     r"user\.(name|email)|branch\..+\.(remote|merge|pushremote|rebase|description)|remote\..+\.(url|fetch)"
     r"|(pull|push|fetch|init|merge|rebase)\.(rebase|ff|default|autosetupremote|prune|defaultbranch|conflictstyle)",
@@ -38,31 +38,29 @@ _HARMLESS = lazy_pattern(
 )
 _NEXT = "printf '\\0';"  # separates the parts of an output
 
-# Runs a shell script in the repository, as it was before the command or as it is now, and returns the output.
+# Runs a shell script in a folder, as that was before the command or as it is after it, and returns the output.
 Look = Callable[[str], Awaitable[str]]
 
-FEW_FILES = 5  # if only so few files are gone, "most" of a tree means all of it
+FEW_FILES = 5  # if so few files are gone, they are most of a tree only if they are all of it
 
 _NOT_COUNTED = INSTALLED | {".git"}
-_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # git writes them even if nothing changes
+_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # written even if git changes nothing
 
 
 class GitChanges(NamedTuple):
-    """The changes to a repository; `text` and `lost` are empty if nothing changed for git."""
+    """The changes of a repository, by git's account."""
 
     text: str
-    lost: tuple[str, ...]  # commits and stashes that are lost if the changes are applied
-    moves: str = ""  # describes the move of a branch
-    is_obeyed: bool = False  # changed settings may make git run a program, or send data elsewhere
+    lost: tuple[str, ...]  # commits and stashes that are lost once the changes are applied
+    moves: str = ""  # how a branch moves
+    is_obeyed: bool = False  # True if some settings may make git run a program, or send something elsewhere
 
 
 class _RepositoryState(NamedTuple):
-    """The state of a repository."""
-
-    refs: dict[str, str]  # name -> commit
+    refs: dict[str, str]  # commits by name
     head: str  # a ref or a commit
     staged: list[str]  # lines of `git diff --raw`
-    stashes: dict[str, str]  # commit -> title
+    stashes: dict[str, str]  # titles by commit
 
     @property
     def commit(self) -> str:
@@ -71,10 +69,7 @@ class _RepositoryState(NamedTuple):
 
 
 async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
-    """Describe the changes and losses in the repository whose `.git` is `folder`.
-
-    Commits are lost if no ref leads to them any more, and stashes if they were dropped.
-    """
+    """Describe the changes of the repository whose `.git` is `folder`, with its lost commits and dropped stashes."""
     git = f"{_GIT} --git-dir={shlex.quote(folder)}"
     before, after = await _state(git, look_before), await _state(git, look_after)
     if before == after:
@@ -84,7 +79,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
     lost_commits, counts, refs, diff = _parts(output, 4)
     lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
     lost = [*lost_commits.splitlines(), *lost_stashes]
-    # Each is a line of `git diff --raw`, `:100644 100644 7c4a013 f2ad6c7 M⇥NAME`; only the end is shown.
+    # The end of a line `:100644 100644 7c4a013 f2ad6c7 M⇥NAME` is shown.
     staged = [f"staged: {line.split(' ', 4)[-1]}" for line in after.staged]
     lines = [
         *([f"HEAD: {_short(before.head)} → {_short(after.head)}"] if before.head != after.head else ()),
@@ -98,7 +93,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 
 
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
-    """Describe the move of HEAD's branch, or else of the first ref; `counts`: its removed and its added commits."""
+    """Describe how HEAD's branch, else the first ref moves; `counts` are its lost and its new commits, or nothing."""
     if before.head != after.head:
         return f"switches to {_short(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:
@@ -111,7 +106,7 @@ def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: lis
 
 
 def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
-    """Add the changes in the configuration of a repository. Blocks. Raises `OSError`."""
+    """Add the changes of a repository's configuration. Blocks. Raises `OSError`."""
     changes = repository.changes
     path = next((path for path in repository.paths if changes.at(path).endswith("/.git/config")), None)
     if path is None:
@@ -119,7 +114,7 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
     entry = changes.after.get(path)
     old = read_configuration(text_of(changes.at(path)))
     is_read = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new = read_configuration(text_of(entry.source) if entry is not None and is_read else "[")  # git refuses "["
+    new = read_configuration(text_of(entry.source) if entry is not None and is_read else "[")  # git refuses a "["
     removed, added = ([*(Counter(one.settings) - Counter(other.settings))] for one, other in ((old, new), (new, old)))
     lines = [
         f"  config: {sign} {setting.name} = {setting.value!r}\n"
@@ -137,14 +132,11 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
-    """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and diffs.
-
-    Lost commits come first, because a long output is cut.
-    """
+    """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and diffs."""
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # The commits of all refs before the command, which are not new in a new ref. Refs that did not move still exist.
+    # The commits of all refs before the command, which are not new in a new ref. Refs that did not move are `--all`.
     excluded = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
     old_history = f"{old_commits} {before.commit} {excluded} --all"
     for name in moved[:MAX_REFS]:
@@ -157,16 +149,13 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
     diffs += f"{git} {_DIFF} --cached"
     counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_moved else ""
+    # Lost commits come first, because the middle of a long output is cut.
     parts = f" {_NEXT} ".join((lost_commits, counts, refs, diffs))
     return f"({parts}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the relative paths of two sets of files.
-
-    The first had uncommitted contents before the command, or were untracked. The second are those of the first that the
-    command reverted to the last commit.
-    """
+    """Return the relative paths of files that were uncommitted before the command, and those of them it reverted."""
     untracked = f"{_GIT} ls-files -z --others --exclude-standard"
     before = await look_before(f"({_changes_since('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
     commit, *dirty = before.split("\0")
@@ -178,13 +167,13 @@ async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozen
 
 
 def _changes_since(commit: str) -> str:
-    """Return a script that prints a commit's id, and then the files that differ from it, each after a NUL."""
+    """Return a script that prints a commit's id, and after a NUL each the files that differ from it."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
 
 async def _state(git: str, look: Look) -> _RepositoryState:
-    """Ask git for the state of a repository; `git` is the start of each command line."""
+    """Ask git for the state of a repository; each command line begins with `git`."""
     output = await look(
         f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_NEXT}"
         f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
@@ -199,7 +188,7 @@ async def _state(git: str, look: Look) -> _RepositoryState:
 
 
 def _parts(output: str, count: int) -> list[str]:
-    """Split the output of a script that prints `_NEXT` between its parts; missing parts are empty."""
+    """Split the output of a script with `_NEXT` between its parts; missing parts are empty."""
     return [*output.split("\0", count - 1), *[""] * count][:count]
 
 
@@ -208,15 +197,13 @@ def _short(name: str) -> str:
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join the changes of a worktree and of its repository into one group.
-
-    If git only updated its own records in the repository, such as the index, these changes are left out.
-    """
+    """Join the changes of a worktree and of its repository to one group."""
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
     logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
-    if not git.text and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
-        return others
+    in_git = [path.rpartition(".git/")[2] for path in repository.paths]
+    if not git.text and not logs and all(path in _NOTES or path.startswith(("objects", "logs")) for path in in_git):
+        return others  # git only updated its own notes, such as the index
     joined = [  # the changes of files in the worktree
         group
         for group in others
@@ -230,7 +217,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     worktree = Counter[str]()
     for file in files:
         worktree[file.outcome] += file.files
-    # The diffs of commits usually repeat those of the worktree, which are then left out.
+    # The diffs of commits often repeat those of the worktree, which are then left out.
     shown = {*map(_name_and_hunks, split_files(git.text))}
     diffs = (file.diff for file in files if _name_and_hunks(file.diff) not in shown)
     summary = replace(
@@ -251,16 +238,15 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
 
 
 def _name_and_hunks(diff: str) -> tuple[str, str]:
-    """Return a key that is equal for two diffs of the same change; git adds the function to the head of each hunk."""
+    """Return the parts of a diff that are the same in git's, which adds the function to the head of each hunk."""
     hunks = re.sub(r"(?m)^(@@ [^@]* @@).*", r"\1", diff[diff.find("\n@@ ") + 1 :])
     return path_of(diff).rpartition("/")[2], hunks
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return the changed and deleted files whose contents are completely lost, by root."""
-    gone_files = {
-        root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()
-    }
+    """Return the files whose contents were deleted or replaced as a whole, by their root."""
+    changes_by_root = {one.changes.root: one.changes for one in groups}
+    gone_files = {root: _gone_files(changes) for root, changes in changes_by_root.items()}
     found: dict[str, set[str]] = {}
     for group in groups:
         lost = gone_files[group.changes.root].intersection(group.paths)
@@ -280,22 +266,18 @@ def with_lost_work(
         for path in lost_paths
         if path in uncommitted or any(f"{parent}/" in uncommitted for parent in parents_of(path))
     }
-    marked = []
-    for group in groups:
-        loses_more = not group.summary.loses and group.summary.kind != "created"
-        if loses_more and group.changes.root == root and lost.intersection(group.paths):
-            group = _marked(group, "work", "loses its uncommitted contents")
-        marked.append(group)
-    return marked
+
+    def loses_work(group: ChangeGroup) -> bool:
+        is_marked = group.summary.loses or group.summary.kind == "created"  # a created group loses nothing
+        return not is_marked and group.changes.root == root and not lost.isdisjoint(group.paths)
+
+    return [_marked(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
 
 
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
-    """Mark the groups that together delete or empty most files of the tree.
-
-    "Most" means more than half of the files, or all of them if only a few are gone, but at least two.
-    """
+    """Mark the groups that together delete or empty more than half of the tree's files, or all of a few."""
     gone_files = _gone_files(changes)
-    # Files are counted only as far as the decision needs.
+    # A single file is not a tree; more than twice the gone files need not be counted.
     count = _count_files_up_to(2 * len(gone_files), changes.root) if len(gone_files) > 1 else 0
     is_most = 2 * len(gone_files) > count if len(gone_files) > FEW_FILES else len(gone_files) == count
     notes = [f"{len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
@@ -312,14 +294,10 @@ def _marked(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> 
 
 
 def _is_written_over(diff: str) -> bool:
-    """Return True if a diff keeps no line of the old text, even with another indentation."""
+    """Return True if a diff leaves no line of the old text, not even with another indentation."""
     lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # after the head of the first hunk
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
     return bool(old) and not old & new and not any(line[0] == " " for line in lines)
-
-
-def _is_note(path: str) -> bool:
-    return path in _NOTES or path.startswith(("objects", "logs"))
 
 
 def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
@@ -337,7 +315,7 @@ def _gone_files(changes: ChangeSet) -> set[str]:
         is_gone = after is None or after.kind != "file" or (before.size and not after.size)
         if before.kind == "file" and is_gone and not _NOT_COUNTED.intersection(path.split("/")):
             gone_files[path] = before
-    # Digests need the contents, so only files that may be moved ones are read: new files of the same size.
+    # A digest needs the contents, so only files that may be moved ones are read: new ones of the same size.
     sizes = {before.size for before in gone_files.values()}
     new_files = [entry for path, entry in changes.after.items() if path not in gone_files and entry.size in sizes]
     moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}  # contents under other names

@@ -1,10 +1,8 @@
 """Mounts an overlay over each folder that a dry run may write, and reads the command's changes from it.
 
-The caches that a dry run creates are kept in separate layers: the session's later dry runs see them, but they are never
-copied to the real folders.
-
-No change of the command reaches the workspace, and an overlay costs the same for a workspace of any size. Its upper
-folder contains the changes (Documentation/filesystems/overlayfs.rst).
+An overlay keeps all changes in its upper folder (Documentation/filesystems/overlayfs.rst), and costs the same for a
+workspace of any size. Caches that a dry run makes are kept in layers of their own: later dry runs of the session see
+them, the real folders never get them.
 """
 
 import marshal
@@ -36,36 +34,33 @@ from agentcli.infra.sandbox.mount_points import NOTE, Note, is_mount_point
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits
 
-# In a line of mountinfo the fifth field is the mount point, and the one after " - " the kind (proc_pid_mountinfo(5)).
+# In a line of mountinfo the fifth field is the mount point, and the one after " - " the type (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)
 
-# Kinds of file systems on which other machines may change files, and set file times by their own clocks.
+# File systems on which other machines may change files, and set times by clocks of their own.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
 
 
 class Overlay(NamedTuple):
-    """The folders of one overlay."""
+    """An overlay, by the paths of its folders."""
 
-    area: str  # the real folder, the lowest layer
-    caches: str  # the layer above it; empty if there are no caches
-    upper: str  # receives the commands' changes
+    area: str  # the real folder, its lowest layer
+    caches: str  # the layer of caches over it, or ""
+    upper: str  # takes all changes
     work: str  # for the kernel's own use
-    merged: str  # the folder that commands see
+    merged: str  # the result, which commands see
 
 
 class Overlays:
-    """Confines a command as usual, with overlays over the folders that it may write.
-
-    The overlays are created in `folder`. `caches_of` returns the folder with the caches of an area, or "".
-    """
+    """Confines a command as usual, with overlays over what it may write; `folder` holds them."""
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         self._confinement = confinement
         self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
-        self._caches_of = caches_of
-        self._launches = 0  # attempts so far, each with its own folder
-        self.each: list[Overlay] = []  # the overlays of the newest attempt
+        self._caches_of = caches_of  # returns the layer of caches for an area, or ""
+        self._launches = 0  # attempts so far, each with a folder of its own
+        self.each: list[Overlay] = []  # the overlays of the newest attempt, with its changes
         self.started_ns = 0  # the start of the newest attempt, by the clock of file times
 
     @contextmanager
@@ -77,7 +72,7 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
             areas = writable_folders(launch.mounts)
-            # The errors have the number 0 and a reason as message, because they do not come from the system.
+            # The number is 0, because these are not errors of the system.
             if area := next((each for each in areas if is_inside(str(folder), each)), ""):
                 raise OSError(0, f"{area} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
@@ -85,18 +80,17 @@ class Overlays:
             clock = folder / "started"  # a file, because the clock of file times differs from other clocks
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
-            self.each = [
-                _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
-                for number, area in enumerate(areas)
-            ]
-            for overlay in self.each:
+            self.each = []
+            for number, area in enumerate(areas):
+                overlay = _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
                 _hide_mount_points(overlay, used={mount.path for mount in launch.mounts})
+                self.each.append(overlay)
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
     @contextmanager
     def look(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
-        """Launch a read-only command that examines the changes of an ended one. Raises `OSError`."""
+        """Launch a command that can read the changes of the ended one, and write nothing. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
@@ -105,11 +99,11 @@ class Overlays:
 
     @contextmanager
     def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
-        """Replace the writable folders among the mounts with the overlays; nothing else can be written."""
+        """Replace the writable folders among the mounts by the overlays; nothing else can be written."""
         binds: list[tuple[int, str]] = []
-        # The folder of all dry runs is hidden: an overlay in it would show files that are masked in the workspace.
-        # Git's configuration is not mounted, because git must be able to replace it; its changes are checked later.
+        # `.git/config` is not mounted read-only, because git could not replace it; its changes are checked afterwards.
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
+        # The folder of all dry runs is hidden, because an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
         with _plan_file(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
@@ -140,27 +134,21 @@ class TooMuch(Exception):
 
 
 class OverlayReader:
-    """Reads the overlays of one command; the limits apply to all of them together.
-
-    The command started at `started_ns`, by the clock of file times.
-    """
+    """Reads the overlays of one command, whose changes together may not exceed the limits."""
 
     def __init__(self, limits: DryRunLimits, started_ns: int) -> None:
         self._limits = limits
-        self._started_ns = started_ns
-        self._entries = self._bytes = 0  # read so far, in all overlays of the command
+        self._started_ns = started_ns  # the start of the command, by the clock of file times
+        self._entries = self._bytes = 0  # counted so far, in all overlays of the command
 
     def read(self, root: str, upper: str) -> state.ChangeSet:
         """Return the changes below a root. Raises `OSError`, `TooMuch`."""
         changes = state.ChangeSet(root=root)
-        waiting = [("", False)]  # a path, and True if the overlay hides the root's entries there
-        while waiting:  # not recursive, because folders may be nested deeper than Python's calls
+        waiting = [("", False)]  # paths, and True if the root's entry there is known to be deleted or replaced
+        while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_covered = waiting.pop()
             where = f"{upper}/{path}" if path else upper
-            now, below = (
-                state.entry_at(where),
-                state.entry_at(changes.at(path)),
-            )  # in the overlay, and in the real folder
+            now, below = state.entry_at(where), state.entry_at(changes.at(path))  # in the overlay, in the real folder
             assert now is not None
             if now.kind == "other" and is_mount_point(changes.at(path)):  # hidden by `_hide_mount_points`, not deleted
                 continue
@@ -174,11 +162,11 @@ class OverlayReader:
                     self._count(0)
                     changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(covered)  # somebody else changed it while the command was running
+                        changes.stale.add(covered)  # changed meanwhile, outside of the dry run
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
-            if now.kind != "other":  # a device marks a deleted path; pipes and sockets cannot be applied
+            if now.kind != "other":  # a device marks a deletion; pipes and sockets cannot be applied
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
@@ -195,15 +183,15 @@ class OverlayReader:
 
 
 def _hide_mount_points(overlay: Overlay, used: Collection[str]) -> None:
-    """Hide the mount points of other commands, which are empty folders: git would try to remove them."""
+    """Hide the mount points of running jobs, because git would try to remove these empty folders."""
     for name in state.names_in(overlay.area):
         path = f"{overlay.area}/{name}"
         if path not in used and is_mount_point(path):
-            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # this device marks a deleted path in an overlay
+            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # this device marks a name as deleted
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
-    """Return the reason why these areas cannot have overlays; empty if they can. Mounts overlays. Raises `OSError`."""
+    """Mount overlays over `areas`, and return the reason if that fails, else "". Raises `OSError`."""
     if why_not := _why_no_overlay(areas):
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
@@ -215,12 +203,11 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
 def _plan_file(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
 ) -> AbstractContextManager[int]:
-    layers = [  # for each overlay: the lower folders, the upper one ("" if it is read-only), the work and merged ones
-        ([*filter(None, (upper, caches, area))], "", work, merged)
-        if looks_only
-        else ([*filter(None, (caches, area))], upper, work, merged)
-        for area, caches, upper, work, merged in overlays
-    ]
+    """Open a plan as launcher.py describes it; with `looks_only` the upper folders become lower, read-only ones."""
+    layers = []
+    for area, caches, upper, work, merged in overlays:
+        lower = [*filter(None, (upper if looks_only else "", caches, area))]
+        layers.append((lower, "" if looks_only else upper, work, merged))
     return memory_file(marshal.dumps(("overlays", layers, list(binds), started_ns)))
 
 
@@ -234,7 +221,7 @@ def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
 
 
 def _why_no_overlay(areas: Sequence[str]) -> str:
-    """Return the reason why an overlay would not work: it lacks mounts inside an area, and remote disks differ."""
+    """Return the reason why an area cannot have an overlay, which would not show mounts inside it; else ""."""
     mounted = _mounted()
     for area in areas:
         if inside := next((path for _, path in mounted if path != area and is_inside(path, area)), ""):
@@ -246,44 +233,44 @@ def _why_no_overlay(areas: Sequence[str]) -> str:
 
 
 def _mounted() -> list[tuple[str, str]]:
-    """Return the kind and the mount point of each file system; empty if the kernel does not list them."""
+    """Return the types of the mounted file systems and their paths; nothing if /proc cannot be read."""
     text = ""
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    return [
-        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))  # `\040` is a space
-        for place, kind in _MOUNT.findall(text)
-    ]
+    mounts = _MOUNT.findall(text)
+    return [(kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)) for path, kind in mounts]  # `\040`
 
 
 def _is_cache(path: str, now: state.FileEntry, below: state.FileEntry | None) -> bool:
-    """Return True for a cache, by its name or its tag. A tag that the command added to an older folder is ignored."""
+    """Return True if a path is a cache, by its name or its cache tag."""
+    if ".git" in path.split("/"):
+        return False
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
-    is_in_repository = ".git" in path.split("/")
-    is_named_so = state.is_cache(path, is_folder=is_folder)
-    return not is_in_repository and (is_named_so or (is_folder and state.is_tagged((below or now).source)))
+    # An older folder must have had the tag before: a command could add one to keep its changes from being shown.
+    return state.is_cache(path, is_folder=is_folder) or (is_folder and state.is_tagged((below or now).source))
 
 
 def _is_opaque(where: str) -> bool:
+    """Return True if a folder of an upper layer hides the entries of the lower folders."""
     with suppress(OSError):
         return os.getxattr(where, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
     return False
 
 
 def _open_to_owner(entry: state.FileEntry) -> None:
-    """Make an entry of an overlay readable for its owner, whatever its mode; `entry.mode` keeps the original one."""
+    """Let the owner read a file or folder in an overlay, whatever its mode; `entry.mode` keeps the original one."""
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
         os.chmod(entry.source, entry.mode | needed)  # noqa: PTH101
 
 
 class CacheLayers:
-    """Keeps one layer of caches for each root in `folder`, which must be on the disk of the overlays' upper folders."""
+    """Keeps a layer of caches for each root in `folder`, which must be on the disk of the upper folders."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._caches: dict[str, set[str]] = {}  # root -> the paths of caches
-        self._users = 0  # running dry runs, which may have the layers mounted
+        self._caches: dict[str, set[str]] = {}  # for each root the paths of its caches
+        self._users = 0  # the number of dry runs that may have the layers mounted now
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -294,31 +281,25 @@ class CacheLayers:
             self._users -= 1
 
     def below(self, root: str) -> str:
-        """Return the layer to mount over a root, or "" if the layer is empty.
-
-        Caches whose parent folder no longer exists in the root are removed from the layer first.
-        """
+        """Return the layer to be mounted over a root, or "" if it is empty."""
         caches = self._caches.get(root, set())
-        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
+        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:  # gone from the root
             caches.discard(path)
             outermost_missing = next(folder for folder in state.parents_of(path) if not (Path(root) / folder).is_dir())
             _remove(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
-        """Move caches from an upper folder into the layer, unless another dry run is using the layer.
-
-        Return the new caches that have a cache tag.
-        """
-        if self._users > 1 or not paths:  # the caller is one of the users
+        """Move caches from an upper folder into the layer; return those that are new and have a cache tag."""
+        if self._users > 1 or not paths:  # another dry run than the caller's has the layer mounted
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and state.is_tagged(f"{upper}/{path}")]
         with suppress(OSError):  # losing a cache only costs the next command some time
             for path in paths:
-                if not (Path(root) / path).parent.is_dir():  # the layer would show this folder to the next command
+                if not (Path(root) / path).parent.is_dir():  # the layer would add this folder to the root
                     continue
-                for around in state.parents_of(path):  # commands see the layer's folders instead of the root's
+                for around in state.parents_of(path):  # the layer's folders hide the modes and owners of the root's
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
                     copy_access(Path(root) / around, self._layer(root) / around)
                 _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
@@ -330,7 +311,7 @@ class CacheLayers:
 
 
 def copy_access(source: Path, target: Path) -> None:
-    """Copy the mode of a folder to another one and, if we are root, its owner. Raises `OSError`."""
+    """Give a folder the mode of another one, and as root its owner too. Raises `OSError`."""
     status = source.stat()
     if os.geteuid() == 0:
         os.chown(target, status.st_uid, status.st_gid)
@@ -338,7 +319,7 @@ def copy_access(source: Path, target: Path) -> None:
 
 
 def _merge(source: str, target: str) -> None:
-    """Move `source` over `target`. If both are folders, their entries are moved one by one."""
+    """Move `source` to `target`, which it replaces; a folder is merged with an existing one."""
     waiting = [(source, target)]
     while waiting:
         source, target = waiting.pop()
@@ -346,7 +327,7 @@ def _merge(source: str, target: str) -> None:
         if kinds == {"folder"}:
             waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
             continue
-        if "folder" in kinds:  # a folder and something else cannot be renamed over each other
+        if "folder" in kinds:  # rename does not replace a file by a folder, or the other way round
             _remove(Path(target))
         os.rename(source, target)  # noqa: PTH104
 

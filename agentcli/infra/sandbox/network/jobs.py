@@ -1,6 +1,6 @@
 """Connects to the servers of jobs, each of which has its own network.
 
-This file is also a program that `python -I -S` runs, because only a process without threads can enter namespaces.
+`python -I -S` runs this file as a program, because only a process without threads can enter another's namespaces.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """Connects commands without a network to granted hosts: an HTTP proxy on a unix socket.
 
-It supports `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests.
-It connects only to granted hosts, at addresses that it has looked up and checked itself. It cannot see inside TLS: a
-grant for a host with other people's content, as in shared hosting, covers all of that content.
+It accepts `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests.
+It connects only to granted hosts, at addresses that it has looked up and checked itself. It cannot look into TLS: a
+host that serves the content of many people, as shared hosting does, is granted with all of it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _MAX_CONNECTIONS = 256
 _CHUNK = 65_536
 _REQUEST_LINE = lazy_pattern(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
 _HEADER = lazy_pattern(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-# Headers that concern only the client and the proxy (RFC 9110, section 7.6.1), and those that the proxy replaces.
+# Headers for the proxy alone (RFC 9110, section 7.6.1), and those that it writes itself.
 _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
 
 
@@ -39,10 +39,9 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class NetworkProxy:
-    """Serves between `start` and `aclose`, on a socket in the private `folder`, whose path must be short.
+    """Serves between `start` and `aclose`, on a socket in `folder`, which must have a short path.
 
-    If nothing listens on a granted port of this machine, `connect_to_job` may connect to the same port of a job. It
-    blocks.
+    If nothing listens on a granted port of this machine, `connect_to_job`, which blocks, may connect to one of a job.
     """
 
     def __init__(
@@ -55,10 +54,8 @@ class NetworkProxy:
         connect_to_job: Callable[[int], socket.socket | None] = lambda port: None,
     ) -> None:
         self._grants = grants
-        self.socket = folder / "proxy"  # commands connect to this
-        self._how_to_grant = how_to_grant
-        self._resolve = resolve
-        self._connect_to_job = connect_to_job
+        self.socket = folder / "proxy"
+        self._how_to_grant, self._resolve, self._connect_to_job = how_to_grant, resolve, connect_to_job
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -124,8 +121,7 @@ class NetworkProxy:
         failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                # The name is looked up only once, so that only addresses checked here are used. One forbidden address
-                # is enough to deny the host.
+                # The name is looked up only once, so that no unchecked address is used. One bad address denies all.
                 addresses = await self._resolve(host, port)
                 if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
                     reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
@@ -180,12 +176,9 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Build the request to the server. It asks the server to close the connection after one answer.
-
-    A second request on the same connection could be for another host.
-    """
+    """Build the request to the server."""
     names = [name.lower() for name, _ in headers]
-    # Request smuggling: the server could use the other one of two lengths, and read the rest of the body as a request.
+    # A server that obeys the other one of two lengths would take the rest of the body for another request.
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
     passed_on = [
@@ -193,6 +186,7 @@ def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes
         for name, value in headers
         if name.lower() not in _NOT_PASSED_ON and not name.lower().startswith(b"proxy-")
     ]
+    # The connection is closed after the answer, because the next request could be for another host.
     first = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: " + authority.encode(), b"Connection: close"]
     return b"\r\n".join([*first, *passed_on, b"", b""])
 
@@ -211,7 +205,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _answer(status: int, reason: str) -> bytes:
-    """Build an answer. Its status line repeats the reason, because after a CONNECT programs show only that line."""
+    """Build an answer. The status line has the reason too, because after a CONNECT programs show only that line."""
     text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()

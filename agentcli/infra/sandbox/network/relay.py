@@ -1,9 +1,8 @@
 """Relays from a port on the command's own loopback interface to the proxy outside.
 
-Programs expect a proxy's host and port, but the connection to the outside is a unix socket. Granted ports of this
-machine are relayed as well, so that programs reach them as usual. This file is also a program, which `python -I -S`
-runs inside the sandbox before the command, so it uses only the standard library. It costs the start of a Python, but
-only if hosts have been granted.
+Programs find a proxy by host and port, but the sandbox has only a unix socket to it. Granted ports of this machine are
+relayed too, so that every program reaches them as usual. If hosts were granted, `python -I -S` runs this file as a
+program in the sandbox before the command, so it needs the standard library alone.
 """
 
 import contextlib
@@ -16,25 +15,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RELAY_NAME = "agentcli-relay"  # the name of its process
-PORT = 3128  # the traditional port of proxies; always free, because the interface belongs only to this command
+PORT = 3128  # the traditional port of proxies; the interface is the command's own, so the port is free
 LOOPBACK = "127.0.0.1"
 _FIRST_FREE = 1_024  # the first port that programs may open without privileges
 
 
 def relay_command(script: str, proxy_socket: str, ports: Sequence[str] = ()) -> list[str]:
-    """Return the arguments that start the relay, to put before the command's; `script` is this file's path inside.
-
-    The relay also opens the `ports` of this machine, such as `127.0.0.1:8000`.
-    """
+    """Return the arguments that start the relay, to precede the command's; `ports` are such as `127.0.0.1:8000`."""
     return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket, ",".join(ports)]
 
 
 def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some of them.
-
-    Granted ports of this machine that the relay cannot open are reached through the proxy as well.
-    """
+    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    # Granted ports that the relay may not open are reached through the proxy instead of directly.
     closed = [host.strip("[]") for host, _, port in (each.rpartition(":") for each in ports) if int(port) < _FIRST_FREE]
     direct = ",".join(host for host in ("localhost", LOOPBACK, "::1") if host not in closed)
     others = dict.fromkeys(("NO_PROXY", "no_proxy"), direct) | {"NODE_USE_ENV_PROXY": "1"}
@@ -42,21 +36,20 @@ def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
 
 
 def python_folders() -> list[str]:
-    """Return the folders that the relay needs inside; not the whole prefix, which may be `~/.local`."""
-    prefix = os.path.realpath(sys.base_prefix)
+    """Return the folders of Python that the relay needs in the sandbox."""
+    prefix = os.path.realpath(sys.base_prefix)  # not shown as a whole, because it may be `~/.local`
     programs = str(Path(os.path.realpath(sys.executable)).parent)
     return list(dict.fromkeys((programs, f"{prefix}/lib", f"{prefix}/{sys.platlibdir}")))
 
 
 def main() -> None:
     proxy_socket, ports, *command = sys.argv[1:]
-    # Listening socket -> the request to send to the proxy before a client's data; empty: clients talk to the proxy.
+    # For each server the request that begins its connections to the proxy; clients of the proxy's port send their own.
     servers = {socket.create_server((LOOPBACK, PORT), backlog=128): b""}
     for target in filter(None, ports.split(",")):
         request, port = f"CONNECT {target} HTTP/1.1\r\n\r\n".encode(), int(target.rpartition(":")[2])
         for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1")):
-            # The port may be below 1024, or granted under two names of this machine.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # a port below 1024, or one that is open already by another name
                 servers[socket.create_server((address, port), family=family, backlog=128)] = request
     _start_relay(servers, proxy_socket)
     for server in servers:
@@ -75,13 +68,13 @@ def main() -> None:
 
 
 def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None:
-    """Start the relay in a process that is not a child of the command, and has none of its descriptors open."""
+    """Start the relay in a process that is not a child of the command and holds none of its descriptors."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         return
     os.setsid()
-    if os.fork():
+    if os.fork():  # the second fork is adopted by the first process of the sandbox
         os._exit(0)
     Path("/proc/self/comm").write_text(RELAY_NAME)
     listening = {server.fileno() for server in servers}
@@ -90,19 +83,19 @@ def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None
         if number < 3:
             os.dup2(nothing, number)
         elif number not in listening:
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed already
                 os.close(number)
     *others, last = [threading.Thread(target=_relay, args=(*item, proxy_socket)) for item in servers.items()]
     for thread in others:
         thread.start()
-    last.run()  # in this thread; `_relay` never returns
+    last.run()  # in this thread, and forever: `_relay` never returns
 
 
 def _relay(server: socket.socket, request: bytes, proxy_socket: str) -> None:
     while True:
         try:
             client, _ = server.accept()
-        except OSError:  # no more descriptors: try again
+        except OSError:  # too many descriptors now: the client waits
             continue
         threading.Thread(target=_connect, args=(client, request, proxy_socket), daemon=True).start()
 
@@ -130,8 +123,7 @@ def _opens_tunnel(proxy: socket.socket, request: bytes) -> bool:
 
 
 def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:
-    # Either end may close the connection.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # either side has gone
         while data := source.recv(65_536):
             target.sendall(data)
     with contextlib.suppress(OSError):

@@ -2,21 +2,18 @@
 
 `keeper_client.py` starts it in a Python of its own. It imports little, because a session's first command waits for it.
 
-For each simultaneous command it forks a *supervisor*, which becomes the reaper of all orphans below it
-(PR_SET_CHILD_SUBREAPER): no process can leave the tree by a double fork, setsid or nohup. A supervisor without children
-knows that no process is left, and is ready for the next command. A supervisor ends its tree when it is asked to, when
-the time limit is over, when the tree is a fork bomb, and when the other end of its socket closes, which happens however
-agentcli ends.
+For each command that runs at the same time it forks a *supervisor*, which becomes the parent of all orphans below it
+(PR_SET_CHILD_SUBREAPER): no process can leave the tree by a double fork, setsid or nohup, and a supervisor without
+children knows that nothing is left, and takes the next command. It ends its tree when asked to, after the time limit,
+when the tree swarms (a fork bomb), and when agentcli ends, which closes the other end of its socket. After agentcli was
+killed and the last supervisor has ended, the keeper reverts changes of protected files. Outside Linux orphans are not
+adopted: a process that forks twice and leaves its session is not ended.
 
-After agentcli was killed and the last supervisor has ended, the keeper reverts commands' changes to protected files.
-
-Each supervisor has a socket. On it agentcli sends orders of one byte: `START` with the descriptors of a command, its
-length and its request (a tuple in marshal's format); later `END_TREE`, or `KEEP_OUTPUT` with the descriptors of a pipe,
-of the file for the pipe's output, and of others that must stay open. The supervisor answers with lines:
-`pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `kept` for a pipe; `late`; `swarm`; finally
-`gone TIME`, by the clock of `time.monotonic`.
-
-Outside Linux there is no such reaper: a process that forks twice and leaves its session escapes there.
+agentcli sends orders of one byte on a supervisor's socket: `START` with the descriptors of a command, and the length of
+its request, which follows as a tuple in marshal's format; `END_TREE`; or `KEEP_OUTPUT` with the descriptors of a pipe,
+of the file to copy it to, and of others that are to stay open. The supervisor answers with lines: `pid MAIN SUPERVISOR`
+or `error ERRNO`; `exit CODE`, negative for a signal; `kept` once it copies the pipe; `late`; `swarm`; at last
+`gone TIME`, a time of `time.monotonic`.
 """
 
 import ctypes
@@ -32,13 +29,13 @@ import time
 from agentcli.infra.sandbox.processes.process_tree import ask_below, kill_below, processes_below, threads_of_machine
 
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
-GRACE_WITHOUT_PARENT_S = 1.0  # the same after agentcli has gone: shorter, because nobody may wait for us
-PATIENCE_S = 10.0  # after SIGKILL; a process that is left then is stuck in the kernel, or not ours to end
-MAX_PROCESSES = 3_000  # of one command; more could make the machine unusable
-MAX_OUTPUT_BYTES = 1_000_000_000  # of a command's output in its file
+GRACE_WITHOUT_PARENT_S = 1.0  # the same after agentcli has ended
+PATIENCE_S = 10.0  # a process that SIGKILL has not ended by then hangs in the kernel, or belongs to another user
+MAX_PROCESSES = 3_000  # of one command, before they slow the machine down for its owner
+MAX_OUTPUT_BYTES = 1_000_000_000  # kept of a command's output
 START, END_TREE, KEEP_OUTPUT = b"S", b"T", b"F"  # orders to a supervisor
 _COUNT_EVERY_S = 0.5
-_GROWTH = 20  # a tree with this many processes more than were asked to end multiplies instead of ending
+_GROWTH = 20  # a tree with so many processes more than were asked to end multiplies instead of ending
 _CHUNK = 65_536
 _MAX_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
 _IS_LINUX = sys.platform == "linux"
@@ -51,15 +48,15 @@ _CLEAN_UP = (
 
 
 def main(requests: socket.socket) -> None:
-    """Fork a supervisor for each socket that arrives until agentcli is gone, then wait for the supervisors' ends."""
-    for number in _IGNORED:  # signals that may be sent to all processes of a name or of a terminal
+    """Fork a supervisor for each socket that comes until agentcli is gone, then wait for the supervisors' ends."""
+    for number in _IGNORED:  # they may be sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
     supervisors: set[int] = set()
     notes: list[int] = []  # the descriptor of the session's note, if it has one
     has_children = False
-    ends_at: float | None = None  # set once agentcli is gone: when to stop waiting for supervisors
+    ends_at: float | None = None  # set once agentcli is gone: when to stop waiting for processes
     listening = select.poll()
     listening.register(requests, select.POLLIN)
     listening.register(wakeup, select.POLLIN)
@@ -72,14 +69,14 @@ def main(requests: socket.socket) -> None:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        if any(ended.values()) or ends_at:  # this process has inherited the tree of a supervisor that was killed
+        if any(ended.values()) or ends_at:  # a supervisor failed or was killed, and its orphans are children of this
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
         _clean_up(descriptor)
 
 
 def _adopt_orphans() -> None:
-    """Make this process the reaper of orphans below it. Its children do not inherit this: see prctl(2)."""
+    """Make this process the parent of orphans below it. Its children do not inherit that: see prctl(2)."""
     if not _IS_LINUX:
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -92,15 +89,15 @@ def _adopt_orphans() -> None:
 def _open_wakeup_on_child_end() -> int:
     """Return a pipe that becomes readable when a child has ended."""
     read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
+    for end in (read, write):
+        os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
 
 
 def _clean_up(note: int) -> None:
-    """If agentcli was killed before it removed the session's note, become a Python that reverts by it (snapshot.py)."""
+    """Become a Python that reverts by a session's note (snapshot.py), unless agentcli removed it when it closed."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)
@@ -109,36 +106,34 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone.
-
-    If a note of the session comes with the socket, it replaces the one in `notes`.
-    """
-    _, descriptors = _receive(requests, 1, max_descriptors=2)  # the socket and perhaps the note
+    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone."""
+    _, descriptors = _receive(requests, 1, max_descriptors=2)
     if not descriptors:
         return False
-    if descriptors[1:]:
+    control, *new_notes = descriptors
+    if new_notes:
         for old in notes:
             os.close(old)
-        notes[:] = descriptors[1:]
+        notes[:] = new_notes
     try:
         pid = os.fork()
-    except OSError:  # no more processes; only this command fails, because its socket is closed without an answer
-        os.close(descriptors[0])
-        return True
+    except OSError:  # too many processes; the command fails, because its socket is closed without an answer
+        pid = -1
     if pid == 0:
         code = 1
         try:
             requests.close()
-            code = _supervise(socket.socket(fileno=descriptors[0]))
+            code = _supervise(socket.socket(fileno=control))
         finally:
             os._exit(code)
-    supervisors.add(pid)
-    os.close(descriptors[0])
+    if pid > 0:
+        supervisors.add(pid)
+    os.close(control)
     return True
 
 
 def _receive(channel: socket.socket, size: int, *, max_descriptors: int) -> tuple[bytes, list[int]]:
-    """Receive up to `size` bytes, with descriptors; no bytes mean that the other end is closed."""
+    """Receive up to `size` bytes and their descriptors; no bytes mean that the other end is closed."""
     data, descriptors, _, _ = socket.recv_fds(channel, size, max_descriptors, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
@@ -153,33 +148,33 @@ def _supervise(control: socket.socket) -> int:
     while order and not code:
         try:
             order, descriptors = _receive(control, 1, max_descriptors=_MAX_DESCRIPTORS)
-        except OSError:  # agentcli was killed before it read everything that was sent to it
+        except OSError:  # agentcli was killed before it had read all answers
             break
         if order == START:
             code = Supervisor(control, wakeup).run(descriptors)
             continue
-        for descriptor in descriptors:  # of an order that was sent before the command's end was known
+        for descriptor in descriptors:  # an order for a command that had just ended
             os.close(descriptor)
     return code
 
 
 class Supervisor:
-    """Starts one command, and watches its tree until no process is left."""
+    """Starts one command, and watches its tree of processes until none is left."""
 
     def __init__(self, control: socket.socket, wakeup: int) -> None:
         self._control = control  # the socket to agentcli
-        self._wakeup = wakeup  # becomes readable when a child has ended
-        self._main = 0  # the id of the command's own process
-        self._has_children = True  # False once no process of the command is left
-        self._pipe = self._file = -1  # of a job: its output is copied from the pipe to the file
-        # Monotonic times: the command's time limit, when its tree is killed, when surviving processes are given up.
+        self._wakeup = wakeup  # can be read from once a child has ended
+        self._main = 0  # the number of the command's own process
+        self._has_children = True  # False once all processes of the command have ended
+        self._pipe = self._file = -1  # of a job, else -1: its output is copied from the pipe to the file
+        # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
-        self._asked = 0  # how many processes were asked to end
+        self._asked = 0  # the number of processes that were asked to end; 0 until then
         self._max_processes = MAX_PROCESSES
-        self._machine_threads = threads_of_machine()  # on the whole machine, when the command or its end began
+        self._machine_threads = threads_of_machine()  # when the command began, later when its tree was asked to end
 
     def run(self, descriptors: list[int]) -> int:
-        """Supervise a command until its end; return the exit code for the keeper, 0 if no process is left."""
+        """Supervise a command to its end; return the exit code of the supervisor, 0 when nothing is left."""
         self._poll = select.poll()
         for descriptor in (self._control.fileno(), self._wakeup):
             self._poll.register(descriptor, select.POLLIN)
@@ -203,16 +198,16 @@ class Supervisor:
         """Read a request and start its command; return the id of the process. Raises `OSError`."""
         size = int.from_bytes(self._control.recv(8, socket.MSG_WAITALL), "big")
         request = self._control.recv(size, socket.MSG_WAITALL)
-        options = marshal.loads(request)  # noqa: S302  # written by agentcli itself
+        options = marshal.loads(request)  # noqa: S302  # from agentcli itself
         argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
-        # The command expects each passed descriptor under a number in `wanted`. First, all get numbers above these and
-        # above the standard streams, so that none is overwritten before it is moved to its number.
+        # The command expects the passed descriptors at the `wanted` numbers. They are first moved above these numbers
+        # and the three standard streams, so that none is overwritten before it is copied to its number.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
         main_output = 0 if terminal else output  # a terminal is opened as 0, and is all three streams
         streams = [(main_output, 1), (main_output, 2), *zip(sources, wanted, strict=True)]
-        if launcher_words is not None:  # the launcher is called directly, so skip the arguments that would start it
+        if launcher_words is not None:  # the launcher runs in the fork, without the arguments that would start it
             main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
         else:
             main = _spawn(argv, environment, streams, terminal or b"/dev/null")
@@ -224,7 +219,7 @@ class Supervisor:
         return main
 
     def _wait(self) -> None:
-        """Wait for the next event and handle it: an order from agentcli, output, the end of a process, a time limit."""
+        """Wait for the next event and handle it: an order, output, the end of a process, or a time limit."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
         if self._kill_at < float("inf"):  # while the tree is ending, check more often
@@ -253,7 +248,7 @@ class Supervisor:
             kill_below(os.getpid())
 
     def _take_order(self) -> None:
-        """Carry out an order from agentcli. An empty order means that agentcli is gone."""
+        """Carry out an order of agentcli; if none can be read, agentcli is gone, and the tree is ended."""
         try:
             order, descriptors = _receive(self._control, 1, max_descriptors=8)
         except OSError:
@@ -270,8 +265,8 @@ class Supervisor:
             self._end(GRACE_WITHOUT_PARENT_S)
 
     def _end(self, grace_s: float) -> None:
-        """Ask the tree to end. It is killed after `grace_s`, and given up `PATIENCE_S` later."""
-        if self._kill_at < float("inf"):  # the tree is already ending
+        """Ask the tree to end; it is killed after `grace_s`, and given up `PATIENCE_S` later."""
+        if self._kill_at < float("inf"):  # it was asked before
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
         self._asked = ask_below(os.getpid())
@@ -281,17 +276,13 @@ class Supervisor:
         self._give_up_at = self._kill_at + PATIENCE_S
 
     def _has_more_processes(self, growth: int, *, than: int) -> bool:
-        """Return True if the tree has at least `growth` processes more than `than`.
-
-        Processes are counted only if the machine has gained as many threads, because counting is slow.
-        """
-        return (
-            threads_of_machine() >= self._machine_threads + growth
-            and len(processes_below(os.getpid())) >= than + growth
-        )
+        """Return True if the tree has at least `growth` processes more `than` that."""
+        # They are counted only if the machine has gained as many threads, because counting takes long.
+        has_grown = threads_of_machine() >= self._machine_threads + growth
+        return has_grown and len(processes_below(os.getpid())) >= than + growth
 
     def _copy(self) -> bool:
-        """Copy one piece of a job's output from the pipe to the file; return False if nothing could be read."""
+        """Read once from the pipe of a job's output, and write to its file; return False if nothing was read."""
         try:
             data = os.read(self._pipe, _CHUNK)
         except BlockingIOError:
@@ -321,12 +312,12 @@ class Supervisor:
     def _report(self, line: str) -> None:
         try:
             self._control.sendall(f"{line}\n".encode())
-        except OSError:  # agentcli is gone, so the tree is ending anyway
+        except OSError:  # agentcli is gone
             pass
 
 
 def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
-    """Start a program in its own session, and return its process id. If `stdin` is a terminal, it controls it."""
+    """Start a program in a new session, whose controlling terminal is `stdin` if that is one; return its PID."""
     return os.posix_spawn(
         argv[0],
         argv,
@@ -344,10 +335,7 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 def _fork_bounded(
     argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """Fork; the child confines itself by the plan in the descriptor `plan`, and becomes the command `argv`.
-
-    Return the id of the process. If the command cannot be started, the child writes the reason to its stderr.
-    """
+    """Run `argv` in a fork that the launcher confines by the plan in the descriptor `plan`; return its PID."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -355,7 +343,7 @@ def _fork_bounded(
     code = 126
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)  # the pipe belongs to the supervisor
+        signal.set_wakeup_fd(-1)  # only the supervisor is woken
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -366,14 +354,14 @@ def _fork_bounded(
         bound_and_become(parent, plan, argv, environment)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
-    except BaseException as error:  # noqa: BLE001  # nothing else could report the error
+    except BaseException as error:  # noqa: BLE001  # goes to the command's own stderr: nothing else could report it
         print(f"agentcli: the command was not started: {error}", file=sys.stderr)
     finally:
         os._exit(code)
 
 
 def _reap() -> tuple[dict[int, int], bool]:
-    """Return the exit codes of ended children (negative for a signal) by id, and True if there are other children."""
+    """Return the exit codes of children that have ended, negative for a signal, and True if others still run."""
     ended: dict[int, int] = {}
     try:
         while True:

@@ -29,24 +29,21 @@ SWARMED = "it was ended because it started processes without end"
 
 
 class Process:
-    """A command with all its processes, in the state that its supervisor had reported at the last `look`.
-
-    `on_idle` gets the supervisor's socket back when the supervisor is ready for another command.
-    """
+    """A command and all that it starts, in the state that its supervisor had reported at the last `look`."""
 
     def __init__(self, control: socket.socket, launch: Launch, on_idle: Callable[[socket.socket], object]) -> None:
         self.launch = launch
-        self._on_idle = on_idle
+        self._on_idle = on_idle  # takes the supervisor's socket once that can run another command
         self.confinement = ExitStack()  # closed once all processes of the command have ended
         self.pid = self.supervisor = 0  # the process ids of the command and of its supervisor; 0: not started yet
         self.exit_code: int | None = None  # negative for a signal
         self.is_gone = False  # True once no process of the command is left
-        self.was_late = self.was_swarm = False  # ended because of its time limit; because of too many processes
+        self.was_late = self.was_swarm = False  # True if it was ended at its time limit, or for too many processes
         self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
-        self._unfinished_line = b""  # the start of a report whose rest has not arrived
-        self.error = OSError(0, "no process could be made for it")  # the reason if the command did not start
+        self._unfinished_line = b""
+        self.error = OSError(0, "no process could be made for it")  # why the command did not start; unused if it did
 
     async def wait_until_gone(self) -> None:
         await self.until(lambda: self.is_gone)
@@ -58,12 +55,12 @@ class Process:
             self.look()
 
     def is_over(self) -> bool:
-        """Return True if the supervisor has reported that no process of the command is left."""
+        """Return True if no process of the command is left now."""
         self.look()
         return self.is_gone
 
     async def end(self) -> None:
-        """Send SIGTERM to all processes, and after two seconds SIGKILL to those left. Safe to call twice."""
+        """Let the supervisor end all processes, by SIGTERM and two seconds later SIGKILL. Safe to call twice."""
         if self.is_over():
             return
         with suppress(OSError):
@@ -76,10 +73,9 @@ class Process:
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
-        """Let the supervisor copy the command's output from a pipe to a file; return False if all processes have ended.
+        """Let the supervisor copy the command's output from a pipe to a file; return False if all has ended already.
 
-        The file grows to 1 GB at most; a full disk does not affect the command. The supervisor also keeps `open_ends`
-        of pipes open: without a reader, writing to one would kill the command.
+        It also holds `open_ends` open, pipes that the command may write to: without a reader, writing would kill it.
         """
         with suppress(OSError):
             if not self.is_over():
@@ -102,10 +98,11 @@ class Process:
             *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
                 self._take(line.split())
-        self.confinement.close()  # only now, because protections depend on it while processes are running
+        self.confinement.close()  # not while processes run, because their protection depends on it
 
     def _take(self, words: list[bytes]) -> None:
-        match words:  # keeper.py describes these lines
+        """Note one line of the supervisor; keeper.py describes the lines."""
+        match words:
             case [b"pid", pid, supervisor]:
                 self.pid, self.supervisor = int(pid), int(supervisor)
             case [b"error", number]:
@@ -120,14 +117,14 @@ class Process:
             case [b"swarm"]:
                 self.was_swarm = True
             case [b"gone", at]:
-                # A supervisor that copied output still has the job's pipes and file open, and is not used again.
+                # A supervisor that copied output still holds the job's pipes and file, so it gets no other command.
                 self._take_end(is_idle=not self._keeps_output)
                 self.ended_at = float(at)
 
     def _take_end(self, *, is_idle: bool = False) -> None:
         """Note the end: no process is left, or the supervisor was killed, and the keeper ends its processes."""
         self.is_gone, self.ended_at = True, time.monotonic()
-        if self.exit_code is None:  # the command was killed with the supervisor
+        if self.exit_code is None:  # the supervisor was killed before it could report one
             self.exit_code = -9
         if is_idle:
             self._on_idle(self._control)
@@ -136,15 +133,15 @@ class Process:
 
 
 class Keeper:
-    """The small process that starts commands. They can read its `environment`, which must contain no secrets."""
+    """The small process that starts commands; its `environment` must hold no secrets, because commands can read it."""
 
     def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
         self._environment = environment
         self._max_processes = max_processes
-        self._process: subprocess.Popen[bytes] | None = None  # the keeper, once it is started
-        self._requests: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
+        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
+        self._requests: socket.socket | None = None  # the socket on which the keeper receives those of new supervisors
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
-        self._note: int | None = None  # the descriptor of the note that the keeper has
+        self._note: int | None = None  # the descriptor of the session's note that the keeper was sent last
 
     async def start(
         self,
@@ -156,11 +153,10 @@ class Keeper:
         time_limit_s: float | None = None,
         terminal: str = "",
     ) -> Process:
-        """Start a program in its own session, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
+        """Start a program in a new session, on a `terminal` or without input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        variables = {
-            os.fsencode(name): os.fsencode(value) for name, value in {**environment, **launch.environment}.items()
-        }
+        both = {**environment, **launch.environment}
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in both.items()}
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
@@ -176,7 +172,7 @@ class Keeper:
         process = Process(control, launch, self._idle.append)
         try:
             await process.until(lambda: bool(process.pid) or process.is_gone)
-        except asyncio.CancelledError:  # the command may already be running
+        except asyncio.CancelledError:  # the command may run already
             await asyncio.shield(process.end())
             raise
         if not process.pid:
@@ -184,26 +180,26 @@ class Keeper:
         return process
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
-        """Return the socket of a waiting or new supervisor, whose keeper has the note. Raises `OSError`."""
+        """Return the socket of an idle or a new supervisor whose keeper has the note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
         while self._idle and is_running and note in (None, self._note):
             control = self._idle.pop()
             try:
-                control.recv(1)  # would block; if it returns, the supervisor was killed
-            except BlockingIOError:
+                control.recv(1)
+            except BlockingIOError:  # its supervisor is alive; the socket of a killed one would be at its end
                 return control
             control.close()
         control, supervisors_end = socket.socketpair()
         control.setblocking(False)
         with supervisors_end:
-            descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
             requests = self._requests if self._requests is not None and is_running else self._launch()
-            socket.send_fds(requests, [b"n"], descriptors)  # descriptors can only be sent with at least one byte
+            descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
+            socket.send_fds(requests, [b"n"], descriptors)  # any byte, because descriptors cannot be sent alone
             self._note = self._note if note is None else note
         return control
 
     def _launch(self) -> socket.socket:
-        """Start a keeper, and return the socket for requests to it."""
+        """Start a keeper, and return the socket on which it receives those of supervisors."""
         self._close()
         self._requests, keepers_end = socket.socketpair()
         with keepers_end:
@@ -226,7 +222,7 @@ class Keeper:
         self._idle.clear()
 
     async def aclose(self) -> None:
-        """Close the sockets, and wait until the keeper has ended all remaining processes, and itself."""
+        """Close all sockets, and wait until the keeper has ended the remaining processes and itself."""
         self._close()
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -234,9 +230,9 @@ class Keeper:
 
 
 async def readable(descriptor: int) -> None:
-    """Wait until a descriptor is readable or its other end is closed. Several tasks may wait for the same one."""
+    """Wait until something can be read, or the other end is closed. Several tasks may wait for one descriptor."""
     loop = asyncio.get_running_loop()
-    copy = os.dup(descriptor)  # a loop accepts only one reader for each number
+    copy = os.dup(descriptor)  # because a loop allows one reader for each number
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(copy, lambda: None if ready.done() else ready.set_result(None))
     try:

@@ -1,4 +1,4 @@
-"""Collects a command's output: a limited part in memory, all of it in a file if that overflows, some of it live."""
+"""Collects a command's output: a bounded part in memory, all of it in a file once that is full, and live text."""
 
 import asyncio
 import codecs
@@ -12,32 +12,33 @@ from typing import BinaryIO
 from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
 from agentcli.tools.observation import as_shown
 
-# The first piece of live text is shown at once, further ones every 50 ms. After 100,000 characters nobody reads along
-# any more: then only the end of each piece is shown, and pieces come more slowly. Sizes are in characters.
+# Live text is shown at once and then every 50 ms. Nobody reads along after 100,000 characters: then pieces come more
+# slowly, and only the end of each is shown. Sizes are in characters.
 _LIVE_EVERY_S = 0.05
 _LIVE_SLOWLY_S = 0.5
 _LIVE_PIECE = 4_000
 _LIVE_FREELY = 100_000
-_LIVE_LAST = 15_000  # of the text that is not shown yet when the command ends
+_LIVE_LAST = 15_000  # of the text not yet shown when the command ends
 
-_WRITE_AT = 1 << 20  # bytes in memory that are enough for a write to the disk
-_MAX_LINE_CHARS = 65_536  # of a line whose end has not arrived
-_END_CHARS = 300  # enough to contain a prompt that waits for an answer
+_WRITE_AT = 1 << 20  # bytes not yet in the file
+_MAX_LINE_CHARS = 65_536  # of an unfinished line
+_END_CHARS = 300  # enough to hold a prompt
 
 
 class CommandOutput:
-    """Keeps the beginning and the end of a command's output. If the middle must be cut, all of it goes to a file.
+    """Keeps the beginning and the end of a command's output, as a terminal would show it.
 
-    `new_file` creates the file. It gets the original bytes, up to 1 GB if the disk has room. The text in memory is as a
-    terminal would finally show it. Call `write` while `has_much_to_write`.
+    If the middle has to be cut, all bytes go to the file that `new_file` makes. Call `write` while `has_much_to_write`.
     """
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
-        self._half = most_bytes // 2  # the limit for the beginning, and for the end, in characters
+        self._half = (
+            most_bytes // 2
+        )  # the limit of `_head` and of `_tail` in characters; `_tail` may have twice as many
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._head = self._tail = ""  # the beginning, and the end of the rest
-        self._line = ""  # the last line, which is incomplete and in neither of these yet
-        self._cut = 0  # characters left out between the two
+        self._head = self._tail = ""  # the beginning of the complete lines, and the end of those that follow it
+        self._line = ""  # the unfinished line after them
+        self._cut = 0  # characters left out between `_head` and `_tail`
         self._unwritten = bytearray()  # output that is not in the file yet
         self.saved = _OutputFile(new_file)
         self._live = _Live(on_output)
@@ -49,12 +50,12 @@ class CommandOutput:
         self._take(self._decoder.decode(data))
 
     def _take(self, text: str, *, is_end: bool = False) -> None:
-        """Add the complete lines of some text to the output, as a terminal would show them."""
+        """Add text; complete lines go to `_head` and `_tail`, as a terminal shows them."""
         self._live.add(text)
         complete, newline, self._line = (self._line + text).rpartition("\n")
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
-            # A `\r` at the end is kept, because the next text will overwrite this line.
+            # A `\r` at the end is kept, because it lets the next text overwrite this line.
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
         if len(self._line) > _MAX_LINE_CHARS or is_end:  # too long even as a terminal shows it
             complete, self._line = complete + self._line, ""
@@ -62,10 +63,11 @@ class CommandOutput:
         missing_in_head = max(0, self._half - len(self._head))
         self._head += text[:missing_in_head]
         self._tail += text[missing_in_head:]
-        if len(self._tail) > 2 * self._half:  # cut only now and then, because each cut copies the rest
+        if len(self._tail) > 2 * self._half:  # not at each overflow, because a cut copies the rest
             self._cut_middle()
 
     def _cut_middle(self) -> None:
+        """Shorten `_tail` to its limit."""
         over = max(0, len(self._tail) - self._half)
         self._cut += over
         self._tail = self._tail[over:]
@@ -83,40 +85,40 @@ class CommandOutput:
         return self._cut > 0 and len(self._unwritten) >= _WRITE_AT
 
     def write(self) -> None:
-        """Write the waiting output to the file. Blocks for as long as the disk takes."""
+        """Write the output so far to the file. Blocks for as long as the disk takes."""
         self.saved.write(bytes(self._unwritten))
         self._unwritten.clear()
 
     def close(self) -> str:
-        """Return the output, whose middle may be missing. May block for a moment."""
+        """Return the output, its middle cut above the limit. May block for a moment."""
         self._take(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
-        text, _ = self._joined()
+        text = self._joined()
         self.saved.close()
         return text
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
-        """Move all output so far to `path`, for a command that continues as a job. Raises `OSError`.
+        """Move all output so far to `path`, for a command that becomes a job. Raises `OSError`.
 
-        Return the text, the number of characters missing in its middle, and the number of output bytes that it covers.
+        Return the text, the number of characters cut from its middle, and the number of output bytes that it covers.
         """
         self.write()
         self._take("", is_end=True)
         self._live.close()
-        covered = self.saved.size - len(self._decoder.getstate()[0])
+        covered = self.saved.size - len(self._decoder.getstate()[0])  # without the start of an unfinished character
         self.saved.move_to(path)
-        return (*self._joined(), covered)
+        return self._joined(), self._cut, covered
 
-    def _joined(self) -> tuple[str, int]:
+    def _joined(self) -> str:
         self._cut_middle()
         if not self._cut:
-            return self._head + self._tail, 0
+            return self._head + self._tail
         self.write()
-        return f"{self._head}\n[{self._cut:,} characters cut; {self.saved.where_it_is}]\n{self._tail}", self._cut
+        return f"{self._head}\n[{self._cut:,} characters cut; {self.saved.where_it_is}]\n{self._tail}"
 
 
 class _OutputFile:
-    """A file that is created by the first write, and stays incomplete if the disk is full or 1 GB is reached."""
+    """A file that is created by the first write; it stays incomplete on a full disk, and after 1 GB."""
 
     def __init__(self, new_file: Callable[[], Path]) -> None:
         self._new_file = new_file
@@ -152,7 +154,7 @@ class _OutputFile:
         return f"all of it is in {self.path}"
 
     def move_to(self, path: Path) -> None:
-        """Move the file to `path`, where there is an empty file. Raises `OSError`."""
+        """Move the file over the empty file at `path`. Raises `OSError`."""
         if self.path is not None:
             shutil.move(self.path, path)
         self.path = path
@@ -165,13 +167,14 @@ class _OutputFile:
 
 
 class _Live:
-    """Passes text on to people who follow it, in pieces and with pauses, and skips text that is too much to read."""
+    """Passes text on to people who follow it, in pieces and with pauses, and skips text that is too long to read."""
 
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
         self._pending = ""  # text for the next piece
-        self._skipped = self._shown = 0  # characters left out since the last piece; characters shown so far
-        self._timer: asyncio.TimerHandle | None = None  # runs while there is a pause after a piece
+        self._skipped = 0  # characters left out since the last piece
+        self._shown = 0  # characters shown so far
+        self._timer: asyncio.TimerHandle | None = None  # set during the pause after a piece
 
     def add(self, text: str) -> None:
         self._pending += text
@@ -183,7 +186,7 @@ class _Live:
 
     @property
     def _max_piece(self) -> int:
-        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # large pieces as long as not much was shown
+        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # everything, until `_LIVE_FREELY` characters were shown
 
     def _skip_to_last(self, max_chars: int) -> None:
         over = max(0, len(self._pending) - max_chars)
@@ -191,7 +194,7 @@ class _Live:
         self._pending = self._pending[over:]
 
     def _show(self, at_least: int = 0) -> None:
-        """Show the pending text, if there is any, and start the pause before the next piece."""
+        """Show the pending text, and begin a pause before the next piece; without pending text there is no pause."""
         self._timer = None
         if not self._pending:
             return
@@ -214,9 +217,9 @@ class _Live:
 
 
 def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from `start` on, and the position after it, where the next call continues.
+    """Return a file's text from byte `start` on, and the byte position after it, for the next call.
 
-    Unless the file `is_complete`, an incomplete last character is left for the next call.
+    Unless the file `is_complete`, an unfinished character at its end is left for the next call.
     """
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
@@ -225,14 +228,14 @@ def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) 
         return text, start + size
     head, head_size = _whole_text(file.read(most_bytes // 2))
     file.seek(end - most_bytes // 2)
-    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # without the end of a character cut in two
+    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # without the rest of a character cut in two
     tail, size = _whole_text(data, is_complete=is_complete)
     missing = end - start - head_size - len(data)
     return f"{head}\n[{missing:,} bytes cut]\n{tail}", end - len(data) + size
 
 
 def _whole_text(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
-    """Decode the complete characters of some bytes; return them, and the number of their bytes."""
+    """Return the whole characters at the start of some bytes, and the number of bytes that they take."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=is_complete)
     return text, len(data) - len(decoder.getstate()[0])

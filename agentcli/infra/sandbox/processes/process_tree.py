@@ -9,15 +9,15 @@ from collections.abc import Collection
 _IS_LINUX = sys.platform == "linux"
 
 
-# A process. `started` distinguishes it from a later process with the same id. (Importing `typing` would be slow.)
+# `started` tells a process from a later one with the same number. (`typing` would slow the start.)
 ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  # noqa: PYI024
 
 
 def ask_below(root: int) -> int:
-    """Send SIGTERM to a tree, and return the number of its processes. All are stopped first, so that none can fork.
+    """Send SIGTERM to a tree, and return the number of its processes; meanwhile it is stopped, so that it cannot grow.
 
-    A process whose children are in their own PID namespace (bubblewrap with --die-with-parent) gets no signal: its end
-    would kill the children before they can handle theirs, and it ends by itself when they end.
+    A process whose children are in a PID namespace of their own, such as bubblewrap, gets no signal: it ends after
+    its children, and if it ended first, they would be killed before they could handle the signal.
     """
     found = _freeze_below(root)
     for process in found:
@@ -35,9 +35,9 @@ def kill_below(root: int, spare: Collection[int] = ()) -> None:
 
 
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
-    """Send SIGSTOP to a tree, in rounds until no new process is found; return all processes."""
+    """Stop a tree by SIGSTOP until it has no new processes; return all that were found."""
     frozen: dict[tuple[int, int], ProcessInfo] = {}
-    for _ in range(100):  # if the tree still grows then, only the processes found so far are signalled
+    for _ in range(100):  # of a tree that still grows then, the processes found so far are returned
         found = {(each.pid, each.started): each for each in processes_below(root, spare)}
         if not found.keys() - frozen.keys():
             break
@@ -47,15 +47,13 @@ def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
 
 
 def _send_to_all(processes: Collection[ProcessInfo], number: signal.Signals) -> None:
-    """Send a signal to processes of a tree and to their groups, which reaches processes that fork too fast to be found.
-
-    The tree's first process started a session, so processes outside the tree are in none of these groups.
-    """
-    # A new process is in our group until its `setsid`. For killpg(2), 0 is our own group, and 1 means every process.
+    """Send a signal to processes of a tree and to their groups, which also reaches processes not yet found."""
+    # The tree's first process began a session, so no other process is in these groups. Before that it was in our own
+    # group. To killpg(2), 0 means our own group, and 1 means every process.
     for group in {process.group for process in processes} - {os.getpgrp(), 0, 1}:
         try:
             os.killpg(group, number)
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             pass
     for process in processes:
         _send(process, number)
@@ -84,7 +82,7 @@ def look_at(pid: int) -> ProcessInfo | None:
     """Read one process from /proc/PID/stat (proc(5)); return None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
-            # `PID (NAME) STATE PARENT GROUP …`; the name may contain any character. The 22nd field is the start time.
+            # `PID (NAME) STATE PARENT GROUP …`, with any character in the name; the 22nd field is the start time.
             fields = file.read(4_096).rpartition(b")")[2].split()
         return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
     except (OSError, IndexError):
@@ -92,8 +90,8 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def _listed_by_ps() -> list[ProcessInfo]:
-    """Ask ps(1) on macOS. A process whose parent has ended is listed as a child of its session's first process."""
-    from subprocess import PIPE, run  # imported here, because Linux does not need it
+    """List processes by ps(1) on macOS, orphans as children of their session's first process."""
+    from subprocess import PIPE, run  # here, because Linux does not need it
 
     listed = run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=PIPE, encoding="ascii", check=False).stdout
     found = []
@@ -102,23 +100,24 @@ def _listed_by_ps() -> list[ProcessInfo]:
         if parent == "1":
             try:
                 parent = str(os.getsid(int(pid)))
-            except OSError:  # ended meanwhile, or somebody else's
+            except OSError:  # it has ended meanwhile, or belongs to another user
                 continue
         found.append(ProcessInfo(int(pid), int(parent), int(group), 0, has_ended=state.startswith("Z")))
     return found
 
 
 def _namespace_depth(pid: int) -> int:
+    """Return the number of PID namespaces that a process is in; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123
             (numbers,) = [line for line in file.read().split(b"\n") if line.startswith(b"NSpid:")]
     except (OSError, ValueError):
         return 0
-    return len(numbers.split()) - 1  # `NSpid: 4711 12 1`: the ids of a process in each of its PID namespaces
+    return len(numbers.split()) - 1  # `NSpid: 4711 12 1`: its number in each namespace
 
 
 def _send(process: ProcessInfo, number: signal.Signals) -> None:
-    """Send a signal to exactly this process, not to a later one with the same id."""
+    """Send a signal to a process, never to a later one that got its number."""
     try:
         if not _IS_LINUX:
             os.kill(process.pid, number)
@@ -130,12 +129,12 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
-    except OSError:  # it has ended, or belongs to somebody else
+    except OSError:  # it has ended, or belongs to another user
         pass
 
 
 def threads_of_machine() -> int:
-    """Return the number of threads on the machine, from /proc/loadavg, which is fast; 0 if that does not exist."""
+    """Return the number of threads on the machine, from /proc/loadavg; 0 if unknown."""
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `look_at`
             return int(file.read(100).split()[3].partition(b"/")[2])

@@ -1,4 +1,4 @@
-"""Waits for a command: reads its output, detects when it stalls, and ends it or lets it continue as a job."""
+"""Waits for a command: reads its output, notices when it stalls, and ends it or makes it a job."""
 
 import asyncio
 import contextlib
@@ -17,26 +17,23 @@ from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDete
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
 from agentcli.tools.observation import as_shown
 
-GRACE_AFTER_EXIT_S = 0.1  # for processes that a command leaves running to end by themselves
+GRACE_AFTER_EXIT_S = 0.1  # after a command's end, for the processes that it left running to end by themselves
 
 _HOW_TO_GO_ON = (
     " The sandbox needs room for a few empty folders in the workspace: the user has to free some,"
     " or to allow a command with `unconfined` that does."
 )
-_CHUNK = 65_536  # the capacity of a pipe
-_END_BYTES = 300  # the end of a job's output, which is searched for a prompt
+_CHUNK = 65_536  # bytes, the size of a pipe
+_END_BYTES = 300  # at the end of a job's output, in which a prompt is looked for
 
-# A silent command is examined every half second, and less often after a longer silence.
+# A silent command is checked every half second, and after six seconds of silence every two seconds.
 _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
 _LATER_AFTER_S = 6.0
 
 
 class Run:
-    """A running command, which may become a job.
-
-    `ends` are the descriptors of its output and of the shell's report (`_read_report`).
-    """
+    """A running command, which may become a job; its output and the shell's report are read from the two `ends`."""
 
     def __init__(
         self,
@@ -46,29 +43,26 @@ class Run:
         on_output: Callable[[str], None],
         *,
         new_file: Callable[[str], Path],
-        on_detached: Callable[[Any], None],  # takes this run
+        on_detached: Callable[[Any], None],  # takes this run once it is a job
     ) -> None:
-        self.was_refused = False  # True if the command could not be confined, so nothing ran
-        self.id = ""  # for a job: the name of its file
+        self.was_refused = False  # True if the command could not be confined, so it did not run
+        self.id = ""  # of a job: the name of its file without the suffix
         self.process = process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
         self._pipe, self._report = ends
         self._new_file, self._on_detached = new_file, on_detached
-        self._file: Path | None = None  # for a job: the file with its output; None while a call waits for the command
-        self._read_bytes = 0  # bytes at the start of the file that were already returned by `read_new` or by the call
-        self._is_leftover = False  # True if the command has ended, and the job consists of processes that it left
-        self._stall: Stall | None = None  # the reason why the command is silent, if known
-        self._writing: asyncio.Future[None] | None = None  # the latest write to the disk
+        self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
+        self._read_bytes = 0  # at the start of the file, those that `read_new` or the call's result has returned
+        self._is_leftover = False  # True if the command has ended, and the job is the processes that it left running
+        self._stall: Stall | None = None  # the reason why the command is silent now, if one was found
+        self._writing: asyncio.Future[None] | None = None  # the newest write of output to the disk
         os.set_blocking(self._pipe, False)
         self._pump = asyncio.create_task(self._read())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
-        """Wait until the command has ended, its time is up, or it continues as a job in the background.
-
-        With `is_job` the command becomes a job as soon as it has begun.
-        """
+        """Wait until the command has ended, its time is up, or it becomes a job; with `is_job`, when it begins."""
         try:
             if is_job:
                 goes_on = await self._has_begun()
@@ -90,11 +84,11 @@ class Run:
         if _read_report(self._report).has_begun or not refusal:
             return True
         await self.process.wait_until_gone()
-        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # for its output to be read
+        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # until the refusal is read
         return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
-        """Read output until all writers have closed the pipe. If the disk is slow, the command has to wait."""
+        """Read output until no process can write any more. While the disk is slow, the command waits."""
         while True:
             await readable(self._pipe)
             while (data := _available(self._pipe)) is not None:
@@ -108,17 +102,17 @@ class Run:
                     break
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait for the command's end; return True if it continues, because `detach` is set or it is a server."""
+        """Wait for the command's end; return True if it is to become a job: on `detach`, or if it listens."""
         exited = asyncio.ensure_future(self.process.until(lambda: self.process.exit_code is not None))
         tasks: list[asyncio.Future[Any]] = [exited]
         if detach is not None:
             tasks.append(asyncio.ensure_future(detach.wait()))
         try:
-            # Most commands end before there is anything to watch.
+            # Most commands end before they can stall, so the watch begins later.
             ended, _ = await asyncio.wait(tasks, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-            if not ended and not self._command.terminal:  # a command prints to its terminal, so it would seem silent
-                tasks.append(asyncio.ensure_future(self._watch()))
             if not ended:
+                if not self._command.terminal:  # a command on a terminal prints there, so it would always seem silent
+                    tasks.append(asyncio.ensure_future(self._watch()))
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return not exited.done()
         finally:
@@ -126,14 +120,14 @@ class Run:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Check repeatedly why the command is silent; while a call waits for the command, show each new reason.
+        """Find out repeatedly why the command is silent; while a call waits for it, show each new reason.
 
         Return when a job has ended, or when a command that a call waits for turns out to be a server.
         """
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
             quiet_s, end = self._silence_and_last_output()
-            # The first check is one pause early, because a check compares the CPU time with that of the previous one.
+            # The first check comes one pause early, because each compares the CPU time with that of the check before.
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -143,13 +137,13 @@ class Run:
             if found is not None and found != self._stall and not listens and self._file is None:
                 self._on_output(f"\n[{found.text}]\n")
             if found is not None or self._stall is None or self._stall.kind != "listens":
-                self._stall = found  # a server is still one while it is busy with a request
+                self._stall = found  # but a server stays one while it is busy with a request
             if listens and self._file is None:
                 return
-            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # limited, because file times may be wrong
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
     def _silence_and_last_output(self) -> tuple[float, str]:
-        """Return the seconds since the last output, and the end of the output."""
+        """Return for how many seconds nothing was printed, and the end of the output before."""
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.end
         try:
@@ -161,7 +155,7 @@ class Run:
             return time.time() - self._detached_at, ""
 
     async def _is_gone_soon(self) -> bool:
-        """Wait a moment; return True if no process of the ended command is left."""
+        """Return True if a command that has ended leaves no process running after a short grace."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose a cancellation
                 await self.process.wait_until_gone()
@@ -173,7 +167,7 @@ class Run:
 
     async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         heard_at = 0.0
-        # Processes that are not ours may hold the pipe open, so reading ends when no more output arrives.
+        # Processes of other users may hold the pipe open, so reading ends when nothing more comes.
         while not self._pump.done() and heard_at < self._output.heard_at:
             heard_at = self._output.heard_at
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
@@ -191,14 +185,14 @@ class Run:
             cwd=report.cwd,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
-            # A sandbox ends with its shell, and with it all its processes. Without a sandbox, a command that leaves
-            # processes running is a job, and has no result yet. After a timeout all processes are ended anyway.
+            # A sandbox ends together with its shell, so the processes that are still running then are ended, too.
+            # Without a sandbox they make the command a job. A timeout ends all processes anyway.
             ended=report.still_running if refusal and not timed_out else (),
             reverts=self.process.launch.reverts,
         )
 
     async def _go_on(self, *, is_new: bool = False) -> CommandResult:
-        """Make the command, or the processes that it left running, a job; the result has the output so far."""
+        """Make the command, or the processes that it left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
         is_leftover = process.exit_code is not None and not is_new
@@ -207,8 +201,9 @@ class Run:
             path = self._new_file("job")
             text, cut, covered = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            if not await process.keep_output(self._pipe, file, self._report):  # all ended: copy the rest of the output
-                with contextlib.suppress(OSError):  # on a full disk only output is lost
+            if not await process.keep_output(self._pipe, file, self._report):
+                # All has ended, so the rest of the output is copied here. A full disk costs output, never the command.
+                with contextlib.suppress(OSError):
                     while data := _available(self._pipe):
                         os.write(file, data)
             os.close(file)
@@ -223,27 +218,21 @@ class Run:
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
+        file_of_cut_text = path if cut else None
         return CommandResult(
-            text,
-            process.exit_code,
-            cwd=cwd,
-            output_file=path if cut else None,
-            job=self.listed(),
-            stall=stall,
+            text, process.exit_code, cwd=cwd, output_file=file_of_cut_text, job=self.listed(), stall=stall
         )
 
     def listed(self) -> BackgroundJob:
-        """Describe the job that the command has become. Processes that a command left have no exit code."""
+        """Describe the job that the command has become."""
         assert self._file is not None
         process, is_over = self.process, self.process.is_over()
         stall = "" if is_over or self._stall is None else self._stall.text
-        try:
+        size = 0
+        with contextlib.suppress(OSError):
             size = self._file.stat().st_size
-        except OSError:
-            size = 0
-        code = None if self._is_leftover else process.exit_code
         outcome = JobOutcome(
-            exit_code=code,
+            exit_code=None if self._is_leftover else process.exit_code,  # leftover processes have no exit code
             timed_out=process.was_late,
             duration_s=process.ended_at - process.started_at,
             is_dry_run=self._command.dry_run is not None,
@@ -262,14 +251,13 @@ class Run:
     def read_new(self, most_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
-        is_over = self.process.is_over()  # checked before reading, so that the file is complete if it is True
+        is_over = self.process.is_over()  # before the file is read, which is complete then
         try:
             with self._file.open("rb") as file:
                 text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
         except OSError as error:
-            raise ToolError(
-                f"The output of {self.id} cannot be read: {error.strerror}.", kind="resource_error"
-            ) from error
+            message = f"The output of {self.id} cannot be read: {error.strerror}."
+            raise ToolError(message, kind="resource_error") from error
         return as_shown(text)
 
     async def stop_watching(self) -> None:
@@ -294,15 +282,15 @@ def _available(pipe: int) -> bytes | None:
 
 
 def not_started(what: str, error: OSError | ValueError) -> ToolError:
-    """Return the error for a command that could not be started, such as one that is too long or contains a NUL."""
-    if isinstance(error, OSError) and error.errno != errno.E2BIG:
+    """Return the error for a command that could not be started: the command's fault, or the system's."""
+    if isinstance(error, OSError) and error.errno != errno.E2BIG:  # else it is too long, or has a NUL in it
         advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
     return ToolError(f"Could not start {what}: {getattr(error, 'strerror', error)}.", kind="invalid_parameters")
 
 
 class _Report(NamedTuple):
-    """A shell's report on its command."""
+    """A shell's report: the folder in which the command ended, and the names of the processes that it left running."""
 
     has_begun: bool = False
     cwd: Path | None = None  # at the end
@@ -315,9 +303,7 @@ def _read_report(descriptor: int) -> _Report:
     The second part is missing if the shell was killed, and both if the shell never started the command.
     """
     os.set_blocking(descriptor, False)
-    report = _available(descriptor)
-    if report is None:
-        return _Report()
+    report = _available(descriptor) or b""
     folder, *processes = report[1:].split(b"\0")
     folder = folder.removesuffix(b"\n")
     return _Report(

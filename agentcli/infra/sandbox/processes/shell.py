@@ -1,4 +1,4 @@
-"""Runs the shell commands of a session, for a waiting call or as jobs, and plans the confinement again if it fails."""
+"""Runs the shell commands of a session, for a call that waits or as jobs; plans a confinement again if it fails."""
 
 import asyncio
 import fcntl
@@ -22,16 +22,15 @@ from agentcli.infra.sandbox.processes.waiting_shell import MAX_CHARS, ShellProce
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
-# Prepares the arguments and descriptors that start a command. The context is left after the command's last process has
-# ended.
+# Prepares a command's start from the shell's arguments. Its context is left when all processes have ended.
 Launcher = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
 
-# The shell reports that it has begun, its last folder, and the processes that it left running. The pipe is named by
-# path, because a command may use all short descriptors itself. The command follows on the same line, so that line
-# numbers in its errors are right. If the shell's parent is the first process of a namespace, whose processes all end
-# with the shell, all of them are reported, even those that left its jobs, except zombies and the relay.
+# The shell reports that it has begun, where it ended and what it left running. It writes to the pipe by its path,
+# because a command may use every short descriptor itself. The command follows on the same line, so that line numbers in
+# its errors are right.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-# Processes are listed only if some are still there at a second look, after those about to end have ended.
+# If the shell's parent is the first process of a PID namespace, which ends with the shell, all processes there are
+# reported except zombies and the relay. They are listed twice, so that those which are about to end are left out.
 _LEFT = (
     "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
@@ -40,10 +39,10 @@ _LEFT = (
     "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
-# A waiting shell first reads its command, and then runs it as it would run an argument.
+# A waiting shell reads its command before it begins, and runs it as it would run an argument.
 _READ = "IFS= read -rd '' _c <&{fd} || exit 0; exec {fd}<&-; SECONDS=0; "
 _RUN_READ = 'eval "unset _c; $_c"'
-_MAX_ARGUMENT_CHARS = 30_000  # Linux accepts 128 KiB in one argument, and a character may take four bytes
+_MAX_ARGUMENT_CHARS = 30_000  # of up to four bytes; Linux takes 128 KiB in one argument
 
 
 @contextmanager
@@ -52,10 +51,9 @@ def unconfined(argv: Sequence[str], command: Command) -> Iterator[Launch]:
 
 
 class Shell:
-    """Runs commands, and implements `Jobs` for those that continue in the background.
+    """Runs commands, confined by `launch`, with files for their output in `folder`; implements `Jobs`.
 
-    Commands run in `environment`, the person's own commands in `own_environment`. `launch` confines them. Their output
-    goes to files in `folder`.
+    Commands that the person typed run in `own_environment`, all others in `environment`.
     """
 
     def __init__(
@@ -70,12 +68,12 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
-        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell for the next command
-        self._has_read = False  # True once a read-only command has run
+        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell for the next reading command
+        self._has_read = False  # True once a command that only reads has run
         bash = shutil.which("bash")
-        # The shell reads no startup files, neither the person's nor the project's.
+        # The shell reads no start files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
-        self._processes: set[Process] = set()  # of calls and jobs, which may still be running
+        self._processes: set[Process] = set()  # of calls and jobs that may still run
         self._folder = folder
         self._jobs: list[Run] = []  # including ended ones
 
@@ -88,10 +86,7 @@ class Shell:
         launch: Launcher | None = None,
         is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Sandbox.run` does, confined by `launch` if that is given.
-
-        With `is_job` it becomes a job as soon as it has begun.
-        """
+        """Run a command as `Sandbox.run` does, confined by `launch` if given; with `is_job` at once as a job."""
         for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)
@@ -107,17 +102,16 @@ class Shell:
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
-                # Waiting shells need bubblewrap (only it has mounts), and bash (only it has more than two arguments).
+                # Only bubblewrap has mounts, and a shell can wait only if it is bash, which has more arguments.
                 may_wait = may_wait and launch.mounts != () and len(self._argv) > 2 and len(command.text) <= MAX_CHARS
                 waiting = await self._take_waiting() if may_wait else None
                 taken = waiting.run(launch, command) if waiting is not None else None
                 process, ends = taken or await self._open(launch, command, is_job=is_job)
                 if taken is None:
                     process.confinement = confinement.pop_all()
-                if (
-                    may_wait and self._has_read and self._waiting is None
-                ):  # not after the first command, often the only one
-                    with suppress(OSError):  # the command is already running, so this failure does not matter
+                # The first reading command starts no waiting shell, because it may be the only one.
+                if may_wait and self._has_read and self._waiting is None:
+                    with suppress(OSError):  # which is no reason to fail: the command runs already
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
                         start = start_waiting(launch, command, confinement.pop_all(), self._open)
                         self._waiting = asyncio.create_task(start)
@@ -130,33 +124,32 @@ class Shell:
         # Of two commands that wait for one shell, the first may begin to prepare another.
         while self._waiting is not None and not self._waiting.done():
             await asyncio.wait({self._waiting})
-        task, self._waiting = self._waiting, None
-        return task.result() if task is not None and not task.cancelled() else None
+        task, self._waiting = self._waiting, None  # another command may have taken it meanwhile
+        return task.result() if task is not None else None
 
     async def _open(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
     ) -> ShellProcess:
-        """Start a shell that runs a command, or that reads one from a descriptor. The keeper ends overdue jobs."""
-        report, report_low = os.pipe()  # the read end and the write end
-        # The shell writes to a high number: commands use those up to 9 (`exec 3>file`), and bash uses free ones from 10
-        # on. In a container, which gets no descriptors, the report could otherwise go to a file that bash had opened.
+        """Start a shell that runs a command, or that reads one from the descriptor `reads_from`."""
+        report, report_low = os.pipe()
+        # The shell writes its report to a high number: commands use those up to 9 (`exec 3>file`), and bash takes free
+        # ones from 10 on. Docker passes no descriptor on, so there the report would go to a file that bash had opened.
         report_write = fcntl.fcntl(report_low, fcntl.F_DUPFD_CLOEXEC, 100)
         os.close(report_low)
         output, output_write = os.pipe()
-        before = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the shell's own script, before the command
+        before = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the script before the command
         arguments, passed = _arguments(self._argv[0], before, command.text), [report_write]
         if reads_from is not None:
             arguments, passed = [_READ.format(fd=reads_from) + before + _RUN_READ], [report_write, reads_from]
         launch = launch._replace(argv=[*launch.argv, *arguments], pass_fds=(*passed, *launch.pass_fds))
-        is_own = command.profile == "own"
         try:
             with rendered(launch) as confined:
                 process = await self._keeper.start(
                     confined,
                     cwd=command.cwd,
-                    environment=self._own_environment if is_own else self._environment,
+                    environment=self._own_environment if command.profile == "own" else self._environment,
                     output=output_write,
-                    time_limit_s=command.timeout_s if is_job else None,
+                    time_limit_s=command.timeout_s if is_job else None,  # `Run` ends a command that a call waits for
                     terminal=command.terminal,
                 )
         except BaseException:
@@ -170,7 +163,7 @@ class Shell:
         return process, (output, report)
 
     def new_file(self, name: str) -> Path:
-        """Create `NAME_1.log`, or the first free number; a job is named after its file. Raises `OSError`."""
+        """Make `NAME_1.log`, or the first of `NAME_2.log` … that does not exist. Raises `OSError`."""
         make_private_folder(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"
@@ -195,13 +188,11 @@ class Shell:
         await run.process.end()
 
     def _get(self, id: str) -> Run:
-        run = next((run for run in self._jobs if run.id == id), None)
-        if run is None:
-            raise ToolError(
-                f"There is no job {id!r}; there is {', '.join(run.id for run in self._jobs) or 'none'}.",
-                kind="not_found",
-            )
-        return run
+        for run in self._jobs:
+            if run.id == id:
+                return run
+        known = ", ".join(run.id for run in self._jobs) or "none"
+        raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
 
     async def aclose(self) -> None:
         for job in self._jobs:
@@ -213,14 +204,11 @@ class Shell:
 
 
 def _arguments(shell: str, before: str, text: str) -> list[str]:
-    """Return the arguments after `-c`: the script `before`, followed by the command `text`.
-
-    A command that is too long for one argument is passed in several, which the shell joins: `${1}${2}`.
-    """
+    """Return the arguments after `-c`: the script `before` and the command `text`, in several if it is too long."""
     if len(text) < _MAX_ARGUMENT_CHARS:
         return [before + text]
     parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
-    joined = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
+    joined = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))  # `${1}${2}`
     return [f'{before}_c="{joined}"; set --; eval "unset _c; $_c"', shell, *parts]
 
 
@@ -228,7 +216,7 @@ _POLL_S = 0.25
 
 
 class Detaching(Struct, frozen=True):
-    """Moves a dry run to the background once `wants_detach` is set."""
+    """Sends a dry run to the background once `wants_detach` is set."""
 
     wants_detach: asyncio.Event
     report: Callable[[CommandResult], None]  # is called with the result that names the job
@@ -245,12 +233,11 @@ class Detaching(Struct, frozen=True):
         id = detached.job.id
         try:
             while not too_much.done():
-                job = next(job for job in shell.list() if job.id == id)
-                if (outcome := job.outcome) is not None:
+                outcome = next(job.outcome for job in shell.list() if job.id == id)
+                if outcome is not None:
                     output = await asyncio.to_thread(shell.read, id, command.most_bytes)
-                    return replace(
-                        detached, output=output, exit_code=outcome.exit_code, timed_out=outcome.timed_out, job=None
-                    )
+                    ended = replace(detached, exit_code=outcome.exit_code, timed_out=outcome.timed_out)
+                    return replace(ended, output=output, job=None)
                 await asyncio.sleep(_POLL_S)
         except asyncio.CancelledError:
             await asyncio.shield(shell.end(id))
@@ -259,7 +246,7 @@ class Detaching(Struct, frozen=True):
 
 
 class BackgroundRuns:
-    """The dry runs of a session, each in its own task, so that it can outlive the call that started it."""
+    """The dry runs of a session, each in a task of its own, so that it can outlive the call that started it."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[CommandResult]] = set()
@@ -267,14 +254,11 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[Detaching | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Run a command and return its result.
-
-        If `detach` is set meanwhile, return a result that names the job at once; its `later` is the final result.
-        """
+        """Return the result of a command, or once `detach` is set, that of its job, with the final one as `later`."""
         if detach is None:
             return await run(None)
         job_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        # The person sets `detach`. The run itself also sets `wants_detach`, if the command uses too many resources.
+        # Not `detach` itself, because the run also sets this event, if the command takes too much of the machine.
         wants_detach = asyncio.Event()
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: wants_detach.set())
@@ -286,8 +270,8 @@ class BackgroundRuns:
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.wait((running,))
-            had_ended = not running.cancelled() and running.exception() is None  # before it was cancelled
-            if had_ended and (dry_run := running.result().dry_run) is not None:
+            has_result = not running.cancelled() and running.exception() is None  # it ended before the cancellation
+            if has_result and (dry_run := running.result().dry_run) is not None:
                 await dry_run.discard()
             raise
         finally:

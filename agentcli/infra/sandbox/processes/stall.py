@@ -1,7 +1,7 @@
 """Finds out why a command is silent: it waits for input, a password or a lock, or it is a server that listens.
 
-Linux only: /proc shows in which system call each thread waits (proc(5)). Reading this needs the right to trace the
-process, which a parent has for its descendants unless a program (sudo, ssh-agent) forbids it.
+Linux only: /proc shows in which system call each thread waits (proc(5)). Reading that needs the right to trace the
+process, which a process has over its descendants unless a program (sudo, ssh-agent) forbids it.
 """
 
 import os
@@ -19,8 +19,7 @@ from agentcli.patterns import lazy_pattern
 
 Kind = Literal["password", "input", "lock", "listens"]
 
-# Kind -> the seconds without output after which a stall of this kind is reported.
-QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
+QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}  # without output
 MIN_QUIET_S = min(QUIET_S.values())
 BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
 
@@ -30,10 +29,10 @@ _MAX_COMMAND_CHARS = 60
 _PROMPT = lazy_pattern(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
 _PASSWORD_PROGRAM = lazy_pattern(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
 _TERMINAL = lazy_pattern(r"/dev/(tty\d*|pts/\d+|console)$")
-# The start of our shells' scripts, which reports that the shell runs (shell.py); the command follows.
+# The script of shell.py, which precedes each command in the arguments of its shell.
 _SHELL_PREFIX = lazy_pattern(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
-# A kind of system call -> the numbers of its calls, from the kernel's syscall_64.tbl and asm-generic/unistd.h.
+# Numbers of the calls that wait for something: the kernel's syscall_64.tbl and asm-generic/unistd.h.
 _X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}
 _GENERIC = {"read": (63, 65, 207, 212), "poll": (73, 72, 22, 441), "flock": (32,), "fcntl": (25,)}
 _NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(os.uname().machine, {})
@@ -43,28 +42,28 @@ _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 
 
 class Stall(Struct, frozen=True):
-    """A reason why a command is silent; `text` is such as `waits for input: cat (PID 7) reads a terminal`."""
+    """A reason as a sentence without a full stop: `waits for input: cat (PID 7) reads a terminal`."""
 
     kind: Kind
     text: str
 
 
 class StallDetector:
-    """Examines all descendants of a process repeatedly. A tree that uses the processor is never reported as stalled."""
+    """Looks repeatedly at the processes below `root`; while they use the processor, they are not stalled."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._previous: tuple[float, float] | None = None  # the time of the last call, and the CPU seconds until then
 
     def find(self, quiet_s: float, last_output: str) -> Stall | None:
-        """Return the reason for `quiet_s` seconds without output, if there is one. Blocks for some milliseconds."""
+        """Find what the tree waits for after `quiet_s` seconds without output. Blocks for some milliseconds."""
         pids = [process.pid for process in processes_below(self._root)]
         # The root's CPU time includes that of processes that have ended.
         now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
-        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
+        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # not by zero, if the last look was just now
         if share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _stalls(pids, quiet_s, last_output):
@@ -74,14 +73,14 @@ class StallDetector:
 
 
 def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
-    """Yield all reasons why processes may be waiting, the most certain first."""
+    """Yield the reasons for which processes may wait, the most certain first."""
     waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
     has_prompt = _PROMPT.search(last_output) is not None
-    # Password programs are found by name anywhere in the tree, because the system calls of sudo cannot be seen.
+    # A password program need not be among the readers, because /proc hides what sudo waits for.
     asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))] if readers or has_prompt else []
-    if not asking and has_prompt:  # any program may be asking: one that reads a terminal, or else the newest one
+    if not asking and has_prompt:  # another program asks: one that reads a terminal, or else the newest
         asking = [*readers, *reversed(pids)]
     if asking:
         yield Stall("password", f"asks for a password: {_describe(asking[0])}")
@@ -100,17 +99,14 @@ def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[S
 
 
 def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
-    """Return True if a call waits for input from a terminal.
-
-    The descriptors of poll and the like are unknown: stdin is assumed, unless the process has sockets.
-    """
-    if call == "poll":
+    """Return True if a call waits for a terminal."""
+    if call == "poll":  # its descriptors are unknown: most likely standard input, unless the process has sockets
         return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
     return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
 
 
 def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
-    """Return True if some process, or another thread of the reader, may write to a pipe."""
+    """Return True if some process may write to a pipe, or another thread of its reader."""
     return len(_threads(reader)) > 1 or any(
         pid != reader and target == pipe and _is_writable(pid, number)
         for pid, descriptors in targets.items()
@@ -144,13 +140,13 @@ def is_listened_on(port: int) -> bool:
 
 
 def find_listener(root: int, port: int) -> int | None:
-    """Return the id of the descendant of a process that listens on a port; relays of the sandbox are ignored."""
+    """Return the PID of a process below `root` that listens on a port; relays of the sandbox are left out."""
     pids = (process.pid for process in processes_below(root))
     return next((pid for pid in pids if port in _sockets({pid: _open_targets(pid)})[0]), None)
 
 
 def _describe(pid: int) -> str:
-    """Describe a process by its command, without the script that shell.py puts before it, and its PID."""
+    """Describe a process by its command, without the script of shell.py, and its PID."""
     command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
     if len(command) > _MAX_COMMAND_CHARS:
         command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
@@ -158,7 +154,7 @@ def _describe(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """Return the words of a command, the program without its folder; only its short name if they cannot be read."""
+    """Return the words of a command, the program without its folder; only its name if they cannot be read."""
     words = _read(f"/proc/{pid}/cmdline").split("\0")[:-1]
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
 
@@ -171,11 +167,11 @@ def _threads(pid: int) -> list[str]:
 
 
 def _waits(pid: int) -> Iterator[tuple[str, int]]:
-    """Yield the kind of system call in which each thread waits, with its first argument, usually a descriptor."""
+    """Yield the system call in which each thread waits, and its first argument, for most calls a descriptor."""
     for thread in _threads(pid):
         # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
         words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
-        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # fewer words: not in a system call
+        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or is not in a call
         if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
             yield call, int(words[1], 16)
 
@@ -198,11 +194,8 @@ def _is_writable(pid: int, descriptor: int) -> bool:
 
 
 def _lock_holder(pid: int) -> int | None:
-    """Return the process that holds the lock for which `pid` waits, from /proc/locks.
-
-    A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, and a process waiting for it `1: -> POSIX ADVISORY WRITE
-    PID …`.
-    """
+    """Return the PID of the process that holds the lock for which `pid` waits, from /proc/locks."""
+    # A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, a waiting process `1: -> POSIX ADVISORY WRITE PID …`.
     lines = [line.split() for line in _read("/proc/locks").splitlines()]
     awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
     holders = [int(line[4]) for line in lines if line[0] in awaited and line[1] != "->"]
@@ -210,7 +203,7 @@ def _lock_holder(pid: int) -> int | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return a process's CPU time so far, including children that it has waited for: utime, stime, cutime, cstime."""
+    """Return the CPU time of a process and of the ended children it has waited for: utime, stime, cutime, cstime."""
     return sum(map(int, _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 

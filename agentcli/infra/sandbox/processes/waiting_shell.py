@@ -1,9 +1,9 @@
-"""Keeps a shell ready in a sandbox, so that the next read-only command need not wait for the sandbox's setup.
+"""Keeps a shell ready in its sandbox, so that the next command that only reads need not wait for the sandbox.
 
-A waiting shell runs one command and ends. It is used only if the command's sandbox would be the same: it shows and
-hides the same paths, and under each mount is the same file or folder as when the shell was started. This is checked
-because Linux removes a mount when the file under it is replaced, and new mounts of the machine appear in existing
-sandboxes. Read-only commands lock nothing and leave nothing on the disk, and neither does a shell that waits for one.
+A waiting shell runs one command and ends. It is used only if the sandbox of the command would be the same: the mounts
+are the same, and so is the file or folder under each of them. Linux takes a mount away when somebody replaces what is
+under it, and new mounts of the machine appear in existing sandboxes. Like a command that only reads, a waiting shell
+locks nothing and leaves nothing on the disk.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
-_MAX_WAIT_S = 60.0  # for a command; then the shell ends
-MAX_CHARS = 4_096  # of a command: a waiting shell reads byte by byte, so longer ones would gain nothing
+_MAX_WAIT_S = 60.0  # after which a shell without a command ends
+MAX_CHARS = 4_096  # of a command; a waiting shell reads it byte by byte, which takes too long for a longer one
 
-ShellProcess = tuple[Process, tuple[int, int]]  # the descriptors are those of its output and of its report
-Test = Callable[[Launch, Command], bool]
+ShellProcess = tuple[Process, tuple[int, int]]  # with the descriptors from which its output and its report are read
+Test = Callable[[Launch, Command], bool]  # True if a command's sandbox is that of the shell
 
 
 async def start_waiting(
     launch: Launch, command: Command, confinement: ExitStack, open_shell: Callable[..., Awaitable[ShellProcess]]
 ) -> "WaitingShell | None":
-    """Start a shell, with `open_shell`, for a command like this one in the sandbox of `launch`.
+    """Start a shell by `open_shell` in the sandbox of `launch`, whose context is `confinement`.
 
-    `confinement` is the context of `launch`. Return None if this fails: the next command then starts its own shell.
+    Return None if that fails: then the next command starts its own.
     """
     with confinement, suppress(OSError, ValueError):
         fits = _test_for(launch, command, confinement)
@@ -47,7 +47,7 @@ async def start_waiting(
 
 
 class WaitingShell:
-    """A shell that reads its command from `text`, and ends if that is closed without one."""
+    """A shell that reads its command from a pipe, to which `text` writes, and ends if that is closed without one."""
 
     def __init__(self, shell: ShellProcess, text: BinaryIO, fits: Test) -> None:
         self._shell = shell
@@ -56,7 +56,7 @@ class WaitingShell:
         self._timer = asyncio.get_running_loop().call_later(_MAX_WAIT_S, self.end)
 
     def run(self, launch: Launch, command: Command) -> ShellProcess | None:
-        """Run a command. If its sandbox would be different, or the shell has ended, end the shell and return None."""
+        """Run a command; if its sandbox would differ, or the shell has ended, end it and return None."""
         process, _ = self._shell
         with suppress(OSError):
             if not (self._text.closed or process.is_over()) and self._fits(launch, command):
@@ -78,25 +78,25 @@ class WaitingShell:
 
 
 def _test_for(launch: Launch, command: Command, opened: ExitStack) -> Test:
-    """Return a test if a launch has the same sandbox as `launch`; `opened` closes its descriptor. Raises `OSError`."""
+    """Return a test for sandboxes that are that of `launch`; `opened` closes its descriptor. Raises `OSError`."""
     looked_ns = time.time_ns()
     mount_changes = select.poll()
     mount_changes.register(mount_table := os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
     opened.callback(os.close, mount_table)
     sandbox = _sandbox_of(launch, command)
-    # A file that has just changed may change again within the same clock tick.
+    # A file that has just changed may change again within the same tick of file times.
     is_settled = all(changed_ns < looked_ns - TICK_NS for *_, changed_ns in sandbox[-1])
     return lambda *now: is_settled and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
 
 
 def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
     """Return everything that a sandbox depends on. Raises `OSError`."""
-    options = [word for word in launch.argv if not word.isdecimal()]  # without descriptors, whose numbers differ
+    options = [word for word in launch.argv if not word.isdecimal()]  # the numbers of descriptors always differ
     mounts = []
     for path, source, descriptor, is_writable, mode in launch.mounts:
         found = os.lstat(path) if descriptor is None else os.fstat(descriptor)
-        # A folder's contents may change: its inode number is enough, because no other folder gets that number while
-        # the folder is held open (and nobody removes /tmp). A file can be removed and return under another hard link.
+        # The contents of a folder may change: as it is held open, or is /tmp, it stays the folder of this inode number.
+        # A file could be removed, which ends its mount, and restored by another of its hard links.
         may_change = stat.S_ISDIR(found.st_mode) and (descriptor is not None or path in private_folders())
         changed_ns = 0 if may_change else found.st_ctime_ns
         mounts.append((path, source, is_writable, mode, found.st_dev, found.st_ino, changed_ns))

@@ -1,13 +1,12 @@
-"""Finds auto-executed files: configuration that other programs follow without asking, and programs that git runs.
+"""Finds files that other programs would execute unasked: configuration that a command made, and programs that git runs.
 
-Of the names that are missing in a project, only the most important ones are protected, because each costs a mount and
-an empty folder. The others are looked for after a command, so that the person learns about new ones; names that
-people review in a project are also checked for changes.
+Only the most important missing names are kept from being made, because each costs a mount and an empty folder. The
+others are looked for when the command has ended, so that the person learns of them; files that projects review are then
+compared with their earlier states.
 
-A repository's own configuration can make git run programs even for commands that only read. These programs may have
-been chosen by a command or an archive that created the repository, not by the person. Git itself is asked, in the
-environment of commands, so it accepts or refuses a repository as it would there. The keys are those of git-config(1)
-and gitattributes(5) in git 2.47; the hook is the only one in githooks(5) that a reading command may run.
+A repository's own configuration can make git run programs even for a command that only reads, and a command or an
+archive may have brought the repository. Git itself is asked in the environment of commands, so it finds or refuses a
+repository as it would there. The keys are those of git-config(1) and gitattributes(5), git 2.47.
 """
 
 import os
@@ -26,7 +25,7 @@ from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modul
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import auto_executed
 
-# Section -> keys that start no program: those that `git init`, `clone` and `remote add` write, and the user's name.
+# Settings that `git init`, `clone` and `remote add` write, and the user's name and address: none starts a program.
 _HARMLESS = {
     "core": (
         "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol"
@@ -38,7 +37,7 @@ _HARMLESS = {
     "branch": ["remote", "merge", "rebase"],
 }
 
-State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder and its contents
+State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder and its entries
 _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
@@ -51,35 +50,32 @@ _PROGRAMS = frozenset(
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
-_HOOK = "post-index-change"  # also runs in git status and git diff, because these write the index
+_HOOK = "post-index-change"  # the only one that reading commands run: git status and git diff write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
-# With these variables git neither fetches nor writes anything while it is asked.
+# With these variables git fetches and writes nothing while it is asked.
 _LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """Return the watched names, whose appearance is always reported, and which of their changes are.
+    """Return the watched names, each with the changes that are reported besides its appearance.
 
     True: changes of the file, or of anything in the folder. False: changes of the file or folder itself. None: no
     changes, as for a bare repository's `HEAD`.
     """
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    # In a folder with auto-executed files, such as `.idea`, only these files matter: programs often write the others.
+    # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
     around = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
     counts = {name: name not in around for name in reviewed} | {name: False for name in names if "*" in name}
     return dict.fromkeys((*names, "HEAD")) | counts
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names that may exist in a folder, in any case; `*.x` means all names with that ending.
-
-    If a folder cannot be listed, all of them may exist.
-    """
+    """Return the names that may exist in a folder, in any case; `*.x` matches all names with that ending."""
     try:
         entries = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
-    except OSError:
+    except OSError:  # if the folder cannot be listed, all may exist
         return [name for name in names if "*" not in name]
     lower = {entry.lower() for entry in entries}
     endings = tuple(name[1:] for name in names if name[0] == "*")
@@ -88,7 +84,7 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def may_exist(path: str) -> bool:
-    """Return False if a path certainly does not exist; a path that cannot be examined may exist."""
+    """Return False if there is certainly nothing at a path; in a folder that cannot be entered there may be."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -128,14 +124,14 @@ def _may_start_programs(path: Path, git: str) -> bool:
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
         return path.name != ".git" or _starts_programs(path, git)
-    # A `.git` file leads to the repository of a submodule, which is checked, or to the folder of a linked worktree,
-    # which is always reported because its settings come from another repository.
+    # A `.git` file leads to a submodule's repository, which is checked, or to a linked worktree's folder, which takes
+    # its settings from another repository, and may therefore start anything.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
     return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
 
 def _starts_programs(folder: Path, git: str) -> bool:
-    """Return True if a repository's hooks or settings make git start a program, or if anything in them is unusual."""
+    """Return True if hooks or settings of a repository may make git start a program, as all but `_HARMLESS` do."""
     with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
             return True
@@ -143,33 +139,30 @@ def _starts_programs(folder: Path, git: str) -> bool:
     if not text:
         return os.path.lexists(folder / "config")
     found = read_configuration(text, git)
-    return (
-        found.is_refused
-        or "\0" in text
-        or any(
-            key not in _HARMLESS.get(section, ()) or (key == "url" and (value or "").lower().startswith("ext::"))
-            for section, _, key, value in found.settings
-        )
+    if found.is_refused or "\0" in text:
+        return True
+    return any(
+        key not in _HARMLESS.get(section, ()) or (key == "url" and (value or "").lower().startswith("ext::"))
+        for section, _, key, value in found.settings
     )
 
 
 def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
-    """Name a setting that may make `git`, started in `folder`, run a program that the repository chose.
+    """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing; "" if none.
 
-    Return an empty text if there is none, and a reason instead of a name if this cannot be determined. Submodules are
-    checked as well, because git reads them, and so are other repositories below the folder, because an old commit may
-    have one as a submodule; `scan` finds those that the index does not name.
+    If that cannot be found out, return a reason in place of a name. Git also looks into submodules, and any repository
+    below the folder may be a submodule of an old commit, so `scan` finds those that the index does not name.
     """
     if not git:
         return "one that cannot be looked for, because git is not installed"
     ask = partial(_ask, git, {**environment, **_LOOKS_ONLY})
-    waiting = [("-C", str(folder))]  # repositories still to check: git's option, and its path
+    waiting = [("-C", str(folder))]  # for each repository still to be checked git's option for it, and a path
     seen: set[str] = set()
     try:
         while waiting:
             where = waiting.pop()
             found = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
-            if found is None or found in seen:  # git does not accept a repository here, so it runs nothing, or seen
+            if found is None or found in seen:  # git finds no repository there, and would run nothing
                 continue
             seen.add(found)
             if len(seen) > _MAX_REPOSITORIES:
@@ -186,22 +179,21 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
-            waiting += [
-                ("--git-dir", module) for each in {git_folder, common} for module in modules_in(f"{each}/modules")
-            ]
+            for each in {git_folder, common}:
+                waiting += [("--git-dir", module) for module in modules_in(f"{each}/modules")]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
     return ""
 
 
 def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
-    """Return git's output, or None if it fails. Raises `OSError` and `SubprocessError`."""
+    """Return git's output; None if it fails. Raises `OSError` and `SubprocessError`."""
     done = run_git([git, *where, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
     return None if done.returncode else os.fsdecode(done.stdout)
 
 
 def _program_in(settings: str | None, common: str, top: str) -> str:
-    """Name the first of a repository's settings, as listed by git, that starts a program, or a hook that runs."""
+    """Name the first of a repository's `settings`, as git lists them, that starts a program, or a hook that runs."""
     if settings is None:
         return f"one in {common}/config, which git does not list"
     hooks = [f"{common}/hooks"]
@@ -213,8 +205,8 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
         if _starts_a_program(setting):
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
-            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises an error for unknown users
-    # A relative folder of hooks is relative to where git runs hooks, see planning.py; an absolute one stays unchanged.
+            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
+    # A relative folder of hooks is looked for in both folders where git may run them; an absolute one stays the same.
     found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 

@@ -1,4 +1,4 @@
-"""Accesses files from open folders, so that links and folders that appear meanwhile cannot lead elsewhere."""
+"""Reaches files from open folders, so that a link or folder that a command puts in the way cannot lead elsewhere."""
 
 import os
 import stat
@@ -18,42 +18,38 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class KeptState(NamedTuple):
     """The state of a path."""
 
-    kind: str
+    kind: str  # "file", "folder" or "link"
     mode: int
-    content: str = ""  # a file's bytes, each as one character; a link's target; or a file's stamp if not `is_kept`
-    is_kept: bool = True  # False if there was no room for a file's content
+    content: str = ""  # of a file, one character for each byte, or the target of a link
+    is_kept: bool = True  # False if there was no room for a file's content; then `content` is its stamp
 
 
 class HeldFolder(NamedTuple):
     """An open folder."""
 
     descriptor: int
-    place: tuple[int, int]  # device and inode
-    around: tuple[int, int]  # device and inode of its parent folder
-    mode: int  # when it was opened
+    place: tuple[int, int]  # its device and inode
+    around: tuple[int, int]  # the same of the folder around it
+    mode: int  # the mode that it had when it was opened
 
     def restore_access(self) -> None:
-        """Restore the permissions of the folder's owner that a command removed."""
+        """Give the owner those rights back that a command took since the folder was opened."""
         mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
         if missing := self.mode & ~mode & stat.S_IRWXU:
             os.chmod(f"/proc/self/fd/{self.descriptor}", mode | missing)  # noqa: PTH101  # fchmod takes no O_PATH
 
 
 class HeldFolders(dict[str, HeldFolder]):
-    """Open folders, by the paths that they had when they were opened. Methods that act on a path raise `OSError`."""
+    """Open folders by the paths at which they were opened. The methods raise `OSError`."""
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that a killed process held, at its old path or at the path where its inode was `found`.
-
-        The inode may belong to another folder by now. A moved folder must therefore have an entry with the name of one
-        of the `known` paths in it.
-        """
+        """Open a folder that a killed process held, at its old path or at the path where its inode was `found`."""
         with suppress(OSError):
             now = self.open_at(found or path)
             names = {basename(each) for each in known if dirname(each) == path}
             try:
                 is_same = now.place == before.place
-                if is_same and found:
+                if is_same and found:  # another folder may have the inode by now: this one must have a known entry
                     is_same = not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
             except OSError:  # the folder cannot be listed
                 is_same = False
@@ -99,7 +95,7 @@ class HeldFolders(dict[str, HeldFolder]):
             return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
-        """Return the state of a path, with contents up to `max_bytes`; None for nothing, mount points and devices."""
+        """Return the state of a path, with contents up to `max_bytes`; None for nothing, a mount point, or a device."""
         with self.reached(path) as (folder, name):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":
@@ -123,7 +119,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 os.close(descriptor)
 
     def make(self, path: str, state: KeptState) -> None:
-        """Create a file, folder or link with this state at a free path. A file appears with its whole content."""
+        """Create a state at a path where nothing is. A file appears with all its content at once."""
 
         def fill(descriptor: int) -> None:
             write_all(descriptor, state.content.encode("latin-1"))
@@ -140,7 +136,7 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Create the folder `aside`, and move the entry at a path into it, under a name that no program looks for."""
+        """Make the folder `aside` and move a path into it, without the dots by which programs look for the name."""
         with self.reached(path) as (folder, name), self.reached(aside) as (around_aside, aside_name):
             os.mkdir(aside_name, 0o700, dir_fd=around_aside)
             try:

@@ -1,9 +1,9 @@
-"""Plans the protection of paths in a workspace that commands must not write although they can write the folder.
+"""Plans the protection of the paths in a workspace that may not be written although their folder may.
 
-A command that may commit must not write the parts of a repository that make git run programs. Hooks and configuration
-name programs. `commondir` tells git where to look for both (gitrepository-layout(5)), and git follows it in every
-repository, not only in linked worktrees. A worktree's `.git` is a file that leads elsewhere. `info/attributes` is not
-protected: it names no programs, and can do no more than a `.gitattributes`, which a command may write.
+A command that may commit must not write the parts of a repository that make git run programs: hooks, configuration, and
+`commondir`, which leads git to the folder of both (gitrepository-layout(5)) in every repository, not only in linked
+worktrees. A worktree's `.git` is a file that leads elsewhere. `info/attributes` is not protected: it can do no more
+than a `.gitattributes`, which a command may write.
 """
 
 import os
@@ -17,31 +17,25 @@ from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, 
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.secret_files import TICK_NS
 
-# A repository that accepts commits costs six mounts, about a millisecond; one that is completely read-only costs one.
-MAX_COMMITTABLE = 3
+MAX_COMMITTABLE = 3  # repositories; each costs six mounts, about a millisecond, a read-only one costs a single mount
 MAX_REPOSITORIES = 100
-# Repositories whose named paths are protected too: each costs a mount, and these are limited (backends/linux.py).
-_MAX_TO_FOLLOW = 20
+_MAX_TO_FOLLOW = 20  # repositories whose configured paths get mounts, whose number is limited (backends/linux.py)
 MAX_MODULES = 100
 _MAX_WORKTREES = 30  # per repository; further ones are completely read-only, so commands cannot commit in them
 _MAX_MODULE_DEPTH = 6
 
-# The mount point for a missing file that a configuration includes, because git refuses a folder there. It is recognised
-# by this content, which git ignores.
+# The content of a file to mount on where git includes one, because it would refuse a folder. Agentcli recognises its
+# mount point by this content.
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMMITTABLE) -> Protection:
-    """Plan the protection for a command that starts now.
-
-    Commands can commit in the roots' own repositories, in that of `cwd`, and in the first `max_committable` below each
-    root.
-    """
+    """Plan the protection; commands may commit in the roots, in `cwd`, and in the `max_committable` nearest below."""
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
-    scan.protected(bounds.roots)  # updates the scan, which drops outdated plans
+    scan.protected(bounds.roots)  # updates the scan, and drops outdated plans
     plans = scan.kept_plans
     made_from = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     stamps, kept_plan = plans.get(made_from, ({}, None))
@@ -90,7 +84,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Return the plan `found` for a repository, reduced to the mount on its folder if there are too many others."""
+    """Return the plan `found` for a repository; after many others only its first mount, which is on its folder."""
     if may_commit or number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
@@ -98,19 +92,17 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
 
 
 class RepositoryPlanner:
-    """Plans the protection of repositories.
+    """Plans what to protect of repositories.
 
-    `writable` are the real paths of all folders that commands may have changed. `home` is the meaning of `~`, and `git`
-    the program that reads configurations.
+    `writable` are the real paths of all folders in which commands may have made anything. `home` is the meaning of `~`,
+    `git` the program that reads configurations.
     """
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
         self._writable = writable
         self._home = home
         self._git = git
-        self.is_plain = (
-            True  # False once a plan depends on more than repositories' own folders and the files in `stamps`
-        )
+        self.is_plain = True  # False once a plan depends on more than its repository's folder and the files in `stamps`
         self.stamps: dict[str, tuple[int, int]] = {}
 
     def _innermost_writable_around(self, path: str) -> str | None:
@@ -133,7 +125,7 @@ class RepositoryPlanner:
         return plan
 
     def plan_nested(self, folder: str, *, may_commit: bool) -> Protection:
-        """Plan for a repository below a root. A linked worktree must not make a repository outside writable."""
+        """Plan for a repository below a root; commands cannot commit in one that is elsewhere (a linked worktree)."""
         plan = self.plan_repository(folder, may_commit=may_commit)
         if may_commit and any(self._innermost_writable_around(path) is None for path in plan.writable):
             return self.plan_repository(folder, may_commit=False)
@@ -151,10 +143,10 @@ class RepositoryPlanner:
         return plan
 
     def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
-        """Add the git folder that a `.git` file names: that of a linked worktree or of a submodule.
+        """Add the repository to which the `.git` file of a linked worktree or of a submodule leads.
 
-        The file may name any folder, which would then become writable. A folder outside the writable ones must
-        therefore point back to the file, as only git does, run by the person. A folder inside is writable anyway.
+        The file may name any folder, which would become writable. A folder that is not writable yet must therefore
+        point back to the file: only the person's git can have made it do so.
         """
         self.is_plain = False
         folder = path_in(link, "gitdir: ")
@@ -178,8 +170,8 @@ class RepositoryPlanner:
     def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
         """Add a repository's own folder. It is completely read-only if a part cannot be protected by a mount."""
         found = Protection(writable=[folder])
-        named = self._named(folder)  # the paths that its configuration names
-        gaps = self._add_programs(folder, worktree, named, found)  # reasons why parts cannot be protected by a mount
+        named = self._named(folder)
+        gaps = self._add_programs(folder, worktree, named, found)  # the reasons why mounts cannot protect everything
         for module in modules_in(f"{folder}/modules"):
             gaps += self._add_programs(module, "", self._named(module), found)
         linked = _folders_in(f"{folder}/worktrees")
@@ -201,29 +193,27 @@ class RepositoryPlanner:
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
         """Add the parts of a git folder that name programs; return the reasons why some of them cannot be protected."""
-        hooks_gaps = _add_entry(folder, "hooks", plan)
+        gaps = _add_entry(folder, "hooks", plan)
         if kind_of(f"{folder}/config") == "nothing":
-            return [*hooks_gaps, f"{folder} has no config, which a command could add"]
-        unread = f"{folder} has a config that git does not read, or git is not installed"
-        gaps = [
-            *hooks_gaps,
-            *([unread] if named.is_refused else []),
-            *_add_entry(folder, "config", plan),
-            *_add_worktree_config(folder, named, plan),
-            *_add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan),
-        ]
+            return [*gaps, f"{folder} has no config, which a command could add"]
+        if named.is_refused:
+            gaps.append(f"{folder} has a config that git does not read, or git is not installed")
+        gaps += _add_entry(folder, "config", plan)
+        gaps += _add_worktree_config(folder, named, plan)
+        gaps += _add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan)
         self._add_named(named, folder, worktree, plan)
         return gaps
 
     def _named(self, folder: str) -> NamedPaths:
-        """Collect the paths named by the configuration of a git folder and those of its worktrees."""
+        """Collect the paths that the configuration of a git folder and those of its worktrees name."""
         files = [f"{folder}/config"]
         looked_ns = time.time_ns()
         stamp = _stamp(files[0])
         if stamp is not None:
             self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
-        # If it names nothing and there are no further git folders, the plan can change only if this file's stamp does.
+        # With nothing named and no further git folders, the plan can change only with this file and its stamp. A file
+        # that has just changed may change again within the same tick of file times.
         further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp[1] < looked_ns - TICK_NS
         self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, further_folders))
@@ -233,15 +223,14 @@ class RepositoryPlanner:
         return named_paths([*files, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
-        """Add the folders of hooks and the files of configuration that are `named`, if commands can write them.
-
-        A relative folder of hooks is relative to where git runs them: the worktree, or the folder of a bare repository.
-        Each path is protected as it is written, because a command could make it lead elsewhere, and where it leads now.
-        """
-        start = worktree or named.worktree or folder
+        """Add the folders of hooks and the files of configuration that are `named`, if commands can write them."""
+        start = worktree or named.worktree or folder  # where git runs hooks, in the folder of a bare repository
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
         is_included = {  # True for a file of configuration, False for a folder of hooks
-            each: path in named.included for path in paths for each in (os.path.normpath(path), os.path.realpath(path))
+            # Both the path as written, which a command could lead elsewhere, and the path to which it leads now.
+            each: path in named.included
+            for path in paths
+            for each in (os.path.normpath(path), os.path.realpath(path))
         }
         for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
@@ -252,10 +241,7 @@ class RepositoryPlanner:
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
-        """Protect a path below the nearest folder `around` it, so that few parent folders need a mount.
-
-        Without a folder around it, the innermost writable one is used.
-        """
+        """Protect a path and the folders on its way from the innermost of those `around` it, or writable one, on."""
         base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
             return
@@ -271,7 +257,7 @@ def looks_like_git_dir(folder: str) -> bool:
 
 
 def modules_in(folder: str, depth: int = 0) -> list[str]:
-    """Return the git folders of submodules (whose names may contain slashes), and of their submodules."""
+    """Return the git folders of submodules and of their submodules; names of submodules may contain slashes."""
     found: list[str] = []
     for entry in _folders_in(folder):
         if os.path.lexists(f"{entry}/HEAD"):
@@ -291,7 +277,7 @@ def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> li
 
 
 def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
-    """Add a name that must be a file. For git, the content `if_missing` means the same as a missing file."""
+    """Add a file; if there is none, one with the content `if_missing`, which means the same to git."""
     path = f"{folder}/{name}"
     if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
         plan.missing_files[path] = if_missing

@@ -1,10 +1,10 @@
-"""Reverts commands' changes to auto-executed files if the backend cannot prevent them.
+"""Reverts the changes that commands made to auto-executed files, if the sandbox could not prevent them.
 
-Landlock grants whole folders: a command that may write the workspace may also write its git hooks. Therefore the states
-of all protected paths are recorded before the first of several simultaneous commands, and after each command the
-differences are reverted. Contents are kept in memory, because commands can change the modes of all the person's files,
-including copies on the disk. Folders are held open, and all access starts from them, because jobs may move folders and
-replace them with links. After a kill the keeper reverts, or else the next start.
+Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. The states of all
+protected paths are therefore recorded before the first of the commands that run at the same time, and each time one
+has ended, every difference is reverted. Contents are kept in memory, because commands could change a store on the disk.
+Jobs may move folders and put links in their places, so folders are held open, and paths are reached from these. After a
+kill the keeper reverts, or else the next start of agentcli.
 """
 
 import errno
@@ -31,9 +31,9 @@ from agentcli.tools.command import Reverts
 MAX_ENTRIES = 10_000
 MAX_BYTES = 16_000_000  # of contents
 _MAX_DEPTH = 200  # folders
-_PATIENCE_S = 15.0  # a keeper needs no longer to end the commands of a killed session
+_PATIENCE_S = 15.0  # the keeper of a killed session takes no longer to end its commands
 
-_GONE = {errno.ENOENT, errno.ENOTDIR}  # ENOTDIR also means that a link has replaced a folder
+_GONE = {errno.ENOENT, errno.ENOTDIR}  # the second also for a link in the place of a folder
 _EXECUTABLE = 0o7111  # with the set-user-ID, set-group-ID and sticky bits
 _BEYOND_LIMITS = KeptState("file", 0, is_kept=False)  # stands in for any state that is not recorded
 
@@ -41,19 +41,19 @@ _BEYOND_LIMITS = KeptState("file", 0, is_kept=False)  # stands in for any state 
 class ProtectedSnapshot:
     """The protected paths of one workspace while commands run.
 
-    Entries that a command put at a path that is restored are moved to the folder `aside`. The snapshot is saved beside
-    the session's `note`, if there is one, so that changes can also be reverted after a kill.
+    Before a path is restored, what a command put there is moved to the folder `aside`. The snapshot is saved beside the
+    session's `note`, if there is one, so that changes can be reverted after a kill too.
     """
 
     def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
-        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # while commands run, followed by the roots
-        self._file = note.path.with_name(PROTECTED) if note is not None else None  # the saved snapshot
-        self._held = HeldFolders()  # the parent folders of protected paths
-        self._before: dict[str, KeptState | None] = {}  # path -> the state to restore; None: nothing existed
-        self._free_bytes = MAX_BYTES  # for further contents
-        self._running: list[Sequence[str]] = []  # the granted paths of each running command
-        self._left_out: set[str] = set()  # folders with files that are not copied
-        self._reported: set[str] = set()  # folders in `_left_out` that were already reported
+        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # `during` adds the roots, for other disks
+        self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
+        self._held = HeldFolders()  # the folders around protected paths
+        self._before: dict[str, KeptState | None] = {}  # the states to restore; None for paths that did not exist
+        self._free_bytes = MAX_BYTES  # the room for contents of further files
+        self._running: list[Sequence[str]] = []  # the granted paths of each command that runs
+        self._left_out: set[str] = set()  # folders with files whose contents are not kept
+        self._reported: set[str] = set()  # folders in `_left_out` that a report has named
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
@@ -86,20 +86,20 @@ class ProtectedSnapshot:
         return not self._before
 
     def unguarded_folders(self, protection: Protection) -> list[str]:
-        """Return the folders with more files than can be reverted: commands' changes there stay."""
+        """Return the folders that hold more than can be reverted, so that commands' changes there may stay."""
         self._record(protection)
         self._forget_all_but(())
         return sorted(self._left_out)
 
     def accept(self, path: str, content: bytes) -> None:
-        """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
+        """Make a file that the person agreed to the state to restore, but nothing that commands put beside it."""
         self._accept(path, content.decode("latin-1"))
         self._save()
 
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
-        """Accept all changes while the context is open, for a command that the person allowed outside the sandbox."""
-        # Earlier changes of confined commands are still reverted now, or later if that fails.
+        """Accept all changes while the context is open, for a command that the person let out of the sandbox."""
+        # Earlier changes of confined commands are still reverted; if that fails, it is tried again later.
         failed = self._revert(Reverts())
         self._forget_all_but(failed)
         self._remove_saved()  # so that after a kill no change is reverted that the person may have allowed
@@ -111,19 +111,16 @@ class ProtectedSnapshot:
             self._save()
 
     def revert_by(self, file: Path) -> Reverts:
-        """Revert with the snapshot that a killed session saved in `file`.
-
-        Afterwards the file contains the states that must be tried again, and the report of the reverted paths.
-        """
+        """Revert by the snapshot of a killed session in `file`, which then holds the rest to retry, and the report."""
         try:
             saved = json.loads(file.read_text())
             self._aside_folders, self._running = saved["asides"], [saved["granted"]]
             self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
-            held = {
-                path: HeldFolder(-1, tuple(place), tuple(around), mode)  # -1: not open in this process
+            held = {  # with -1 as the descriptor, because they are not open in this process
+                path: HeldFolder(-1, tuple(place), tuple(around), mode)
                 for path, (_, place, around, mode) in saved["held"].items()
             }
-        except (FileNotFoundError, ValueError, KeyError):  # missing, incomplete, or from another version
+        except (FileNotFoundError, ValueError, KeyError):  # nothing, an incomplete file, or another version's
             return Reverts()
         known = (*self._before, *held)
         for path, before in held.items():
@@ -150,20 +147,19 @@ class ProtectedSnapshot:
         return [path for command in self._running for path in command]
 
     def _record(self, protection: Protection) -> None:
-        """Record the protected paths that are not known yet, and hold their parent folders."""
-        places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
-        for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, places)}):
+        """Record the paths that are not recorded yet, and hold the folders around them."""
+        paths = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
+        for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, paths)}):
             if path not in self._held:
                 with suppress(OSError):
                     self._held[path] = self._held.open_at(path)
-        self._record_places(places)
+        self._record_paths(paths)
 
-    def _record_places(self, places: Sequence[str]) -> None:
-        """Record paths and their contents within the limits.
-
-        The first entries of all folders come before later entries of any, so that no folder uses up the limits.
-        """
-        waiting = [(0, path) for path in places]  # rank and path; rank: the folder's rank + the entry's number in it
+    def _record_paths(self, paths: Sequence[str]) -> None:
+        """Record paths and everything below them, within the limits."""
+        # Paths by rank: the rank of the folder around, plus the number in that folder. The first entries of all folders
+        # come before later ones, so that a single folder cannot use up the limits.
+        waiting = [(0, path) for path in paths]
         heapify(waiting)
         while waiting:
             rank, path = heappop(waiting)
@@ -183,23 +179,23 @@ class ProtectedSnapshot:
                 self._free_bytes -= len(state.content)
                 if not state.is_kept:
                     self._left_out.add(dirname(path))
-            # Short names come first, because settings have short names; long ones often contain numbers.
+            # Short names first, because settings have short names, and generated files long ones with numbers.
             for number, child in enumerate(sorted(children, key=len), rank + 1):
                 heappush(waiting, (number, child))
 
     def _accept(self, path: str, content: str | None = None) -> None:
-        """Record a file with this content, or else everything at and below a path, and its new parent folders."""
-        if content is None:  # record everything at and below the path again
+        """Record a file with this content, or without one the path as it is now, and the new folders around it."""
+        if content is None:  # the recorded paths at and below it are recorded again
             recorded = {each for each in self._before if is_inside(each, path)}
             self._before = {each: state for each, state in self._before.items() if each not in recorded}
-            self._record_places([*recorded])
-        new_paths = [path]  # the path and its new parent folders, outermost first
+            self._record_paths([*recorded])
+        new_paths = [path]  # the path and the new folders around it, the outermost first
         while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
-                return  # the path is not inside a protected one
+                return  # no protected path is around it
             new_paths.insert(0, dirname(new_paths[0]))
         if content is None:
-            self._record_places([new_paths.pop()])
+            self._record_paths([new_paths.pop()])
         for each in new_paths:
             state, kind = self._before.get(each), "file" if each == path else "folder"
             if state is None or state.kind != kind:
@@ -211,50 +207,50 @@ class ProtectedSnapshot:
             self._before[each] = state._replace(content=content or "", is_kept=True) if each == path else state
 
     def _revert(self, report: Reverts) -> list[str]:
-        """Restore everything that differs; return the paths for which that failed."""
+        """Restore all recorded paths that differ; return those that could not be restored."""
         failed: list[str] = []
         for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._before)):
             for path in sorted(paths):  # outer paths first
                 try:
                     step(path, report)
                 except OSError as error:
-                    if error.errno not in _GONE:  # without its parent folder no program finds the path
+                    if error.errno not in _GONE:  # without the folder around it, no program finds the path
                         failed.append(path)
                         report.left_changed.append(f"{path} ({error.strerror})")
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Find out where a held folder is, and move it back if another folder could replace it at its old path."""
+        """Find a held folder, and move it back if another one could take its place at its old path."""
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
         name_now = basename(os.readlink(folder_now))  # noqa: PTH115
-        is_removed = name_now.endswith(" (deleted)")  # added by the kernel, but may also be part of a name
+        is_removed = name_now.endswith(" (deleted)")  # the kernel's mark, or the end of the folder's real name
         with suppress(FileNotFoundError):
             is_removed = is_removed and place_of(os.lstat(f"{folder_now}/../{name_now}")) != held.place
         if is_removed:
             self._held.drop(path)
         with self._held.reached(path) as (folder, name):
-            if is_removed:  # `_restore_if_changed` compares the path with the old contents, but must not follow a link
+            if is_removed:  # a new folder stays, and its entries are compared with those of the removed one
                 instead = self._held.look(path)
                 if instead is not None and instead.kind == "link":
                     self._move_aside(path, report)
                 return
             is_moved = name_now != name or place_of(os.stat(f"{folder_now}/..")) != held.around  # noqa: PTH116
-            # It stays where it is if it was moved with its parent folder.
+            # If the folder around it was moved with it, it stays there.
             if is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
                 self._move_aside(path, report)
                 os.rename(f"{folder_now}/../{name_now}", name, dst_dir_fd=folder)
                 _report(report, path)
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
-        """Compare a recorded path with its current state, and restore it unless the change was granted."""
+        """Restore a recorded path if it has changed, unless the change was granted."""
         recorded, granted = self._before[path], self._granted
         if recorded == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
-        # For a file whose contents are not kept the stamps are compared; -1 reads no contents.
-        now = self._held.look(path, MAX_BYTES if recorded is None or recorded.is_kept else -1)
-        if recorded is not None and not recorded.is_kept:  # only the stamp is known
+        has_contents = recorded is None or recorded.is_kept
+        now = self._held.look(path, MAX_BYTES if has_contents else -1)  # with -1 the state of a file has its stamp
+        if recorded is not None and not has_contents:
             if now != recorded:
                 self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
@@ -272,15 +268,15 @@ class ProtectedSnapshot:
                 _report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
-        """Move the entry at a path to a name that no program looks for; it may be the only copy, so it is kept."""
+        """Move a path to a name by which no program executes it, instead of deleting it: it may be the only copy."""
         now = self._held.look(path)
-        if now is not None and now.kind == "folder":  # a folder without permissions could not be moved
+        if now is not None and now.kind == "folder":  # without these rights it could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
         for folder in self._aside_folders if now is not None else ():
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
                 self._held.move_into(aside, path)
-            except OSError:  # another disk, or an inaccessible folder: move the entry into a root instead
+            except OSError:  # it is on another disk, or cannot be written: then the path is moved into a root
                 if folder == self._aside_folders[-1]:
                     raise
             else:
@@ -295,7 +291,7 @@ class ProtectedSnapshot:
             self._held.drop(*self._held)
 
     def _save(self) -> None:
-        """Save the snapshot for after a kill, or remove the saved one. A full disk must not stop commands."""
+        """Save the snapshot for after a kill, or remove the saved one. On a full disk commands run without it."""
         is_exposed = any(is_inside(str(self._file), path) for path in (*self._aside_folders[1:], *self._granted))
         if not self._before or is_exposed:  # there is nothing to revert, or commands could write the saved file
             self._remove_saved()
@@ -310,7 +306,7 @@ class ProtectedSnapshot:
 
     def _save_to(self, file: Path, report: Sequence[str] = ()) -> None:
         saved = {"asides": self._aside_folders, "granted": self._granted, "held": self._held, "before": self._before}
-        # The standard library escapes lone surrogates in names; msgspec rejects them.
+        # Not by msgspec, which refuses names that are not text; the standard library escapes them.
         replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
 
 
@@ -322,11 +318,11 @@ def _report(report: Reverts, path: str, where: str = "") -> None:
 
 
 def clean_up_killed_sessions(around: Path) -> Reverts:
-    """Revert the changes of killed sessions whose keepers have ended all commands. Never raises `OSError`."""
+    """Revert the changes of killed sessions, once their keepers have ended their commands. Raises nothing."""
     reverts = Reverts()
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):
-            if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
+            if any(folder.iterdir()):  # an empty folder belongs to a session that is about to begin
                 with locked(folder / NOTE, _PATIENCE_S):
                     reverts.add(found := _clean_up(folder))
                     if not found.left_changed:

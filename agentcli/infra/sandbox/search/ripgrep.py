@@ -1,8 +1,7 @@
 """Lists and searches files with ripgrep, which ships with agentcli.
 
-The results are those of `rg` with the options below; its configuration file is not read. Hidden files are listed and
-searched, because configuration and CI are in hidden files, but never a repository's own folder. `.gitignore` also
-applies outside repositories.
+Its configuration file is not read. Hidden files are included, because configuration and CI are hidden files, but never
+a repository's own folder. `.gitignore` applies outside of repositories too.
 """
 
 import asyncio
@@ -23,17 +22,17 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, find_rg, names_in
 
-TIME_LIMIT_S = 60.0
+_TIME_LIMIT_S = 60.0
 
 _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
-_NOT_THE_REPOSITORY = "--glob=!.git"  # after all other globs, because the last one that matches applies
-_UNREADABLE = b"(os error "  # at the end of ripgrep's message about a file that it cannot open
+_NOT_THE_REPOSITORY = "--glob=!.git"  # after all other globs, because the last one that matches wins
+_UNREADABLE = b"(os error "  # near the end of ripgrep's message about a file that it cannot open
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
 
-_PIPE_BYTES = 1024 * 1024  # large, so that the program need not wait while its output is processed
-_PIECE_BYTES = 256 * 1024  # passed on at a time: many small pieces would cost more
-_ERROR_BYTES = 1024 * 1024  # of stderr
+_PIPE_BYTES = 1024 * 1024  # large, so that the program need not wait while its output is parsed
+_PIECE_BYTES = 256 * 1024  # parsed at a time, because many small pieces take longer
+_ERROR_BYTES = 1024 * 1024
 
 _FORMATS = {
     "files": ("--files-with-matches", "--null"),
@@ -43,7 +42,7 @@ _FORMATS = {
 
 
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
-    """List files as `Listing` specifies, and pass them to `take` in batches, with a NUL after each name."""
+    """List files as `Listing` describes, and give `take` batches of names, each followed by a NUL."""
     pattern = listing.pattern
     if not pattern:
         return await _list(listing, [], environment, take)
@@ -51,10 +50,10 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
     name = pattern.removeprefix("**/")
     if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
-        # A glob for only names can be a file type, to which ignore rules apply. In a type, `:` and `include:` have a
-        # special meaning.
+        # A glob for names alone can be a file type, whose ignored files stay left out. In a type, `:` and `include:`
+        # have a special meaning.
         return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
-    # With any other glob ripgrep also lists ignored files, so the result is the intersection with a list without globs.
+    # Any other glob makes ripgrep list ignored files too, so the result is the files that both listings have.
     options = _glob_options(pattern, listing.folder, listing.base)
     wanted: set[str] = set()
     await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
@@ -84,10 +83,9 @@ async def search(
     *,
     are_secret: Callable[[Sequence[bytes]], Collection[bytes]],
 ) -> SearchOutcome:
-    """Search files as `Search` says. `are_secret` is given the files with a match, as paths from the base, in batches.
+    """Search files as `Search` describes, without those of which `are_secret`, called with batches of paths, is true.
 
-    The number of files that were left out is not reported: whoever sees it change with the pattern learns what is in
-    the file.
+    Their number is not reported, because its change from pattern to pattern would reveal what is in the files.
     """
 
     def take_plain(found: Sequence[FoundRows]) -> None:
@@ -136,12 +134,12 @@ def _search_options(search: Search) -> list[str]:
 
 
 def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
-    """Return the `--glob` options for a glob relative to `base` and, if it names folders, also relative to `where`."""
+    """Return the `--glob` options for a glob, relative to `base` and, if it names folders, also to `where`."""
     if not glob:
         return []
     negation, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     options = [f"--glob={negation}{glob}"]
-    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))  # a path, not a pattern
+    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))  # a path, which is not a pattern
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
         options.append(f"--glob={negation}{below}/{glob.removeprefix('/')}")
     return options
@@ -156,34 +154,25 @@ async def _run(
 ) -> SearchOutcome:
     """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError`, also for an invalid pattern."""
     try:
-        ended = await stream_output(
-            [find_rg(), *_ALWAYS, *arguments],
-            cwd=folder,
-            environment=environment,
-            take=reader.feed,
-            time_limit_s=TIME_LIMIT_S,
-        )
+        ended = await _run_program([find_rg(), *_ALWAYS, *arguments], folder, environment, reader.feed)
     except OSError as error:
         if error.errno == errno.E2BIG:
-            raise ToolError(
-                "The pattern or the glob is too long for the system: give shorter ones, in several calls.",
-                kind="invalid_parameters",
-            ) from error
+            message = "The pattern or the glob is too long for the system: give shorter ones, in several calls."
+            raise ToolError(message, kind="invalid_parameters") from error
         raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
     except ValueError as error:
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
     reader.end()
     unreadable = ended.errors.count(_UNREADABLE)
-    # The exit code is also 2 if only some files could not be read.
-    if not ended.timed_out and (
-        ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
-    ):
+    # Exit code 2 is also that of a search in which single files could not be read.
+    has_failed = ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
+    if has_failed and not ended.timed_out:
         raise _error_of(ended.exit_code, ended.errors)
     return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _first_problem(ended.errors))
 
 
 def _first_problem(errors: bytes) -> str:
-    # Files that cannot be opened are counted instead.
+    # Files that cannot be opened are only counted.
     lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
     return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
 
@@ -197,24 +186,19 @@ def _error_of(exit_code: int, errors: bytes) -> ToolError:
     return ToolError(_LINE_END_HINT.sub(": set multiline to match line ends", message), kind="invalid_parameters")
 
 
-class Ended(NamedTuple):
+class _Ended(NamedTuple):
     """The end of a program."""
 
-    exit_code: int
-    output_bytes: int
+    exit_code: int  # negative for a signal
+    output_bytes: int  # the size of its output
     errors: bytes  # the start of its stderr
     timed_out: bool
 
 
-async def stream_output(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
-    environment: Mapping[str, str],
-    take: Callable[[bytes], None],
-    time_limit_s: float,
-) -> Ended:
-    """Run a program, and pass its output to `take` in a thread. No process is left. Raises `OSError`, `ValueError`."""
+async def _run_program(
+    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], take: Callable[[bytes], None]
+) -> _Ended:
+    """Run a program to its end, and give `take` its output in a thread. Raises `OSError`, `ValueError`."""
     with (
         tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
         subprocess.Popen(  # noqa: ASYNC220  # starting it takes a millisecond
@@ -229,24 +213,24 @@ async def stream_output(
     ):
         reading = asyncio.ensure_future(asyncio.to_thread(_read_to_the_end, process, take))
         try:
-            done, _ = await asyncio.wait([reading], timeout=time_limit_s)
+            done, _ = await asyncio.wait([reading], timeout=_TIME_LIMIT_S)
             if not done:
                 process.kill()
             output_bytes = await asyncio.shield(reading)
         finally:
             process.kill()
-            while not reading.done():  # even if cancelled again, because the thread is still passing output on
+            while not reading.done():  # even after further cancellations, because the thread still calls `take`
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([reading])
-            reading.exception()  # marks it as retrieved, because after a cancellation nobody awaits `reading`
+            reading.exception()  # asyncio would log an error that nobody retrieves
         errors.seek(0)
-        return Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
+        return _Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
 
 
 def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
     """Pass all output of a program to `take`, and wait for its end; return the output's size in bytes."""
     assert process.stdout is not None
-    with contextlib.suppress(OSError, AttributeError):  # the user's limit for pipes is reached, or this is not Linux
+    with contextlib.suppress(OSError, AttributeError):  # the user's limit for pipes is reached; only Linux has it
         fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     total = 0
     while piece := process.stdout.read(_PIECE_BYTES):

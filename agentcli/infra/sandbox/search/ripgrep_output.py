@@ -1,4 +1,4 @@
-"""Parses ripgrep's output, in pieces of any size, into files and the rows found in them."""
+"""Parses ripgrep's output, in pieces of any size, as files and the rows found in them."""
 
 import base64
 import re
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class Reader(Generic[T]):
-    """Parses the output passed to `feed`, until `end` is called.
+    """Reads the pieces given to `feed`, then `end` reads the rest; all results go to `take`.
 
-    In the output, paths begin with `./`, which all readers except `NameReader` remove.
+    The `./` before paths is removed, except by `NameReader`.
     """
 
     def __init__(self, take: Callable[[T], None]) -> None:
-        self.binary: set[bytes] = set()  # files that were not searched beyond a NUL byte
+        self.binary: set[bytes] = set()  # files that were searched only up to a NUL byte
         self._take = take
         self._unfinished: list[bytes] = []  # pieces of an incomplete line or name
 
@@ -42,7 +42,7 @@ class Reader(Generic[T]):
 
 
 class NameReader(Reader[str]):
-    """Parses `--null`: names, each followed by a NUL. They are passed on in the same form, decoded by `os.fsdecode`."""
+    """Reads `--null`: names, each followed by a NUL, which `take` gets as they are, decoded as by `os.fsdecode`."""
 
     def feed(self, piece: bytes) -> None:
         if names := self._whole(piece, b"\0"):
@@ -65,17 +65,17 @@ class CountReader(Reader[Sequence[FoundRows]]):
             self._take(_COUNT.findall(data[:end]))
 
 
-# Messages after the rows of a file with a NUL byte, and in place of rows that contain one.
+# Messages after the rows of a file in which a NUL byte was found, and in place of rows that have one.
 _STOPPED = b": WARNING: stopped searching binary file after match (found "
 _MATCHES = b": binary file matches (found "
-_FILE = lazy_pattern(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # its path and its rows, up to the next one's path
+_FILE = lazy_pattern(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # a path and its rows, up to the next path
 _END_OF_STOPPED = lazy_pattern(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' % re.escape(_STOPPED))
 
 
 class RowReader(Reader[Sequence[FoundRows]]):
-    """Parses `--heading --null --line-number`: `./` and path, NUL, rows that begin with a digit, an empty line."""
+    """Reads `--heading --null --line-number`: `./` and a path, NUL, rows that begin with a digit, an empty line."""
 
-    _path: bytes | None = None  # of the file whose rows continue; None if a path comes next
+    _path: bytes | None = None  # the file to which the next rows belong; None if a path comes next
 
     def feed(self, piece: bytes) -> None:
         data = self._whole(piece)
@@ -85,7 +85,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._read(data)
 
     def end(self) -> None:
-        """Read the rest: a file whose name contains a line end, or the message about a binary file that was named."""
+        """Read the rest: a file whose name has a line end in it, or the message about a single binary file."""
         rest = b"".join(self._unfinished)
         head, nul, rows = rest.partition(b"\0")
         if nul and b"\n" in rows:
@@ -106,13 +106,13 @@ class RowReader(Reader[Sequence[FoundRows]]):
         for part in ended:
             if self._path is None:
                 head, nul, rows = (begun + part).partition(b"\0")
-                if not nul:  # a path that contains an empty line
+                if not nul:  # the path has an empty line in it, so it goes on in the next part
                     begun = head + b"\n\n"
                     continue
                 path, begun = self._name_in(head), b""
             else:
                 path, rows, self._path = self._path, part, None
-            # A message repeats the path: if this contains a line end, the rows may end with the message's first lines.
+            # A message repeats the path; if that has a line end in it, the rows may end with the message's first lines.
             if has_message or b"\n" in path:
                 rows = self._without_message(path, rows)
             if rows:
@@ -130,20 +130,20 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
             self._path, data = None, following
         end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
-        parts = _FILE.split(data[:end])  # in turn: text between two files (usually empty), a path, its rows
+        parts = _FILE.split(data[:end])  # in turn: the text between two files (usually none), a path, its rows
         *between, rest = parts[::3]
         paths = parts[1::3]
-        # The rows of a file whose path contains a line end may end with the first lines of a message.
+        # If a path has a line end in it, its rows may end with the first lines of a message.
         if any(between) or b"\n" in b"".join(paths):
             return data
         found += zip(paths, parts[2::3], strict=True)
         return rest + data[end:]
 
     def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
-        """Remember a file whose rows may continue: its path, or everything if the path may be incomplete."""
+        """Read the rows of an unfinished file, and keep its path; keep all of it if the path may be unfinished."""
         if self._path is None:
             head, nul, rows = (begun + last).partition(b"\0")
-            if not nul or b"\n" in head:  # such a file's message has several lines, so the file is read as a whole
+            if not nul or b"\n" in head:  # a message about such a file has several lines, and is read as a whole
                 self._unfinished.insert(0, begun + last)
                 return
             self._path = head[2:]
@@ -153,11 +153,12 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
-        """Return a file's name, without the end of a message about another file whose name contains an empty line."""
+        """Return a file's name, without the end of a message about another file whose name has an empty line."""
         message = _END_OF_STOPPED.search(head) if b"\n" in head else None
         return head[message.end() + 2 :] if message else head[2:]
 
     def _without_message(self, path: bytes, rows: bytes) -> bytes:
+        """Return a file's rows without a message that it is binary, which begins with `./`; note it as binary."""
         if rows.startswith(b"./"):
             end = 0
         elif (end := rows.find(b"\n./")) < 0:
@@ -167,7 +168,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Parses `--json`, the only format that shows where a match of several lines ends; further lines are marked by `+`.
+    """Reads `--json`, the only format that shows where a match of several lines ends.
 
     Each line is a message: `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\\n"}, …}}`.
     """
@@ -190,7 +191,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
             self._rows.append((data["absolute_offset"], _rows(data, b":" if kind == "match" else b"-")))
         elif kind == "end":
             path, nul = _raw(data["path"])[2:], data["binary_offset"]
-            rows = [row for offset, row in self._rows if nul is None or offset < nul]  # none from the first NUL byte on
+            rows = [row for offset, row in self._rows if nul is None or offset < nul]  # only those before a NUL byte
             if nul is not None and self._rows:
                 self.binary.add(path)
             self._rows = []
@@ -199,7 +200,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
 
 
 def _rows(data: Mapping[str, Any], mark: bytes) -> bytes:
-    """Return rows for the lines of a match or of its context; lines after the first get `+` instead of the `mark`."""
+    """Return rows for the lines of a match or of its context; the lines after the first one are marked by `+`."""
     first, *further = _raw(data["lines"]).removesuffix(b"\n").split(b"\n")
     number = data["line_number"] or 0
     further_rows = (b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1))
