@@ -305,7 +305,8 @@ def probe_landlock() -> int:
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     """Return the arguments that start the launcher with the plan behind a descriptor."""
-    # It is imported rather than run, because Python caches the bytecode of imported modules only.
+    # It is imported rather than run, because Python caches the bytecode of imported modules only. The
+    # interpreter is our own, not a virtual environment's link to it.
     start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 

@@ -32,9 +32,7 @@ class CommandOutput:
     """
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
-        self._half = (
-            most_bytes // 2
-        )  # the limit of `_head` and of `_tail` in characters; `_tail` may have twice as many
+        self._half = most_bytes // 2  # the limit of `_head`, and after a cut that of `_tail`, in characters
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._head = self._tail = ""  # the beginning of the complete lines, and the end of those that follow it
         self._line = ""  # the unfinished line after them

@@ -290,7 +290,7 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
 
 
 class _Report(NamedTuple):
-    """A shell's report: the folder in which the command ended, and the names of the processes that it left running."""
+    """A shell's report about its command, as `_read_report` reads it."""
 
     has_begun: bool = False
     cwd: Path | None = None  # at the end

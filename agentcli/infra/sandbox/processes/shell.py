@@ -29,8 +29,9 @@ Launcher = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
 # because a command may use every short descriptor itself. The command follows on the same line, so that line numbers in
 # its errors are right.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-# If the shell's parent is the first process of a PID namespace, which ends with the shell, all processes there are
-# reported except zombies and the relay. They are listed twice, so that those which are about to end are left out.
+# If the shell's parent is the first process of a namespace, whose processes all end with the shell, all of them are
+# reported, even those that left its jobs, except zombies and the relay. They are listed twice, so that those which are
+# about to end are left out.
 _LEFT = (
     "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
@@ -124,8 +125,8 @@ class Shell:
         # Of two commands that wait for one shell, the first may begin to prepare another.
         while self._waiting is not None and not self._waiting.done():
             await asyncio.wait({self._waiting})
-        task, self._waiting = self._waiting, None  # another command may have taken it meanwhile
-        return task.result() if task is not None else None
+        task, self._waiting = self._waiting, None
+        return task.result() if task is not None and not task.cancelled() else None
 
     async def _open(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None

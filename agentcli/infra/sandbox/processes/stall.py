@@ -1,7 +1,7 @@
 """Finds out why a command is silent: it waits for input, a password or a lock, or it is a server that listens.
 
 Linux only: /proc shows in which system call each thread waits (proc(5)). Reading that needs the right to trace the
-process, which a process has over its descendants unless a program (sudo, ssh-agent) forbids it.
+process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
 """
 
 import os
@@ -19,7 +19,8 @@ from agentcli.patterns import lazy_pattern
 
 Kind = Literal["password", "input", "lock", "listens"]
 
-QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}  # without output
+# The time without output after which a stall of each kind is reported.
+QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
 MIN_QUIET_S = min(QUIET_S.values())
 BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
 

@@ -42,7 +42,7 @@ class Reader(Generic[T]):
 
 
 class NameReader(Reader[str]):
-    """Reads `--null`: names, each followed by a NUL, which `take` gets as they are, decoded as by `os.fsdecode`."""
+    """Parses `--null`: names, each followed by a NUL, which `take` gets as they are, decoded as by `os.fsdecode`."""
 
     def feed(self, piece: bytes) -> None:
         if names := self._whole(piece, b"\0"):
@@ -73,7 +73,7 @@ _END_OF_STOPPED = lazy_pattern(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)
 
 
 class RowReader(Reader[Sequence[FoundRows]]):
-    """Reads `--heading --null --line-number`: `./` and a path, NUL, rows that begin with a digit, an empty line."""
+    """Parses `--heading --null --line-number`: `./` and a path, NUL, rows that begin with a digit, an empty line."""
 
     _path: bytes | None = None  # the file to which the next rows belong; None if a path comes next
 
@@ -168,7 +168,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, the only format that shows where a match of several lines ends.
+    """Parses `--json`, the only format that shows where a match of several lines ends.
 
     Each line is a message: `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\\n"}, …}}`.
     """
