@@ -138,9 +138,7 @@ class DryRuns:
         self._shell, self._confinement, self._bounds = shell, confinement, bounds
         self._folder, self._search_path, self._limits = folder, search_path, limits
         self._lock = threading.Lock()
-        self._caches: tuple[PrivateFolder, CacheLayers] | None = (
-            None  # of all dry runs, with the folder that holds them
-        )
+        self._caches: tuple[PrivateFolder, CacheLayers] | None = None  # of all dry runs, and the folder around them
         self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
         self.background = BackgroundRuns()
 
@@ -265,9 +263,8 @@ class DryRuns:
         """Add git's account of changed repositories and of lost uncommitted work; return the groups by their weight."""
 
         def looks_in(folder: Path) -> tuple[lost_work.Look, lost_work.Look]:
-            return partial(run_in, folder), partial(
-                run_in, folder, launch=overlays.look
-            )  # before and after the command
+            look_before = partial(run_in, folder)
+            return look_before, partial(look_before, launch=overlays.look)
 
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)

@@ -30,7 +30,7 @@ _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 # How the lines begin that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
-# The settings that name no program. Changing one is not harmless all the same: a remote could lead elsewhere.
+# Settings that name no program. Adding a remote is harmless, but the person must see a change of an existing one.
 _HARMLESS = lazy_pattern(
     r"user\.(name|email)|branch\..+\.(remote|merge|pushremote|rebase|description)|remote\..+\.(url|fetch)"
     r"|(pull|push|fetch|init|merge|rebase)\.(rebase|ff|default|autosetupremote|prune|defaultbranch|conflictstyle)",
@@ -136,7 +136,7 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    # The commits of all refs before the command, which are not new in a new ref. Refs that did not move are `--all`.
+    # The commits of all refs before the command, which are not new in a new ref. `--all` are those that did not move.
     excluded = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
     old_history = f"{old_commits} {before.commit} {excluded} --all"
     for name in moved[:MAX_REFS]:
@@ -238,7 +238,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
 
 
 def _name_and_hunks(diff: str) -> tuple[str, str]:
-    """Return the parts of a diff that are the same in git's, which adds the function to the head of each hunk."""
+    """Return a key that is equal for two diffs of a change; git adds the function to the head of each hunk."""
     hunks = re.sub(r"(?m)^(@@ [^@]* @@).*", r"\1", diff[diff.find("\n@@ ") + 1 :])
     return path_of(diff).rpartition("/")[2], hunks
 

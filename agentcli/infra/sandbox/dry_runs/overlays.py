@@ -237,8 +237,10 @@ def _mounted() -> list[tuple[str, str]]:
     text = ""
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    mounts = _MOUNT.findall(text)
-    return [(kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)) for path, kind in mounts]  # `\040`
+    return [
+        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path))  # `\040` is a space
+        for path, kind in _MOUNT.findall(text)
+    ]
 
 
 def _is_cache(path: str, now: state.FileEntry, below: state.FileEntry | None) -> bool:

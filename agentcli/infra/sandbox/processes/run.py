@@ -218,10 +218,8 @@ class Run:
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
-        file_of_cut_text = path if cut else None
-        return CommandResult(
-            text, process.exit_code, cwd=cwd, output_file=file_of_cut_text, job=self.listed(), stall=stall
-        )
+        file_of_cut = path if cut else None
+        return CommandResult(text, process.exit_code, cwd=cwd, output_file=file_of_cut, job=self.listed(), stall=stall)
 
     def listed(self) -> BackgroundJob:
         """Describe the job that the command has become."""
