@@ -22,7 +22,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, find_rg, names_in
 
-_TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 60.0
 
 _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden")
 _NOT_THE_REPOSITORY = "--glob=!.git"  # after all other globs, because the last one that matches wins
@@ -154,7 +154,8 @@ async def _run(
 ) -> SearchOutcome:
     """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError`, also for an invalid pattern."""
     try:
-        ended = await _run_program([find_rg(), *_ALWAYS, *arguments], folder, environment, reader.feed)
+        argv = [find_rg(), *_ALWAYS, *arguments]
+        ended = await stream_output(argv, folder, environment, reader.feed, TIME_LIMIT_S)
     except OSError as error:
         if error.errno == errno.E2BIG:
             message = "The pattern or the glob is too long for the system: give shorter ones, in several calls."
@@ -186,7 +187,7 @@ def _error_of(exit_code: int, errors: bytes) -> ToolError:
     return ToolError(_LINE_END_HINT.sub(": set multiline to match line ends", message), kind="invalid_parameters")
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """The end of a program."""
 
     exit_code: int  # negative for a signal
@@ -195,9 +196,9 @@ class _Ended(NamedTuple):
     timed_out: bool
 
 
-async def _run_program(
-    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], take: Callable[[bytes], None]
-) -> _Ended:
+async def stream_output(
+    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], take: Callable[[bytes], None], time_limit_s: float
+) -> Ended:
     """Run a program to its end, and give `take` its output in a thread. Raises `OSError`, `ValueError`."""
     with (
         tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
@@ -213,7 +214,7 @@ async def _run_program(
     ):
         reading = asyncio.ensure_future(asyncio.to_thread(_read_to_the_end, process, take))
         try:
-            done, _ = await asyncio.wait([reading], timeout=_TIME_LIMIT_S)
+            done, _ = await asyncio.wait([reading], timeout=time_limit_s)
             if not done:
                 process.kill()
             output_bytes = await asyncio.shield(reading)
@@ -224,7 +225,7 @@ async def _run_program(
                     await asyncio.wait([reading])
             reading.exception()  # asyncio would log an error that nobody retrieves
         errors.seek(0)
-        return _Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
+        return Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
 
 
 def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
