@@ -206,7 +206,9 @@ def check_settings(subject: Subject) -> Iterator[Result]:
         _ = subject.models.encoders  # reading the encoders raises `ConfigError` if their file is not valid
     except ConfigError as error:
         yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
-    yield from (("warning", notice, "") for notice in config.notices)  # which say themselves what to do
+    for notice in config.notices:  # "MESSAGE. To …" or "MESSAGE: the fix."
+        message, _, fix = notice.partition(". ") if ". To " in notice else notice.rpartition(": ")
+        yield "warning", f"{message}.", f"{fix[:1].upper()}{fix[1:]}"
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield "warning", f"Others can write to {file}.", f"chmod 600 {file}"
     yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
