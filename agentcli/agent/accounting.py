@@ -310,14 +310,14 @@ class UsageCollector:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.total = SessionTally()
-        self.days: defaultdict[str, Tally] = defaultdict(Tally)
-        self.models: defaultdict[str, Tally] = defaultdict(Tally)
-        self.users: defaultdict[str, Tally] = defaultdict(Tally)
-        self.tools: defaultdict[str, ToolTally] = defaultdict(ToolTally)
-        self.sessions: defaultdict[str, SessionTally] = defaultdict(SessionTally)
+        self.days: defaultdict[str, Tally] = defaultdict(Tally)  # by local date: YYYY-MM-DD
+        self.models: defaultdict[str, Tally] = defaultdict(Tally)  # by `provider/model`
+        self.users: defaultdict[str, Tally] = defaultdict(Tally)  # by user id; "" without one
+        self.tools: defaultdict[str, ToolTally] = defaultdict(ToolTally)  # by the tool's name
+        self.sessions: defaultdict[str, SessionTally] = defaultdict(SessionTally)  # by session id
         self._lock = threading.Lock()
         for entry in entries:
-            self.add("", entry)
+            self.add("", entry)  # entries do not name their session
 
     def add(self, session_id: str, entry: Entry, *, user_id: str = "") -> None:
         """Count an entry of a log."""

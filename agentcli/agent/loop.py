@@ -277,7 +277,7 @@ def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: b
         text,
         is_retryable,
         kind,
-        turns=turn.round,
+        turns=turn.round,  # the event's `turns` are requests to the model
         usage=turn.spending.usage,
         cost_usd=turn.spending.cost_usd,
         denials=tuple(turn.calls.denials),
@@ -345,7 +345,7 @@ _MAY_CLAIM = lazy_pattern(
     r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`|\w\.\w|file",
     re.IGNORECASE,
 )
-_MAX_FILE_BYTES = 10_000_000
+_MAX_FILE_BYTES = 10_000_000  # larger files are not compared with the log
 
 
 async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
@@ -371,10 +371,10 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
     return tuple(check_claims(find_claims(answer), record))
 
 
-def _content_id(workspace: Workspace, stored: str) -> str | None:
-    """Return the id of a file's content in snapshots; empty if the file is gone, None if it cannot be read."""
+def _content_id(workspace: Workspace, stored_path: str) -> str | None:
+    """Return the id that a file's present content has in snapshots; "" if the file is gone, None if it is not known."""
     try:
-        status = workspace.look(Path(real_path(stored)))
+        status = workspace.look(Path(real_path(stored_path)))
         if status.is_usable and not status.is_there:
             return ""
         if not status.is_usable or status.kind != "file" or status.size > _MAX_FILE_BYTES:

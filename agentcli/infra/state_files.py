@@ -31,7 +31,7 @@ from agentcli.settings.files import (
 from agentcli.settings.structs import DataSettings, MemorySettings
 from agentcli.tools.workspace import DataFile
 
-_FILLED_AFTER_CLEANING = 0.8  # share of the allowed size
+_TARGET_SHARE = 0.8  # of the allowed size: cleaning leaves some room, so that the next results fit
 _PRUNED_AT = 1.1  # times `max_files`: pruning at each new summary would be slow
 
 _MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder; hidden ones are not allowed
@@ -72,7 +72,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
         return self.folder.joinpath(*link.readlink().parts[-2:])
 
     def clean(self) -> None:
-        """Delete results that are too old, then the least recently used ones until the rest has the allowed size."""
+        """Delete old outputs and results; if the rest is too large, the least recently used results, too."""
         from shutil import rmtree
 
         now, max_age_s = self.clock(), self.settings.max_age_hours * 3_600
@@ -80,14 +80,14 @@ class DataFolder(msgspec.Struct, kw_only=True):
         links = defaultdict[Path, list[Path]](list)  # by file, the links of the calls with that result
         for link in self.folder.glob("calls/*/*"):
             links[self.target_of(link)].append(link)
-        files = []
+        files = []  # reading a result makes it recently used, but not younger: `max_age_hours` limits its life
         for path in self.folder.glob("??/*"):
             with suppress(FileNotFoundError):  # another process has removed it
                 status = path.stat()
                 last_call_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
                 files.append((now - last_call_at <= max_age_s, status.st_mtime, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
-        target_size = max_bytes * _FILLED_AFTER_CLEANING if total > max_bytes else float("inf")
+        target_size = max_bytes * _TARGET_SHARE if total > max_bytes else float("inf")
         for is_young, _, size, path in sorted(files):  # files that are too old first, then by last use
             if is_young and total <= target_size:
                 break

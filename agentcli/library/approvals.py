@@ -44,12 +44,12 @@ Answerer = Callable[[Question], Awaitable[str | None] | str | None]
 
 
 class Callbacks(Struct, frozen=True):
-    """The functions that answer questions, sync or async. Without `approve`, calls that ask are denied."""
+    """The functions that answer questions, sync or async."""
 
-    approve: Approver | None
-    answer: Answerer | None
+    approve: Approver | None  # without it, calls that ask are denied
+    answer: Answerer | None  # without it, `approve` gets the model's questions, too
 
-    async def decide(self, question: AnyQuestion, decide_now: Decide | None = None) -> Approve:
+    async def decide(self, question: AnyQuestion, _decide_now: Decide | None = None) -> Approve:  # an `Ask`
         """Return the caller's answer. Raises the errors of their function, and `UsageError` for a wrong answer."""
         is_asked = isinstance(question, Question) and self.answer is not None
         function: Callable[[Any], Any] | None = self.answer if is_asked else self.approve

@@ -246,15 +246,15 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         prices = model_info(f"{reply.provider}/{reply.model}").prices
         held = min(_cached_tokens(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
-        # Without counts of cache writes, `held` is an estimate, and a small difference means nothing.
+        # Without counts of cache writes, `held` is an estimate, which may be wrong by a step or two.
         if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
             usd = None
             if prices:  # the extra cost compared with reading the lost tokens from the cache
-                written = min(lost, reply.usage.cache_creation_input_tokens)
-                hit = reply.usage + Usage(
+                written = min(lost, reply.usage.cache_creation_input_tokens)  # the other lost ones were billed as input
+                usage_if_cached = reply.usage + Usage(
                     input_tokens=written - lost, cache_creation_input_tokens=-written, cache_read_input_tokens=lost
                 )
-                usd = prices.cost(reply.usage) - prices.cost(hit)
+                usd = prices.cost(reply.usage) - prices.cost(usage_if_cached)
             yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
 
 

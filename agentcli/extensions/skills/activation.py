@@ -202,12 +202,12 @@ class SessionSkills(Struct, kw_only=True):
         """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
         template = Template(
             name=skill.name,
-            body=skill.fill(_read_instructions(skill)),
+            body=skill.fill(_read_instructions(skill)),  # only the folders' variables; `expanded` fills in the request
             allowed=tuple(self._rules(skill)),
             file=skill.file,
             takes_words=skill.takes_words,
             names=skill.arguments,
-            adds_argument=False,
+            adds_argument=False,  # because the request itself follows as the prompt
         )
         return await expanded(template, request, self.session)
 

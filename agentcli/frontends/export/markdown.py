@@ -211,7 +211,7 @@ def _item(item: Item) -> Iterator[str]:
                 yield from _call(call)
         case Remark(text, detail):
             yield f"> **Note:** {_line(text)}"
-            yield _folded("Its text", pictured(detail)) if detail else ""
+            yield _folded("Its text", pictured(detail)) if detail else ""  # hidden characters become visible symbols
 
 
 def _call(call: CallItem) -> Iterator[str]:

@@ -169,15 +169,13 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 
 def text_of(file: str) -> str:
-    """Return the text of a small regular file; empty for anything else. Does not block on a named pipe."""
+    """Return the first `MAX_CONFIGURATION_BYTES` of a regular file, else "". Does not block on a named pipe."""
     with suppress(OSError, ValueError):
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a file object needs twice the calls
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a file object makes twice the calls
         try:
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):
-                return os.read(descriptor, min(status.st_size, MAX_CONFIGURATION_BYTES)).decode(
-                    errors="surrogateescape"
-                )
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode):
+                return os.read(descriptor, min(found.st_size, MAX_CONFIGURATION_BYTES)).decode(errors="surrogateescape")
         finally:
             os.close(descriptor)
     return ""

@@ -243,8 +243,8 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """A warning for the person: the sandbox's weakness, and changes of killed sessions that were reverted."""
-        reverts = self._confinement.clean_up()
+        """The sandbox's weakness, folders that it guards only in part, and reverted changes of killed sessions."""
+        reverts = self._confinement.clean_up()  # runs once; each later call returns the same reverts
         done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
             self._weakness,

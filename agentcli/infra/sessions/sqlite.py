@@ -150,11 +150,11 @@ class SqliteSessions(_WriterSessions):
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
-        self._copy_meanwhile()
+        self._schedule_copy()
         deadline, lock = time.monotonic() + store.PATIENCE_S, database.SessionLock(self.path, session_id)
         while True:
             try:
-                lock.acquire(address=self._address)
+                lock.acquire(address=self._address)  # also removes `wanted`, or this program would be asked next
                 return store.Ownership(lock.release, lock.wanted.exists)
             except TimeoutError as error:
                 if not take_over:
@@ -162,7 +162,7 @@ class SqliteSessions(_WriterSessions):
                 if time.monotonic() > deadline:
                     lock.wanted.unlink(missing_ok=True)
                     raise SessionInUse(session_id, was_asked=True) from error
-                lock.wanted.touch(mode=0o600)  # the holder looks for this file, and then gives up the session
+                lock.wanted.touch(mode=0o600)  # the holder gives up the session when it finds this file
             except OSError as error:
                 raise StorageError(
                     f"Could not write to {self.path.parent / 'locks'}: {error.strerror}. Make it writable, or use "
@@ -194,7 +194,7 @@ class SqliteSessions(_WriterSessions):
         await asyncio.to_thread(maintenance.make_copy, self.path)
         return places
 
-    def _copy_meanwhile(self) -> None:
+    def _schedule_copy(self) -> None:
         """Copy the database in a minute. If the program ends before that, `close` copies it unless it is large."""
         if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
             self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))

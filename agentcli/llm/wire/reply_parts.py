@@ -359,8 +359,9 @@ class ArrivingCalls:
             return [], False
         *others, last = self._calls
         uses = [written_call(call.id, call.name, call.text) for call in others]
-        may_be_cut = was_cut or not is_finished
+        may_be_cut = was_cut or not is_finished  # a stream that ends without a finish reason may end inside a call
         use = written_call(last.id, last.name, last.text, was_cut=may_be_cut)
+        # At the token limit, empty arguments were still to come; otherwise they mean a call without arguments.
         if may_be_cut and (use.unparsed or (was_cut and not last.text.strip())):
             return uses, True
         return [*uses, use], False

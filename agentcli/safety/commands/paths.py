@@ -38,8 +38,8 @@ def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bo
         return path in places
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
-    if not of_home and parts == home_parts:  # `~/*` without its last part looks like the home
-        return path == home
+    if not of_home and parts == home_parts:
+        return path == home  # `~/*` is only the home's content, but `~/*/..` is the home
     parts_of_places = (_parts(place) for place in places)
     return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)
 

@@ -170,8 +170,8 @@ def _make_tool(name: str, inputs: type[Struct], effect: Effect, **fields: Any) -
         inputs,
         _lazy(name, "run"),
         effect,
-        dry_run=_lazy(name, "preview") if effect == "edit" else None,
-        narrow=_lazy(name, "narrow") if effect == "edit" else None,
+        dry_run=_lazy(name, "preview") if effect == "edit" else None,  # computes the diff
+        narrow=_lazy(name, "narrow") if effect == "edit" else None,  # to the hunks that the person chose
         runs_commands=effect == "command",
         **fields,
     )

@@ -194,8 +194,8 @@ def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> 
     return "".join([*parts, decoded.text[position:]])
 
 
-_MAX_COMPARED_LINES = 5_000  # compared letter by letter
-_MAX_PAIRS = 1_000  # of equal lines, one in each text: more frequent lines, such as `return`, tell nothing
+_MAX_COMPARED_LINES = 5_000  # whose letters are compared
+_MAX_PAIRS = 1_000  # of equal lines, one in each text: more frequent lines, such as `return`, prove nothing
 
 
 def describe_nearest(text: str, wanted: str) -> str:
@@ -214,9 +214,9 @@ def describe_nearest(text: str, wanted: str) -> str:
 
 
 def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
-    """Return the index at which most of the lines sought would match the file; None if the file has none of them.
+    """Return the index where `sought` would begin so that most of its lines match; None if the file has none of them.
 
-    Short and frequent lines are ignored. The index is negative if the match would begin before the first line.
+    Short and frequent lines are ignored. The index is negative if `sought` would begin before the first line.
     """
     places: defaultdict[str, list[int]] = defaultdict(list)  # the positions of each line in `sought`
     for number, line in enumerate(sought):
@@ -230,7 +230,7 @@ def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | N
 
 
 def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | None:
-    """Return the index at which the longest line sought is most like the file's; None if no line is similar to it."""
+    """Return the index where `sought` would begin if its longest line were the most similar line. None: no line is."""
     place = max(range(len(sought)), key=lambda number: len(sought[number]))
     longest = sought[place][:MAX_LINE_CHARS]
     if not longest:
@@ -241,7 +241,7 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
     if len(lines) > _MAX_COMPARED_LINES:  # only lines with its longest words are compared
         words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
         indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
-    for index in indices:
+    for index in indices:  # by `quick_ratio`, which ignores the order of letters, because `ratio` is much slower
         matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
         if matcher.real_quick_ratio() > best_ratio and (ratio := matcher.quick_ratio()) > best_ratio:
             best_ratio, best_index = ratio, index

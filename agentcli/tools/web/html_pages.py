@@ -280,9 +280,9 @@ def colour_of(value: str) -> tuple[Colour, float] | None:
     opacity = 1.0
     try:
         if found := _FUNCTION.fullmatch(value := value.strip()):
-            kind, first, second, third, share, is_percent = found.groups()
+            kind, first, second, third, alpha_text, is_percent = found.groups()
             value = f"{kind}({first},{second},{third})"
-            opacity = float(share or 1) / (100 if is_percent else 1)
+            opacity = float(alpha_text or 1) / (100 if is_percent else 1)
         red, green, blue, *alpha = getrgb(value)
     except ValueError:
         return None

@@ -265,7 +265,7 @@ def _read_tail(file: Path) -> bytes:
 def _append(file: Path, line: bytes) -> None:
     """Append a line; trim a file that is too large, if no other process writes to it."""
     lock, is_locked = FileLock(file.with_name(f"{file.name}.lock"), timeout_s=LOCK_TIMEOUT_S, poll_s=0.005), False
-    with suppress(OSError):  # the person waits, and some file systems have no locks
+    with suppress(OSError):  # the person is waiting, and some file systems have no locks
         lock.acquire()
         is_locked = True
     try:

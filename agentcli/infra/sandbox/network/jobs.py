@@ -31,11 +31,12 @@ def connect_beside(pid: int, port: int) -> socket.socket:
 
 
 def main() -> None:
+    """Connect to `port` in the network of the process `pid`, and send the socket to the parent over `channel`."""
     channel, pid, port = map(int, sys.argv[1:])
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     owner = fcntl.ioctl(network, _GET_OWNER)
-    if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):  # noqa: PTH116  # with -S it starts sooner
-        _enter(owner, _NEW_USER)  # otherwise only root may enter the network
+    if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):  # noqa: PTH116  # pathlib loads slowly
+        _enter(owner, _NEW_USER)  # only root may enter the network from outside its user namespace
     _enter(network, _NEW_NETWORK)
     with socket.socket(fileno=channel) as parent, socket.create_connection(("localhost", port), _TIMEOUT_S) as server:
         server.setblocking(False)

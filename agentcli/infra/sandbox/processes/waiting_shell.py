@@ -1,9 +1,9 @@
-"""Keeps a shell ready in its sandbox, so that the next command that only reads need not wait for the sandbox.
+"""Keeps a shell ready in a sandbox, so that the next read-only command need not wait for the sandbox's setup.
 
 A waiting shell runs one command and ends. It is used only if the sandbox of the command would be the same: the mounts
-are the same, and so is the file or folder under each of them. Linux takes a mount away when somebody replaces what is
-under it, and new mounts of the machine appear in existing sandboxes. Like a command that only reads, a waiting shell
-locks nothing and leaves nothing on the disk.
+are the same, and so is the file or folder under each of them. This is checked because Linux removes a mount when the
+file under it is replaced, and new mounts of the machine appear in existing sandboxes. Like a read-only command, a
+waiting shell locks nothing and leaves nothing on the disk.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
-_MAX_WAIT_S = 60.0  # after which a shell without a command ends
-MAX_CHARS = 4_096  # of a command; a waiting shell reads it byte by byte, which takes too long for a longer one
+_MAX_WAIT_S = 60.0  # for a command; then the shell ends
+MAX_CHARS = 4_096  # of a command: a waiting shell reads byte by byte, so longer ones would gain nothing
 
 ShellProcess = tuple[Process, tuple[int, int]]  # with the descriptors from which its output and its report are read
 Test = Callable[[Launch, Command], bool]  # True if a command's sandbox is that of the shell
@@ -30,12 +30,12 @@ Test = Callable[[Launch, Command], bool]  # True if a command's sandbox is that 
 async def start_waiting(
     launch: Launch, command: Command, confinement: ExitStack, open_shell: Callable[..., Awaitable[ShellProcess]]
 ) -> "WaitingShell | None":
-    """Start a shell by `open_shell` in the sandbox of `launch`, whose context is `confinement`.
+    """Start a shell with `open_shell` in the sandbox of `launch`, whose context is `confinement`.
 
-    Return None if that fails: then the next command starts its own.
+    Return None if this fails: the next command then starts its own shell.
     """
     with confinement, suppress(OSError, ValueError):
-        fits = _test_for(launch, command, confinement)
+        fits = _sandbox_test(launch, command, confinement)
         read, write = os.pipe()
         with os.fdopen(read), ExitStack() as opened:
             text = opened.enter_context(os.fdopen(write, "wb", 0))
@@ -47,7 +47,7 @@ async def start_waiting(
 
 
 class WaitingShell:
-    """A shell that reads its command from a pipe, to which `text` writes, and ends if that is closed without one."""
+    """A shell that reads its command from a pipe, into which `text` writes, and ends if no command comes."""
 
     def __init__(self, shell: ShellProcess, text: BinaryIO, fits: Test) -> None:
         self._shell = shell
@@ -77,26 +77,26 @@ class WaitingShell:
                 os.close(descriptor)
 
 
-def _test_for(launch: Launch, command: Command, opened: ExitStack) -> Test:
-    """Return a test for sandboxes that are that of `launch`; `opened` closes its descriptor. Raises `OSError`."""
+def _sandbox_test(launch: Launch, command: Command, opened: ExitStack) -> Test:
+    """Return a check that a launch has the same sandbox; `opened` closes its descriptor. Raises `OSError`."""
     looked_ns = time.time_ns()
     mount_changes = select.poll()
     mount_changes.register(mount_table := os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
     opened.callback(os.close, mount_table)
     sandbox = _sandbox_of(launch, command)
-    # A file that has just changed may change again within the same tick of file times.
+    # The mounts come last. A file that has just changed may change again within the same clock tick.
     is_settled = all(changed_ns < looked_ns - TICK_NS for *_, changed_ns in sandbox[-1])
     return lambda *now: is_settled and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
 
 
 def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
     """Return everything that a sandbox depends on. Raises `OSError`."""
-    options = [word for word in launch.argv if not word.isdecimal()]  # the numbers of descriptors always differ
+    options = [word for word in launch.argv if not word.isdecimal()]  # without descriptors, whose numbers differ
     mounts = []
     for path, source, descriptor, is_writable, mode in launch.mounts:
         found = os.lstat(path) if descriptor is None else os.fstat(descriptor)
-        # The contents of a folder may change: as it is held open, or is /tmp, it stays the folder of this inode number.
-        # A file could be removed, which ends its mount, and restored by another of its hard links.
+        # A folder's contents may change: its inode number is enough, because no other folder gets that number while
+        # the folder is held open (and nobody removes /tmp). A file can be removed and return under another hard link.
         may_change = stat.S_ISDIR(found.st_mode) and (descriptor is not None or path in private_folders())
         changed_ns = 0 if may_change else found.st_ctime_ns
         mounts.append((path, source, is_writable, mode, found.st_dev, found.st_ino, changed_ns))
