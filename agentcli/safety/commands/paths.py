@@ -20,17 +20,17 @@ from agentcli.safety.paths.judge import is_auto_executed, is_secret
 # Globs and system paths
 
 
-def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
+def is_system_path(field: Field, state: State, *, includes_home_content: bool = True) -> bool:
     """Return True for the root, a folder that the system needs, the home, or a glob of everything in one of them.
 
-    With `of_home` false, the home itself is still such a path, but not a glob of everything in it.
+    Unless it `includes_home_content`, a glob of everything in the home is not such a path, but the home itself is.
     """
     paths = state.paths(field) if field.text else []
     home = normal(state.home) if state.home is not None else "/"  # a home that is not known adds no paths
-    return any(_is_system_path(normal(path), field.is_glob, home, of_home=of_home) for path in paths)
+    return any(_is_system_path(normal(path), field.is_glob, home, includes_home_content) for path in paths)
 
 
-def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
+def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
     # The system's folders, the home, and all folders above the home.
     places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
@@ -38,7 +38,7 @@ def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bo
         return path in places
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
-    if not of_home and parts == home_parts:
+    if not includes_home_content and parts == home_parts:
         return path == home  # `~/*` is only the home's content, but `~/*/..` is the home
     parts_of_places = (_parts(place) for place in places)
     return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)

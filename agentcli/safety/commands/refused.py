@@ -164,7 +164,7 @@ def _rm(arguments: Sequence[Field], state: State) -> str:
 
 def _mv(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
-    is_system = any(is_system_path(field, state, of_home=False) for field in sources)
+    is_system = any(is_system_path(field, state, includes_home_content=False) for field in sources)
     return "it moves system folders away" if is_system else ""
 
 
