@@ -63,7 +63,7 @@ class Callbacks(Struct, frozen=True):
 
 def _as_op(id: str, answer: object, *, is_text: bool) -> Approve:
     match answer:
-        case str() | None if is_text:
+        case str() | None if is_text:  # the function `answer` returns None to give no answer
             return Approve(id, answer is not None, comment=answer or "")
         case Allow(input=input, remember=scope, rule=rule, hunks=hunks):
             return Approve(id, True, scope=scope, rule=rule, hunks=None if hunks is None else tuple(hunks), input=input)

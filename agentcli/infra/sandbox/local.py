@@ -295,7 +295,7 @@ class LocalFacts:
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
 
     @property
-    def _unguarded(self) -> str:
+    def _unguarded(self) -> str:  # a warning, as `_weakness` is
         named = ", ".join(self._confinement.unguarded_folders(self._grants))
         return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
 

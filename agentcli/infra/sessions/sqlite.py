@@ -186,7 +186,7 @@ class SqliteSessions(_WriterSessions):
         from agentcli.infra.sessions import maintenance
 
         try:
-            with maintenance.copying(self.path, timeout_s=store.PATIENCE_S):
+            with maintenance.copying(self.path, timeout_s=_REPAIR_PATIENCE_S):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
         except OSError as error:
