@@ -77,7 +77,11 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
     if len({*names}) < len(names):
         raise TypeError("two of its members have the same name")
     members = dict(zip(names, map(_schema_and_conversion, get_args(kind)), strict=True))
-    definitions = {name: part for schema, _ in members.values() for name, part in schema.pop("$defs", {}).items()}
+    definitions: Schema = {}
+    for schema, _ in members.values():
+        for name, part in schema.pop("$defs", {}).items():
+            if definitions.setdefault(name, part) != part:
+                raise TypeError(f"two types in its members are called {name}")
 
     def convert(value: Any) -> Any:
         match value:

@@ -134,8 +134,9 @@ def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
     """
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
-        settings, is_refused = read_configuration(text_of(file), git)
-        found.is_refused |= is_refused
+        text = text_of(file)
+        settings, is_refused = read_configuration(text, git)
+        found.is_refused |= is_refused or len(os.fsencode(text)) == MAX_CONFIGURATION_BYTES  # more of it may follow
         for setting in settings:
             if setting.section not in _SECTIONS:  # skips branches and remotes, of which there may be thousands
                 continue

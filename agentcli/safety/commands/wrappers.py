@@ -89,8 +89,9 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             remaining = remaining[text.count("o") + text.count("O") :]  # each `o` or `O` takes a word: `-o pipefail`
     if "c" in letters:  # the next word is the script
         return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
-    files += remaining[:1] if remaining and "s" not in letters else [Field("/dev/stdin")]
-    return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=not remaining, script_files=tuple(files))
+    reads_script = not remaining or "s" in letters  # with `-s` the words behind it are arguments, not a file
+    files += [Field("/dev/stdin")] if reads_script else remaining[:1]
+    return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=reads_script, script_files=tuple(files))
 
 
 def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:

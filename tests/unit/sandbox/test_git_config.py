@@ -36,6 +36,12 @@ def test_what_git_does_not_read_is_refused_and_still_names_paths(tmp_path: Path,
     assert (found.hooks[-1], found.included, found.is_refused) == ("hk", [str(tmp_path / "more")], True)
 
 
+def test_a_file_that_is_too_large_to_be_read_whole_is_refused(tmp_path: Path) -> None:
+    comments = ("#" + "x" * 98 + "\n") * 11_000
+    (tmp_path / "config").write_text(f"{comments}[core]\nhooksPath = hk\n")
+    assert named_paths([str(tmp_path / "config")], "/home/me", "/usr/bin/git").is_refused
+
+
 def test_an_empty_file_needs_no_git() -> None:
     assert read_configuration("", "") == Configuration((), is_refused=False)
 
