@@ -1,4 +1,4 @@
-"""Checks an installation. Each check reports what works, works less well or does not work, and how to fix it."""
+"""Checks an installation. Each check reports what works, is degraded or is broken, and how to fix it."""
 
 import asyncio
 import os
@@ -202,7 +202,7 @@ def check_settings(subject: Subject) -> Iterator[Result]:
     config = subject.config
     try:
         check_hosts(config)
-        subject.builder(lambda text: None).tool_registry()
+        subject.builder(lambda text: None).tool_registry()  # only for the errors that it raises
         _ = subject.models.encoders  # reading the encoders raises `ConfigError` if their file is not valid
     except ConfigError as error:
         yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."

@@ -279,9 +279,8 @@ def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
         values.pop("profile", None)
         if isinstance(model, str):
             values["model"] = f"{provider}/{model}"
-    models_last = sorted(
-        values, key=lambda key: "model" in key and "provider" not in key
-    )  # after what brings providers
+    # Keys that name models come after those that define the models' providers.
+    models_last = sorted(values, key=lambda key: "model" in key and "provider" not in key)
     return {key: values[key] for key in models_last}
 
 
@@ -293,12 +292,13 @@ def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
             text = files.read_small_file(file).decode("utf-8-sig")
             if file.suffix == ".toml":
                 table = tomllib.loads(text)
+                # Gemini's `@{file}` becomes `@file`, and its `!{command}` becomes !`command`.
                 body = str(table["prompt"]).replace("{{args}}", "$ARGUMENTS")
                 body = re.sub(r"!\{([^{}`\n]+)\}", r"!`\1`", re.sub(r"@\{([^{}\n]+)\}", r"@\1", body))
                 about = msgspec.json.encode(str(table.get("description", ""))).decode()
                 text = f"---\ndescription: {about}\n---\n{body}"
         except (OSError, ValueError, KeyError) as error:
-            draft.leave_out("", f"could not read it ({error})")
+            draft.leave_out("", f"could not read it ({error})")  # "": all of the file
             continue
         if has_secret(text):
             draft.leave_out("", HOLDS_KEY)
@@ -322,5 +322,5 @@ def _read(draft: Draft) -> Mapping[str, Any]:
         plain = _COMMENT.sub(lambda found: found[1] or "", text)
         return msgspec.json.decode(_LAST_COMMA.sub(lambda found: found[1] or found[2], plain), type=dict[str, Any])
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        draft.leave_out("", f"could not read it ({error})")
+        draft.leave_out("", f"could not read it ({error})")  # "": all of the file
         return {}

@@ -32,7 +32,7 @@ class PreparedMessages:
 
     def _begin(self) -> None:
         self._messages: tuple[Message, ...] = ()
-        self._boundaries = [0]  # positions of the replies: the messages between two of them can be built alone
+        self._boundaries = [0]  # positions of replies; the messages between two of them can be built separately
         self._call_ids: set[str] = set()
         self._special: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
         self._form: object = None  # identifies the API and its options that `_built` is for
@@ -53,8 +53,8 @@ class PreparedMessages:
     def _continues(self, messages: tuple[Message, ...]) -> bool:
         """Return True if these messages begin with the prepared ones, and do not change them."""
         # Both hold the same objects, so no texts are compared. The message after the prepared ones must be a reply,
-        # because another one may be joined to the last of them. A second reply must follow, because without one, as
-        # after a rewind, the request has a breakpoint inside the prepared messages.
+        # because an API may merge another one with the last of them. A second reply must follow: without one, as after
+        # a rewind, the request has a breakpoint inside the prepared messages.
         end = len(self._messages)
         if end == 0:
             return True
@@ -101,7 +101,7 @@ class PreparedMessages:
 
 
 def _replies(messages: tuple[Message, ...], start: int) -> list[int]:
-    """Return the positions of replies with text or calls after a message of the user, which no API joins to them."""
+    """Return the positions from `start` (at least 1) of replies to user messages; no API merges a reply with those."""
     return [
         n
         for n in range(start, len(messages))

@@ -222,7 +222,8 @@ async def stream_with_retry(
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the events of a reply; after a failure before its first text, wait and try again. Raises the last failure.
 
-    `before_try` returns the request of each try, and may raise an error to end them.
+    `before_try` returns the request of each try, and may raise an error to end them. After `on_retry`, the reply
+    begins again: the thinking and the calls that the failed try yielded are not part of it.
     """
     tries, started, shown = 0, time.monotonic(), False
     while True:

@@ -41,7 +41,7 @@ TOKENS_TO_REPLY = 3  # the start of every reply (same)
 TIMEOUT_S = 3.0
 
 _json = partial(json.dumps, ensure_ascii=False, default=str)
-_rests_until: dict[str, float] = {}  # by address of a failed counter: when it may be asked again (monotonic time)
+_paused_until: dict[str, float] = {}  # by a failed counter's address: when it is asked again (monotonic time)
 # Fields that no model sees, and audio, which no provider here accepts.
 _UNSEEN = frozenset("type id role signature cache_control tool_use_id tool_call_id input_audio".split())
 
@@ -299,8 +299,8 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
 
 
 def exact_count(address: str, model: str, text: str) -> int | None:
-    """Ask the person's own server for a count; None if it fails. A thread does it, because a loop may run here."""
-    if time.monotonic() < _rests_until.get(address, 0):
+    """Ask the person's own server for a count; None if it fails. Uses a thread: an event loop may be running."""
+    if time.monotonic() < _paused_until.get(address, 0):
         return None
     body = {"model": model, "text": text.encode(errors="replace").decode()}
     pool = ThreadPoolExecutor(1)
@@ -311,7 +311,7 @@ def exact_count(address: str, model: str, text: str) -> int | None:
         logging.getLogger("agentcli").warning(
             "The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why
         )
-        _rests_until[address] = time.monotonic() + 30.0  # spares the other texts of a conversation the wait
+        _paused_until[address] = time.monotonic() + 30.0  # so that later texts need not wait
         return None
     finally:
         pool.shutdown(wait=False)

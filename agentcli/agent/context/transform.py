@@ -17,8 +17,7 @@ from agentcli.llm.provider import Prefix, Provider
 from agentcli.settings.structs import CompactionSettings
 
 _WRITES_FROM = 0.8  # share of the threshold at which summaries are begun, so that they are ready in time
-
-# Shared by all transforms, because a program may create a new one for each request.
+# Shared by all transforms, because a program may create one for each request. 1,000 summaries are kept for a day.
 _SUMMARIES: TextCache = TTLCache(1_000, 86_400)
 
 
@@ -48,6 +47,7 @@ def create_context_transform(
         provider = await resolved if inspect.isawaitable(resolved) else resolved
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
+    # A program's own loop has no costs to record, no notes of a session's start, and no known hashes of files.
     summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
     compactor = Compactor(settings=settings, opening=lambda info: (), seen_hash=lambda path: "", summaries=summaries)
     followed = _FollowedConversation()
@@ -58,9 +58,9 @@ def create_context_transform(
         if used >= settings.warn_at * max_context_tokens:
             prefix, emit = Prefix("", ()), lambda event: None
             compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
-            if compaction is not None:  # its missing summaries are written for the next one
+            if compaction is not None:  # the summaries that it lacks are written for the next one
                 compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)
-                followed.add(compaction)
+                followed.add(compaction)  # `conversation` belongs to `followed`, so it changes, too
         followed.sent = conversation.valid_messages()
         return followed.sent
 

@@ -45,9 +45,9 @@ class MarkedSentence(Struct, frozen=True):
     marks: str  # the sentence with its marks
     marked: list[str]  # by number of the mark: the text that it replaces
 
-    def written(self, marks: str, kinds: str = "pcktn") -> list[str]:
-        """Return the texts that marks of these kinds (see `_mark`) replace in a part of the sentence."""
-        return [self.marked[int(found["number"])] for found in _MARK.finditer(marks) if found["kind"] in kinds]
+    def texts_in(self, part: str, kinds: str = "pcktn") -> list[str]:
+        """Return the texts behind the marks in `part`; `kinds` are letters of `_mark`, by default all but `l`."""
+        return [self.marked[int(found["number"])] for found in _MARK.finditer(part) if found["kind"] in kinds]
 
     def search(self, name: str) -> Iterator[re.Match[str]]:
         """Yield the matches of a pattern that the sentence asserts."""
@@ -75,7 +75,7 @@ def find_claims(message: str) -> list[Statement]:
         else:
             is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
             checks = [*_checks(sentence, subjects)] or [*_about_earlier(sentence, subjects, before)]
-            runs = [sentence.claim("command_ran", 0, *sentence.written(ran[1])) for ran in sentence.search("ran")]
+            runs = [sentence.claim("command_ran", 0, *sentence.texts_in(ran[1])) for ran in sentence.search("ran")]
             about_runs = checks if checks and not is_past else runs
             claims += sorted([*about_runs, *_files(sentence)], key=lambda claim: claim.start)
         before = subjects
@@ -181,11 +181,11 @@ def _claim(
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
         numbers = _numbers(next(iter(counts + ratios), ""))
-    names = () if topic == "command" else sentence.written(marks + (state["fill"] if state else ""), "tpn")
+    names = () if topic == "command" else sentence.texts_in(marks + (state["fill"] if state else ""), "tpn")
     return sentence.claim(
         kind,
         subject.start(),
-        "".join(sentence.written(marks, "pk" if topic == "command" else "c")[:1]),
+        "".join(sentence.texts_in(marks, "pk" if topic == "command" else "c")[:1]),
         names=tuple(names or ([subject["of"]] if subject["of"] else ())),
         is_all=not names and bool(subject["all"] or "suite" in marks.lower()),
         **numbers,
@@ -203,7 +203,7 @@ def _numbers(text: str) -> dict[str, int]:
 def _files(sentence: MarkedSentence) -> Iterator[Statement]:
     seen = set[str]()
     for kind, marks, at in _file_candidates(sentence):
-        for path in sentence.written(marks) or [""]:
+        for path in sentence.texts_in(marks) or [""]:
             if path not in seen:
                 seen.add(path)
                 yield sentence.claim(kind, at, path)

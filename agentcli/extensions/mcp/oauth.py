@@ -31,10 +31,7 @@ class ServerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeptLogins(msgspec.Struct, frozen=True):
-    """Logins by the address of the server.
-
-    Its methods block, because the system's keyring may ask for a password, and raise `ConfigError`.
-    """
+    """Logins by server address. Its methods raise `ConfigError`, and block while a keyring asks for a password."""
 
     keys: KeptKeys
 
@@ -88,7 +85,7 @@ class _Provider(OAuthClientProvider):
             self.context.oauth_metadata = auth.OAuthMetadata.model_validate_json(login.server)
 
 
-class AsksForLogin(httpx2.Auth):
+class AnonymousAuth(httpx2.Auth):
     """Sends requests without a login, and raises `OAuthFlowError` if the server rejects one with 401."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
@@ -98,9 +95,9 @@ class AsksForLogin(httpx2.Auth):
 
 
 def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
-    """Return the authentication of requests to a server; it raises `OAuthFlowError` instead of opening a browser."""
+    """Return the authentication of requests to a server; instead of opening a browser, it raises `OAuthFlowError`."""
     if login is None:
-        return AsksForLogin()
+        return AnonymousAuth()
 
     async def refuse(*_: str) -> NoReturn:
         raise OAuthFlowError("The login has expired.")

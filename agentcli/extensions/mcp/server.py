@@ -1,4 +1,4 @@
-"""Manages one MCP server: connects when needed, restarts it a few times, and asks about changes of its offer."""
+"""Manages one MCP server: connects when needed, restarts it a few times, and asks about changes to what it offers."""
 
 import asyncio
 import hashlib
@@ -91,7 +91,7 @@ class Server:
         on_update: Callable[[], None],
     ) -> None:
         self.spec, self.name = spec, spec.name
-        self.prefix = tool_name(spec.name, "")  # with which the names of its tools begin
+        self.prefix = tool_name(spec.name, "")  # the beginning of its tools' names
         self.pinned = pins.load(spec) if pins else None
         self.current: Offer | None = None
         self.problem = ""  # the reason why it cannot be used, for the person

@@ -38,7 +38,7 @@ class JoinServers(TurnStep):
         self._servers = servers
 
     def end(self, turn: Turn) -> None:
-        for server in self._servers:
+        for server in self._servers:  # not used by another turn: a session runs one at a time; subagents lack this step
             server.turn = None
 
     async def begin(self, turn: Turn) -> None:
@@ -225,7 +225,7 @@ class Servers:
 async def _return_client(
     client: mcp_tools.MCPClient, spec: mcp_tools.ServerSpec, server: Server
 ) -> mcp_tools.MCPClient:
-    return client  # a caller's own is connected already
+    return client  # a caller's own client is connected already
 
 
 GROUP = "MCP"

@@ -169,7 +169,7 @@ class SessionSkills(Struct, kw_only=True):
     known_model: Callable[[str, str], str]
     outer: SkillsInUse | None = None
     _granted: dict[str, list[Rule]] = field(default_factory=dict)  # by activation id; until the next prompt
-    _activated_for_next: set[str] = field(default_factory=set)  # ids of activations since the last turn
+    _activated_for_next: set[str] = field(default_factory=set)  # ids; their grants outlast the next prompt
     # For model and effort: the id of the activation that chose a value, the value, and the one that it replaced.
     _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"name": [], "effort": []})
 
@@ -186,10 +186,10 @@ class SessionSkills(Struct, kw_only=True):
         try:
             if self.session.is_busy:
                 self.session.append(entry)
-                self.state.notes.append(note)
+                self.state.notes.append(note)  # goes with the next request of the running turn
             else:
                 self._activated_for_next.add(activation.id)
-                self.session.append(entry, note)
+                self.session.append(entry, note)  # logged now: no turn is running to send the note
         except BaseException:
             self.registry.active.remove(activation)
             raise

@@ -59,7 +59,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 def read_once(
     files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
 ) -> dict[str, CachedRead[T]]:
-    """Read the files of a `place`, or take values from its cache if the stamps agree; return the results by path.
+    """Return the results of reading files, by path; those of unchanged files come from the cache of their `place`.
 
     Most starts read only the cache. `read` raises `OSError` or `ValueError` for a file that cannot be used.
     """

@@ -111,14 +111,14 @@ class Agents(Struct, kw_only=True, dict=True):
                 definitions.setdefault(name, structs.replace(one, name=name, prompt=prompt))
         return definitions
 
-    def _read_all(self, files: Sequence[Path], source: str, place: Path) -> Iterator[AgentDefinition]:
-        """Yield the definitions in files; a file that has none is reported."""
+    def _read_all(self, files: Sequence[Path], source: str, folder: Path) -> Iterator[AgentDefinition]:
+        """Yield the definitions in `files`, which are cached by their `folder`; a file that has none is reported."""
         stamps = {}
         for file in files:
             with suppress(OSError):  # a file that has just been deleted
                 stamps[os.fspath(file)] = stamp_of(file.stat())
         read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-        for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=place).items():
+        for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
             if reading.value is None:
                 self.plugins.on_notice(f"{path} does not define an agent: {reading.problem}.")
             else:

@@ -116,7 +116,7 @@ def checked_version(connection: apsw.Connection) -> int:
             "update agentcli."
         )
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    # Other programs use 0 and 1, too, so those need the right tables. Higher versions are taken as ours.
+    # Other programs use 0 and 1, too, so those need the right tables. Higher versions are assumed to be ours.
     has_our_tables = not tables if version == 0 else "streams" in tables or version > 1
     if version not in (*_OLD_VERSIONS, VERSION) or not has_our_tables:
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
@@ -126,7 +126,7 @@ def checked_version(connection: apsw.Connection) -> int:
 def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
     """Make the tables, or upgrade those of an older file after copying it."""
     version = checked_version(connection)
-    if version == VERSION:  # another program was faster
+    if version == VERSION:  # another program has upgraded it in the meantime
         return
     if version:
         path = Path(connection.filename)
@@ -139,9 +139,9 @@ def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None
 
 
 def _tables(version: int) -> str:
-    """Return the statements that upgrade a file of a version to this version."""
+    """Return the statements that add the tables to a file of version 0 or 1, or upgrade one of version 4."""
     folder = Path(__file__).parent
-    tables = (folder / "sqlite_tables.sql").read_text()
+    tables = (folder / "sqlite_tables.sql").read_text()  # a line of the upgrade is a placeholder for these
     return (folder / "sqlite_from_4.sql").read_text().replace("(sqlite_tables.sql)", tables) if version == 4 else tables
 
 

@@ -133,7 +133,7 @@ class TableSessions(ABC):
             await owner.release()
             raise
         self._logs[new.id] = log = TableLog(new.id, self._queue(), owner, last=new.last, last_seq=new.shared)
-        log.new = new
+        log.new = new  # stored with its first entries; those of a fork follow the `shared` ones
         return log
 
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[interfaces.SessionLog, list[Entry]]:
@@ -205,7 +205,7 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """Add up usage since a time, of one session, of a user or of all. For a fork only its own entries count."""
+        """Add up usage since a time, of one session, of a user or of all. A fork's usage is that of its own entries."""
 
         async def work(db: tables.Tables) -> UsageCollector:
             collector = UsageCollector()

@@ -137,7 +137,7 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
     name: str
     user_id: str
     source: str = ""
-    shared: int = 0  # it begins with so many entries of the source
+    shared: int = 0  # how many entries of the source it begins with
     last: str | None = None  # the id of the last of these entries
 
 

@@ -328,13 +328,13 @@ class ArrivingCalls:
         return call.id
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> "_Call":
-        """Return the call that a delta continues, or a new one that it begins."""
-        # Without an index, a delta can only continue the newest call; another id or name begins a new one.
+        """Return the call that a delta continues (without an index, only the newest), or a new one that it begins."""
         call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
         if call is not None and id and call.wire_id:
             call = call if id == call.wire_id else None
-        elif call is not None and name:  # a new call, unless the name continues or repeats that of the last one
-            has_other_name = index is None and name != call.name
+        elif call is not None and name:  # there are no two ids to compare
+            has_other_name = index is None and name != call.name  # with an index, it may be a piece of the name
+            # Some servers use one index for all calls, so arguments after complete ones belong to a new call.
             begins_again = bool(arguments.strip()) and call.is_complete
             call = None if has_other_name or begins_again else call
         if call is None:

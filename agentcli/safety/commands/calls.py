@@ -1,4 +1,4 @@
-"""Takes the wrappers off a simple command, writes it in the forms that rules match, and finds its side effects.
+"""Strips the wrappers from a simple command, writes it in the forms that rules match, and finds its side effects.
 
 These are the scripts it is handed, its redirections, its variables, and the state in which it leaves the shell.
 """

@@ -1,4 +1,4 @@
-"""Takes off programs that run the command they are given: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
+"""Strips the programs that run another command from it: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field, name_of
 
 
 class Wrapper(Struct, frozen=True, kw_only=True):
-    """A wrapper that was taken off a command.
+    """A wrapper that was stripped from a command.
 
     `problem` says why the wrapper makes the command do more than it does alone, or why the wrapper's own options cannot
     be read; in the second case, `candidates` are the commands it may run.
@@ -73,14 +73,14 @@ def _unread(arguments: Sequence[Field], problem: str) -> Wrapper:
 
 
 def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
-    """Read the arguments of a shell, such as `-c script name …`. Options such as `-e` and `-u` are harmless."""
-    letters, remaining = "", list(arguments)  # `letters`: of all short options
+    """Read a shell's arguments, such as `-c script name …`. After an unknown option, its script is still looked for."""
+    letters, remaining = "", list(arguments)  # the letters of all short options; the unread arguments
     files: list[Field] = []
     while remaining and remaining[0].text[:1] in ("-", "+") and remaining[0].is_known:
         text = remaining.pop(0).text
         if text in ("--", "-"):
             break
-        if not re.fullmatch(r"-[ceu]+|--norc|--noprofile|--posix", text):
+        if not re.fullmatch(r"-[ceu]+|--norc|--noprofile|--posix", text):  # `-e` and `-u` are harmless
             problem = problem or f"the option {text} of a shell is not known"
         if text in ("--rcfile", "--init-file"):
             files, remaining = [*files, *remaining[:1]], remaining[1:]
@@ -130,8 +130,9 @@ def _xargs(arguments: Sequence[Field]) -> Wrapper:
     return Wrapper(inner=_with_hole(words, "".join(placeholders[-1]) or "{}"))  # the last option applies
 
 
-def _with_hole(words: Sequence[Field], replaced: str) -> tuple[Field, ...]:
-    return tuple(structs.replace(field, text=field.text.replace(replaced, HOLE)) for field in words)
+def _with_hole(words: Sequence[Field], placeholder: str) -> tuple[Field, ...]:
+    """Mark with `HOLE` where xargs or find inserts an argument in place of a placeholder, such as `{}`."""
+    return tuple(structs.replace(field, text=field.text.replace(placeholder, HOLE)) for field in words)
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:

@@ -186,7 +186,7 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
             if name in compared and (name.startswith(".") or not entry.name.startswith(".")):
                 path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
                 if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
-                    found.append((not compared.startswith(name), _place_in_folder(path), path))
+                    found.append((not compared.startswith(name), _sort_key(path), path))
     return [path for _, _, path in heapq.nsmallest(limit, found)]
 
 
@@ -218,7 +218,7 @@ class _Pattern:
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
     def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
-        return (((1, _place_in_folder(path)), path) for path in self._lines(self._entries, block))
+        return (((1, _sort_key(path)), path) for path in self._lines(self._entries, block))
 
     def matches(self, block: str) -> Iterator[tuple[Rank, str]]:
         lines = self._lines(self._letters, block)
@@ -239,7 +239,7 @@ class _Pattern:
         return (*fits, True).index(True)
 
 
-def _place_in_folder(path: str) -> tuple[int, str]:
-    """Return the key that sorts the names of a folder, hidden ones last."""
+def _sort_key(path: str) -> tuple[int, str]:
+    """Return the key that sorts paths by name, hidden ones last."""
     name = path.rstrip("/").rpartition("/")[2].lower()
     return int(name.startswith(".")), name

@@ -37,8 +37,8 @@ BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
 MAX_INSERTED_ROWS = 6  # for more rows, drawing the region again is cheaper than moving it
 # Nothing is drawn until a window has kept its size this long: tmux reports frequent changes a quarter second late.
 SETTLE_S = 0.3
-# Erases the cursor's row, then from its second column to the bottom: erasing from the window's first cell, tmux would
-# copy the erased text into its scrollback, as if the window were cleared.
+# Erases the cursor's row, then from its second column to the bottom: if this began in the window's first cell, tmux
+# would copy the erased text into its scrollback, as if the window were cleared.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
 WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 

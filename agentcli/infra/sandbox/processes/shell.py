@@ -68,9 +68,9 @@ class Shell:
         self._environment = environment
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
-        self._keeper = Keeper(environment)
+        self._keeper = Keeper(environment)  # the small process that starts the commands
         self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell for the next reading command
-        self._has_read = False  # True once a command that only reads has run
+        self._has_read = False  # True once a read-only command has run; the next one starts a waiting shell
         bash = shutil.which("bash")
         # The shell reads no start files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
@@ -112,7 +112,7 @@ class Shell:
                     process.confinement = confinement.pop_all()
                 # The first reading command starts no waiting shell, because it may be the only one.
                 if may_wait and self._has_read and self._waiting is None:
-                    with suppress(OSError):  # which is no reason to fail: the command runs already
+                    with suppress(OSError):  # not a reason to fail: the command is running already
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
                         start = start_waiting(launch, command, confinement.pop_all(), self._open)
                         self._waiting = asyncio.create_task(start)
