@@ -25,7 +25,7 @@ async def attempt(config: Config, task: Task, model: str) -> Attempted:
         await attempts.aclose()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", TASKS, ids=[task.name for task in TASKS])
 async def test_the_reference_passes_and_nothing_else_does(task: Task, tmp_path: Path) -> None:
     config = load_config(tmp_path, paths=find_paths(str(tmp_path)))

@@ -59,8 +59,8 @@ async def test_deps_reach_the_tools_of_the_prompt_and_of_its_subagents_and_nothi
     assert "Shop(" not in repr(vars(provider))
 
 
+@pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("attribute", "is_right"), [("price", False), ("name", True)])
 def test_the_type_of_deps_is_checked(tmp_path: Path, attribute: str, is_right: bool) -> None:
     (tmp_path / "shop.py").write_text(
