@@ -181,7 +181,8 @@ class TerminalApp:
 
     def _report_state(self) -> None:
         """Report the state to a terminal that shows the state of programs; in another one, show it in the title."""
-        console, dialogs, is_busy = self._console, self._dialogs, self.controller.is_busy
+        console, dialogs = self._console, self._dialogs
+        is_busy = self.controller.is_busy or self._view.activity.clock.started is not None  # until its end was shown
         title = printable(self._opener.root.name or "/")
         state = self._state_at_rest
         if dialogs.purpose == "secret":
