@@ -72,8 +72,8 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`status_command` gets the state as JSON on stdin; the first line that it prints is shown below the input. With
-    `status_format = "claude"` the JSON has the form of Claude Code's.
+    """`status_command` gets the state as JSON on stdin; up to three lines of its output replace the
+    figures of the status line. With `status_format = "claude"` the JSON has the form of Claude Code's.
 
     `notifications` come when something waits or is done while the window does not have the focus. `theme` is one of
     agentcli's themes or of `themes`. `wrap` decides who breaks lines of prose: agentcli, at words, or the terminal,

@@ -1,1 +1,1 @@
-"""Hooks: the person's own commands that answer to calls, prompts and ends of turns (docs/hooks.md)."""
+"""Hooks: commands, addresses, tools and models that answer events of a session (docs/hooks.md)."""
