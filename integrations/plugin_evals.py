@@ -82,7 +82,7 @@ def assertion(file: Path) -> dict[str, Any] | None:
         sys.exit(f"{file}: not a grader of {', '.join(OPTIONS)}, or an unknown option.")
     is_indicator = kind == "tool_used" and options.get("tool") == "Skill" and options.get("arm") != "both"
     if is_indicator or options.get("arm") == "with-only" or options.get("target") == "mock_calls":
-        print(f"{file}: left out, as no attempt without the plugin could meet it.", file=sys.stderr)
+        print(f"{file}: left out, because no attempt without the plugin could meet it.", file=sys.stderr)
         return None
     if "weight" in options:
         print(f"{file}: counts as much as the others.", file=sys.stderr)

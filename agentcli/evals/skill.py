@@ -53,7 +53,7 @@ def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
 
 
 def _find_uncopied(folder: str, names: Sequence[str]) -> list[str]:
-    """Return the names of cases and of links, whose copies would be no links to a person's secrets, but secrets."""
+    """Return the names of cases, and of links: `copytree` would copy the files they lead to, perhaps secrets."""
     return [name for name in names if name == "evals" or Path(folder, name).is_symlink()]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
-from agentcli.agent.permissions.decide import decide_with_exposure
+from agentcli.agent.permissions.decide import decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
 from agentcli.agent.session import Session
@@ -85,12 +85,14 @@ async def _output(command: str, template: Template, session: Session) -> str:
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": command})
         rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
-        verdict = decide_with_exposure(find_facts(tool, arguments, calls.workspace), state.mode, rules)
+        facts = find_facts(tool, arguments, calls.workspace)
+        verdict = decide_with_exposure(facts, state.mode, rules)
         if verdict.decision != "allow":
-            raise UserError(
-                f"/{template.name} wants to run `{command}`, which requires approval: {verdict.reason}. "
-                f"Add bash({command}) to allowed-tools in {template.file}, or use /permissions allow bash({command})."
-            )
+            need = "is denied" if verdict.decision == "deny" else "requires approval"
+            problem = f"/{template.name} wants to run `{command}`, which {need}: {verdict.reason}."
+            for rule in suggested_rules(facts, state.mode, rules)[:1]:  # none if no rule can allow it
+                problem += f" Add {rule} to allowed-tools in {template.file}, or use /permissions allow {rule}."
+            raise UserError(problem)
         context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=verdict.only_reads))
         output = await tool.output(arguments, context)
     except ToolError as error:

@@ -152,7 +152,7 @@ class SandboxFacts(Protocol):
         """The confinement of commands in lines for the person, including its gaps on this machine."""
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        """Find the secret files of the workspace that a command could read; except those that were granted."""
+        """Find the secret files of the workspace that a command could read, except those that were granted."""
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         """Read the values in the workspace's secret files, except those of the file at the real path `apart_from`.

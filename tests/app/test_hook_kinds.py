@@ -194,7 +194,8 @@ def test_a_tool_of_an_mcp_server_answers(place: Place) -> None:
         f"[mcp_servers.guard]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(MCP_SERVER))}]\n"
     )
     refusal = '{"decision": "block", "reason": "no ${tool_input.path}, ${tool_input.absent}."}'
-    settings(place, "PreToolUse", {"type": "mcp_tool", "server": "guard", "tool": "say", "input": {"text": refusal}})
+    input = {"text": refusal, "${tool_input}": 'not only "${tool_input}'}  # an object is text in a key, and in a text
+    settings(place, "PreToolUse", {"type": "mcp_tool", "server": "guard", "tool": "say", "input": input})
     assert "no made, ." in results(stream(place, WRITE))[0]
 
 

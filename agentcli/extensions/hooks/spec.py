@@ -77,9 +77,8 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        return (
-            "" if self.event not in _TABLE["unfired"] else f"agentcli never fires {self.event}: this hook does not run"
-        )
+        is_unfired = self.event in _TABLE["unfired"]
+        return f"agentcli never fires {self.event}: this hook does not run" if is_unfired else ""
 
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
         """Return True if the hook applies to an event. `subject` is compared with its matcher: a tool by any name, …"""

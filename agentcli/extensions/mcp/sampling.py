@@ -56,8 +56,7 @@ async def answer(turn: Turn, server: str, params: dict[str, Any]) -> types.Creat
 
     runtime, permitted = turn.runtime, await _permit(turn, server, params)
     target = RequestTarget(*await runtime.models.resolve(turn.state))
-    policy = runtime.models.retry
-    paid = PaidRequest(target=target, budgets=turn.spending.budgets, policy=policy, on_broken=charge)
+    paid = PaidRequest(target=target, budgets=turn.spending.budgets, policy=runtime.models.retry, on_broken=charge)
     try:
         asked = types.CreateMessageRequestParams.model_validate(permitted)
         messages = tuple(Message(message.role, parts_of(message.content_as_list)) for message in asked.messages)
