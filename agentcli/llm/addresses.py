@@ -86,7 +86,7 @@ def ollama_address(written: str) -> str:
         host, colon, port = place, "", ""
     if not scheme:  # an address with a scheme has the port of that scheme
         colon, port = ":", port or "11434"  # Ollama's own
-    reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+    reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104  only dialled
     return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"
 
 

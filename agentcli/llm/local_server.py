@@ -246,7 +246,7 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
                 process.wait(timeout=2 if isinstance(error, ConnectionResetError) else 0)
             process.kill()
             process.wait()
-            control.unlink(missing_ok=True)  # noqa: ASYNC240
+            control.unlink(missing_ok=True)  # noqa: ASYNC240  too quick to need a thread
             raise
     except OSError as error:
         raise UserError(_failure(error, log)) from error

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import pydantic
 import pytest
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
 from agentcli import Agent, AgentFailed, AgentOptions, Done, TurnFailed, query
 from agentcli.errors import UsageError
@@ -172,8 +172,21 @@ async def test_providers_that_can_are_sent_the_schema(work: Path, monkeypatch: p
     assert sent == output_schema(Size).schema
 
 
+def holder(name: str, field_type: type) -> type:
+    """Return a struct whose only field is of another struct, which is called `Part` in each of them."""
+    return defstruct(name, [("part", defstruct("Part", [("value", field_type)]))])
+
+
 @pytest.mark.parametrize(
-    "kind", [object, list[object], {"type": "objct"}, Callable[[], int], City | type("City", (City,), {})]
+    "kind",
+    [
+        object,
+        list[object],
+        {"type": "objct"},
+        Callable[[], int],
+        City | type("City", (City,), {}),
+        holder("Left", int) | holder("Right", str),
+    ],
 )
 def test_a_type_without_a_schema_is_an_error_before_any_request(work: Path, kind: Any) -> None:
     with pytest.raises(UsageError, match="output_type"):

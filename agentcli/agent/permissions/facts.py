@@ -46,10 +46,11 @@ class PathLookup:
             return False
 
     def is_gone(self, path: Path) -> bool:
-        """Return True for a missing path in /tmp, if each command has its own /tmp, as where dry runs work."""
+        """Return True for a missing path in /tmp, if each command has its own /tmp: where dry runs are possible."""
         status = self._look(path, "read")
-        is_missing = status.real.is_relative_to("/tmp") and (status.kind, status.errno) == (None, 0)  # noqa: S108
-        return is_missing and status.place == "outside" and not self.workspace.facts.dry_run_problem
+        is_in_tmp = status.real.is_relative_to("/tmp")  # noqa: S108  no file is created
+        is_missing = (status.kind, status.errno, status.place) == (None, 0, "outside")
+        return is_in_tmp and is_missing and not self.workspace.facts.dry_run_problem
 
     def program_of_git(self, folder: Path) -> str:
         """Return the git setting that may run a program even if git only reads in a folder; empty for none."""
