@@ -50,7 +50,7 @@ class PathLookup:
         status = self._look(path, "read")
         is_in_tmp = status.real.is_relative_to("/tmp")  # noqa: S108  no file is created
         is_missing = (status.kind, status.errno, status.place) == (None, 0, "outside")
-        return is_in_tmp and is_missing and not self.workspace.facts.dry_run_problem
+        return is_in_tmp and is_missing and _supports_dry_runs(self.workspace)
 
     def program_of_git(self, folder: Path) -> str:
         """Return the git setting that may run a program even if git only reads in a folder; empty for none."""
@@ -226,8 +226,12 @@ def can_dry_run(facts: CallFacts) -> bool:
         or getattr(arguments, "unconfined", False)
     ):
         return False
+    return _supports_dry_runs(facts.workspace)
+
+
+def _supports_dry_runs(workspace: Workspace) -> bool:
     try:
-        return not facts.workspace.facts.dry_run_problem
+        return not workspace.facts.dry_run_problem
     except (ToolError, OSError):
         return False
 
