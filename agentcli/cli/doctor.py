@@ -206,7 +206,7 @@ def check_settings(subject: Subject) -> Iterator[Result]:
         _ = subject.models.encoders  # reading the encoders raises `ConfigError` if their file is not valid
     except ConfigError as error:
         yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
-    for notice in config.notices:  # "MESSAGE. To …" or "MESSAGE: the fix."
+    for notice in config.notices:  # "MESSAGE. To …", or "MESSAGE: the fix or the reason."
         message, _, fix = notice.partition(". ") if ". To " in notice else notice.rpartition(": ")
         yield "warning", f"{message}.", f"{fix[:1].upper()}{fix[1:]}"
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):

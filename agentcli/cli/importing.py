@@ -304,8 +304,8 @@ def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
             draft.leave_out("", HOLDS_KEY)
         elif command.exists():
             draft.leave_out("", f"{command} is there already")
-        else:
-            draft.commands[command] = text
+        elif draft.commands.setdefault(command, text) != text:
+            draft.leave_out("", f"an earlier file already becomes {command}")
 
 
 def _read(draft: Draft) -> Mapping[str, Any]:

@@ -193,9 +193,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if (
-            is_server and request.id
-        ):  # the server remembers a model that a client chose; without one the default applies
+        if is_server and request.id:  # the server itself remembers the model that a client chose
             model = model or await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)

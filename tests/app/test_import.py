@@ -457,6 +457,9 @@ def test_commands_come_over_in_our_form_and_replace_none(place: Place) -> None:
         'description = "Sum: up"\nprompt = "Sum {{args}} of !{git log} @{a.md}"\n',
     )
     write(home / ".gemini/commands/leak.toml", f'prompt = "{TOKEN}"\n')
+    same_names = home / ".codex/prompts/review.toml", home / ".gemini/commands/review.md"
+    write(same_names[0], 'prompt = "Other"\n')
+    write(same_names[1], "Another.\n")
     mine = write(place.home / "commands/mine.md", "Mine.\n")
     write(home / ".codex/prompts/mine.md", "Theirs.\n")
     shown = place.run("config", "import").out
@@ -468,6 +471,8 @@ def test_commands_come_over_in_our_form_and_replace_none(place: Place) -> None:
     assert summary == '---\ndescription: "Sum: up"\n---\nSum $ARGUMENTS of !`git log` @a.md'
     assert mine.read_text() == "Mine.\n"
     assert "mine.md is there already" in ran.out
+    for file in same_names:
+        assert f"{file}: an earlier file already becomes {place.home}/commands/review.md." in ran.out
     assert (TOKEN in ran.out, (place.home / "commands/leak.md").exists()) == (False, False)
 
 

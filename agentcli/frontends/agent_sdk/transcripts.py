@@ -13,7 +13,7 @@ import msgspec
 from agentcli.agent.interfaces import NEWEST, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, Entry
-from agentcli.errors import StorageError, UsageError
+from agentcli.errors import NoSession, UsageError
 from agentcli.extensions.field_names import field_call
 from agentcli.frontends.json_output import entry_object
 from agentcli.settings.files import home_of, make_private_folder
@@ -101,7 +101,7 @@ async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd
         return
     try:
         await store.load(session_id)
-    except StorageError:  # the session is not stored
+    except NoSession:
         lines = map(msgspec.json.decode, file.read_bytes().splitlines())
         entries = [msgspec.convert(line[_OWN], Entry) for line in lines if _OWN in line]
         if not entries:

@@ -215,7 +215,7 @@ class Composer:
             self.put(self._stash.pop())
 
     def restore_draft(self) -> None:
-        """Restore the text that was being written in this session when the program ended unexpectedly."""
+        """Restore the text that was being written in this session when the program ended."""
         draft = self._drafts.load(self._followed) if self._drafts is not None else None
         if draft is not None and draft.text.strip():
             (self.put_before if self.area.buffer.text else self.put)(draft)

@@ -306,13 +306,13 @@ class Drafts:
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:
         self._unsent, self._lock = file, lock
-        self._file: Path | None = None  # the file that has the text now
+        self._file = file  # the file that has the text now
 
     def save(self, draft: TypedText, session: str = "") -> None:
         """Store a text; an empty one leaves no draft."""
         file = self._file_of(session)
         with suppress(OSError):
-            if self._file not in (None, file):  # the first prompt was sent meanwhile, or another session opened
+            if self._file != file:  # the first prompt was sent meanwhile, or another session opened
                 self._file.unlink(missing_ok=True)
             self._file = file
             if draft.text:
