@@ -199,7 +199,8 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
         return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
-    only_reads = name in _GIT_READERS and not any(field.text.startswith("--output") for field in subcommand)
+    may_write = any(not field.is_known or field.text.startswith("--output") for field in subcommand)
+    only_reads = name in _GIT_READERS and not may_write
     return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, runs=("git",))
 
 

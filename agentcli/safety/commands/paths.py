@@ -38,7 +38,7 @@ def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: 
         return path in places
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
-    if not includes_home_content and parts == home_parts:
+    if not includes_home_content and parts and parts == home_parts:  # even for a home `/`, `/*` is the whole system
         return path == home  # `~/*` is only the home's content, but `~/*/..` is the home
     parts_of_places = (_parts(place) for place in places)
     return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)

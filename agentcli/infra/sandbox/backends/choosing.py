@@ -1,11 +1,11 @@
 """Chooses the best backend that really runs a command on this machine, and defines those that are not for Linux alone.
 
-Docker or podman run each command in a container of its own, without network, privilege or capability.
+Docker or podman run each command in its own container, without network, privileges or capabilities.
 
 Seatbelt confines commands on macOS, through `sandbox-exec` and a profile in its own language, in which the last rule
-that matches wins. Names are compared without their case, because the disk treats `.GIT` and `.git` as the same name.
-Rules are about real paths, and `/tmp`, `/var` and `/etc` are links into `/private`. There is no private network, no
-process namespace and no private /tmp.
+that matches wins. Names are compared regardless of case, because the disk treats `.GIT` and `.git` as the same name.
+Rules use real paths: `/tmp`, `/var` and `/etc` are links into `/private`. There is no private network, no process
+namespace and no private /tmp.
 """
 
 import os
@@ -104,7 +104,7 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
             _, problem = run_probe(launch.argv, launch.pass_fds)
             return problem
     except FileNotFoundError as error:
-        if Path(error.filename or "/").is_relative_to(root):  # a folder that was planned has gone: try again
+        if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
             return str(error)
         raise
 
@@ -120,7 +120,7 @@ class Docker(FullConfinement):
 
     @cached_property
     def why(self) -> str:
-        """The reason why no command can run, as `docker version` gives it; empty if the daemon answers."""
+        """The reason why no command can run, from `docker version`; empty if the daemon answers."""
         try:
             _, message = run_probe([self._program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
@@ -146,7 +146,7 @@ class Docker(FullConfinement):
             try:
                 yield Launch([self._program, "run", *options, self._image, *argv])
             finally:
-                # If `docker run` was killed, its container goes on.
+                # If `docker run` was killed, its container still runs.
                 remove = [self._program, "rm", "--force", name]
                 subprocess.run(remove, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30.0)
 
@@ -221,7 +221,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(version 1)",
         "(allow default)",
         "(deny network*)",
-        "(deny appleevent-send)",  # this and the next: asking another program to do it
+        "(deny appleevent-send)",  # this and the next could make another program act
         "(deny lsopen)",
         "(deny signal)",
         "(allow signal (target same-sandbox))",
@@ -255,7 +255,7 @@ def _protections(bounds: Bounds) -> list[str]:
         around = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
         fixed = [*(f"(literal {_quoted(folder)})" for folder in around), _regex(f"^{root_pattern}/(.*/)?{git}$")]
         rules += [_rule("deny file-write*", read_only), _rule("deny file-write-unlink", fixed)]
-    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # the last, so it wins over the others
+    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # last, so it wins over the rules above
 
 
 def _below(folders: Sequence[Path]) -> list[str]:
@@ -268,7 +268,7 @@ def _rule(what: str, filters: Sequence[str]) -> str:
 
 
 def _spellings(path: Path) -> list[str]:
-    """Return the paths at which the same file is, because of links into /private: `/tmp/a` and `/private/tmp/a`."""
+    """Return a path and, if a link into /private gives it another name, that one: `/tmp/a` and `/private/tmp/a`."""
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
         if text == name or text.startswith(name + "/"):

@@ -1,7 +1,7 @@
 """Confines its own process by a plan, then becomes the command.
 
-The keeper imports it in a process that is to become a command, and `python -I -S` runs it as a program, so it needs the
-standard library alone. If the process cannot be confined, it ends with 126 and prints the reason instead of becoming
+The keeper imports it in a process that will become a command, and `python -I -S` runs it as a program, so it uses only
+the standard library. If the process cannot be confined, it ends with 126 and prints the reason instead of becoming
 the command. Descriptors that it opens are closed when it becomes the command.
 
 A plan, in Python's marshal format, is one of two tuples:
@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-REFUSAL_START = "bwrap: "  # how bubblewrap's own errors begin; if an output begins so, the confinement is planned again
+REFUSAL_START = "bwrap: "  # the start of bubblewrap's own errors, after which the confinement is planned again
 MIN_ABI = 3  # version of Landlock (Linux 6.2); older ones let commands truncate any file
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on every architecture
@@ -63,7 +63,7 @@ def main() -> None:
 def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
     """Confine this process by a plan and become the command, which ends with the process `parent`.
 
-    Without a command only try the plan and return.
+    Without a command, only test the plan and return.
     """
     refusal = "agentcli: the command was not started, because it could not be confined"
     try:
@@ -89,7 +89,7 @@ def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], en
 
 
 def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
-    """Restrict this process by Landlock, the filter `program` and no capabilities; a trial prints the version."""
+    """Restrict this process by Landlock and the filter `program`, without capabilities; a trial prints the version."""
     # The kernel kills the command when its parent ends, but not the processes that the command started.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:  # the parent ended before the call above, so no signal will come
@@ -103,7 +103,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
         print(abi)
         return
     _restrict_files(abi, *paths)
-    # Only root has capabilities to lose; no_new_privs keeps an executed program from getting them back.
+    # Drop root's capabilities; no_new_privs keeps executed programs from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
     code = ctypes.create_string_buffer(program, len(program))
@@ -112,7 +112,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
-    """Allow reading everything but `masked` paths (`shown` ones in them again), and writing `writable` and devices."""
+    """Let this process read all paths that are not `masked` or are `shown`, and write `writable` and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # bytes: older versions know only the first fields
@@ -126,7 +126,7 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
 
 
 def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
-    """Yield the paths in a folder that hold nothing masked; of a folder that does, the paths in it, and so on."""
+    """Yield the smallest set of paths that covers everything in a folder except the masked paths."""
     masked_below = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
     if not masked_below:
         yield folder
@@ -174,11 +174,11 @@ def _mount_overlays(
 
 
 def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
-    """Mount an overlay by descriptors: a path may hold a colon, which separates lower folders, or by now a symlink."""
+    """Mount an overlay by descriptors: a path may contain a colon, which separates lower folders, or a new symlink."""
     target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
-    # `userxattr`: its attributes are those that an ordinary user may set, and the upper folder has all of each changed
-    # file, because there are no redirects.
+    # With `userxattr` the overlay stores its records in attributes that an ordinary user may set. It also excludes
+    # redirects, so the upper folder contains every changed file completely.
     options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
     if upper:
         options += f",upperdir=/proc/self/fd/{_open_real(upper)},workdir=/proc/self/fd/{_open_real(work)}"
@@ -199,7 +199,7 @@ def _enter_mount_namespace() -> None:
 
 
 def _open_real(path: str) -> int:
-    """Open a path with `O_PATH`. Raises `OSError`, also for a symlink on the way."""
+    """Open a path with `O_PATH`. Raises `OSError`, also if there is a symlink in it."""
     descriptor = os.open(path, _LOOK)
     if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
         os.close(descriptor)

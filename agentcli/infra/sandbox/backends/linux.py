@@ -1,17 +1,17 @@
 """Confines commands on Linux: with bubblewrap, or with Landlock where namespaces are forbidden.
 
-Bubblewrap (bwrap(1), version 0.8 or newer) gives a command namespaces of its own. The command sees the whole disk
-read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network and no socket of the host, and
-secrets are hidden. It keeps its user, and ends with the process that started it.
+Bubblewrap (bwrap(1), version 0.8 or newer) gives a command its own namespaces. The command sees the whole disk
+read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, none of the host's sockets, and
+no secrets. It keeps its user, and ends with the process that started it.
 
 When somebody *outside* replaces a protected or hidden file, by renaming another one over it as editors do, Linux takes
 its mount away from running sandboxes. A mounted folder stays protected, whatever is replaced inside it.
 
-A background command that can write in the workspace can replace a folder by a symlink at any moment. Paths there are
+A background command that can write in the workspace can replace a folder with a symlink at any moment. Paths there are
 therefore opened here, checked, and given to bubblewrap as descriptors.
 
 Landlock and a filter of system calls are weaker; `limits` says in which ways. A command can read the host's /tmp, sees
-its processes and sockets, and what it leaves running is not ended. The session reverts its changes of auto-executed
+its processes and sockets, and what it leaves running is not ended. The session reverts its changes to auto-executed
 files (protection/snapshot.py).
 """
 
@@ -56,8 +56,8 @@ from agentcli.tools.command import Profile
 # namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
 
-# Root needs no user namespace, in which it could not even enter others' folders, unless it has no capabilities, as in a
-# container.
+# Root does not need a user namespace, and could not enter other users' folders in one. Only root without capabilities
+# (in a container) needs it.
 NAMESPACES = {
     "all": ("--unshare-all",),
     "all but user": ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -109,7 +109,7 @@ class Bubblewrap(FullConfinement):
 
 
 class Layout:
-    """Plans the mounts of one command; `descriptors` are those of mounted paths, for bubblewrap, until `close`."""
+    """Plans the mounts of one command. `descriptors` are for bubblewrap; `close` closes them in this process."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, covers: SecretCovers) -> None:
         self.descriptors: list[int] = []
@@ -159,7 +159,7 @@ class Layout:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_hiding(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan what to hide outside of `_areas`, and what to hide inside them, after these were mounted."""
+        """Plan what to hide outside of `_areas`, and what to hide inside them, after these are mounted."""
         visible = (*self._shown_in_private, *self._areas)
         masked = [
             place
@@ -169,7 +169,7 @@ class Layout:
         # A path with a link in it is not shown, because a command may have changed the link.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
         inside = {place for place in (*masked, *shown) if _is_in_any(place.path, self._areas)}
-        # Programs look for settings in the home, so even inside a hidden folder it can be entered; it is empty there.
+        # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._areas, os.path.realpath(self._bounds.home))
         outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
         return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
@@ -184,7 +184,7 @@ class Layout:
                     self._mounts.append(Mount(step.path))  # an empty folder that nobody can enter
                 case "hide around":  # the folder cannot be listed, but mounts inside it can be reached
                     self._mounts.append(Mount(step.path, mode="0111"))
-                case "show":  # only a grant lets the command write there
+                case "show":  # readable, and writable only with a grant
                     self._bind(step.path, is_writable=step.path in self._grants)
 
     def _protect(self, protection: Protection) -> None:
@@ -295,7 +295,7 @@ class Landlock:
 
 
 def probe_landlock() -> int:
-    """Return the kernel's version of Landlock, as a launcher prints it. Raises `OSError` with the reason."""
+    """Run a launcher, and return the kernel's version of Landlock. Raises `OSError` with the reason for a failure."""
     with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
         output, problem = run_probe(launcher_words(plan), (plan,))
     if problem:
@@ -305,7 +305,7 @@ def probe_landlock() -> int:
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     """Return the arguments that start the launcher with the plan behind a descriptor."""
-    # It is imported rather than run, because Python caches the bytecode of imported modules only. The
+    # It is imported rather than run, because Python caches only the bytecode of imported modules. The
     # interpreter is our own, not a virtual environment's link to it.
     start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]

@@ -22,7 +22,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438), "kcmp": (312, 272), "perf_event_open": (298, 241),
-    # interfaces of the kernel with a history of security holes, which ordinary programs do not need
+    # kernel interfaces with a history of vulnerabilities, which ordinary programs do not need
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "bpf": (321, 280),
     "userfaultfd": (323, 282), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "fanotify_init": (300, 262), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
@@ -70,7 +70,7 @@ CLONE3 = 435  # on both architectures
 X32_BIT = 0x40000000  # marks calls in the second numbering of x86_64
 
 # Offsets in struct seccomp_data: nr, arch, then 64-bit arguments, little-endian on both architectures. Only their low
-# halves are compared, because the kernel takes 32-bit numbers, and other bits would fool the test (CVE-2019-10063).
+# halves are compared, because the kernel uses only these: garbage in the others would defeat the test (CVE-2019-10063).
 _NR, _ARCH = 0, 4
 _LOW_HALF_OF = (16, 24, 32, 40)
 
@@ -88,7 +88,7 @@ _FLAGS = {
 
 
 class _Assembler:
-    """Instructions with jumps to labels, always forward ones: the kernel's filter machine has no others."""
+    """Collects instructions with jumps to labels, always forward ones: the kernel's filter machine has no others."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label if true, label if false
@@ -118,7 +118,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     `internet` allows IPv4 and IPv6 sockets; other families than these and unix are always denied. With
     `keeps_attributes` no file's mode, owner, times or attributes can be changed. Denied calls fail with EPERM; `clone3`
     and `openat2` fail with ENOSYS, because their flags are behind a pointer, which a filter cannot follow, and programs
-    fall back to `clone` and `openat`. Raises `NotImplementedError` for a processor of another kind.
+    fall back to `clone` and `openat`. Raises `NotImplementedError` for other processors.
     """
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:

@@ -40,7 +40,7 @@ _GIT_TIMEOUT_S = 20.0
 _ENDED = "what it left running was ended, because nothing of a dry run goes on"
 
 _WATCH_EVERY_S = 0.25
-_MIN_FREE_MEMORY = 0.03  # as a part of all memory; with less the kernel would soon end a program
+_MIN_FREE_MEMORY = 0.03  # as a part of all memory: with less, the kernel might soon kill some program
 _MIN_FREE_DISK_BYTES = 500_000_000
 
 # Top-level folders of systems (Filesystem Hierarchy Standard 3.0, Nix, Guix and snaps). All others hold people's data.
@@ -219,8 +219,8 @@ class DryRuns:
         *,
         detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
-        """Run the command; return its result, and the reason if it took too much of the machine."""
-        # Set by the person to send the command to the background, or by the watch to end it.
+        """Run the command; return its result, and the reason if it exceeded a limit of resources."""
+        # Set by the person to send the command to the background, or by `_watch`, to end it.
         detach = detaching.wants_detach if detaching is not None else asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
@@ -260,7 +260,7 @@ class DryRuns:
     async def _describe(
         self, overlays: Overlays, groups: list[ChangeGroup], run_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Add git's account of changed repositories and of lost uncommitted work; return the groups by their weight."""
+        """Add git's description of changed repositories and lost uncommitted work; return the groups by weight."""
 
         def looks_in(folder: Path) -> tuple[lost_work.Look, lost_work.Look]:
             look_before = partial(run_in, folder)
@@ -271,7 +271,7 @@ class DryRuns:
         # Pairs of a root and of the folder of a worktree below it, which ends with a slash or is empty.
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | worktrees):
-            if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, and has no work in it
+            if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
                 files, reverted = await lost_work.uncommitted_files(*looks_in(Path(root, top)))
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
                 groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
@@ -331,18 +331,18 @@ def _hides(bounds: Bounds, path: Path) -> bool:
 
 
 async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
-    """Wait until a command takes too much of the machine, set `detach`, and return the reason."""
+    """Wait until a command exceeds a limit of resources, set `detach`, and return the reason."""
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
         await asyncio.sleep(_WATCH_EVERY_S)
-        with suppress(OSError, RuntimeError):  # there may be no room for a thread now: it is tried again
+        with suppress(OSError, RuntimeError):  # no thread could be started: try again at the next check
             why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
     detach.set()
     return why
 
 
 def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
-    """Return the limit of the machine that a command exceeds, as part of a sentence, or ""."""
+    """Return the limit that a command exceeds, as the end of a sentence, or ""."""
     free = shutil.disk_usage(folder).free
     if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, if little was free before it began
         return "it filled the disk"

@@ -27,7 +27,7 @@ MAX_DIFF_BYTES = 200_000
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 
-# How the lines begin that git adds to a unified diff.
+# The beginnings of the lines that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
 # Settings that name no program. Adding a remote is harmless, but the person must see a change of an existing one.
@@ -44,11 +44,11 @@ Look = Callable[[str], Awaitable[str]]
 FEW_FILES = 5  # if so few files are gone, they are most of a tree only if they are all of it
 
 _NOT_COUNTED = INSTALLED | {".git"}
-_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # written even if git changes nothing
+_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # git writes them even if nothing changes
 
 
 class GitChanges(NamedTuple):
-    """The changes of a repository, by git's account."""
+    """The changes to a repository, as git describes them."""
 
     text: str
     lost: tuple[str, ...]  # commits and stashes that are lost once the changes are applied
@@ -93,7 +93,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 
 
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
-    """Describe how HEAD's branch, else the first ref moves; `counts` are its lost and its new commits, or nothing."""
+    """Describe the move of HEAD's branch, or else the first ref; `counts` are its lost and new commits, or nothing."""
     if before.head != after.head:
         return f"switches to {_short(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:
@@ -155,7 +155,7 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the relative paths of files that were uncommitted before the command, and those of them it reverted."""
+    """Return the relative paths of files that were uncommitted before the command, and of those that it reverted."""
     untracked = f"{_GIT} ls-files -z --others --exclude-standard"
     before = await look_before(f"({_changes_since('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
     commit, *dirty = before.split("\0")
@@ -167,7 +167,7 @@ async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozen
 
 
 def _changes_since(commit: str) -> str:
-    """Return a script that prints a commit's id, and after a NUL each the files that differ from it."""
+    """Return a script that prints a commit's id, and then the files that differ from it, each after a NUL."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
@@ -197,7 +197,7 @@ def _short(name: str) -> str:
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join the changes of a worktree and of its repository to one group."""
+    """Join the changes of a worktree and of its repository into one group."""
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
     logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
@@ -294,7 +294,7 @@ def _marked(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> 
 
 
 def _is_written_over(diff: str) -> bool:
-    """Return True if a diff leaves no line of the old text, not even with another indentation."""
+    """Return True if a diff keeps no line of the old text, even with another indentation."""
     lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # after the head of the first hunk
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
     return bool(old) and not old & new and not any(line[0] == " " for line in lines)

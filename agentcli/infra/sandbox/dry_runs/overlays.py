@@ -46,7 +46,7 @@ class Overlay(NamedTuple):
 
     area: str  # the real folder, its lowest layer
     caches: str  # the layer of caches over it, or ""
-    upper: str  # takes all changes
+    upper: str  # receives all changes
     work: str  # for the kernel's own use
     merged: str  # the result, which commands see
 
@@ -72,7 +72,7 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
             areas = writable_folders(launch.mounts)
-            # The number is 0, because these are not errors of the system.
+            # These errors have the number 0, because they do not come from the system.
             if area := next((each for each in areas if is_inside(str(folder), each)), ""):
                 raise OSError(0, f"{area} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
@@ -90,7 +90,7 @@ class Overlays:
 
     @contextmanager
     def look(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
-        """Launch a command that can read the changes of the ended one, and write nothing. Raises `OSError`."""
+        """Launch a read-only command that examines the changes of an ended one. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
@@ -99,7 +99,7 @@ class Overlays:
 
     @contextmanager
     def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
-        """Replace the writable folders among the mounts by the overlays; nothing else can be written."""
+        """Replace the writable folders among the mounts with the overlays; nothing else can be written."""
         binds: list[tuple[int, str]] = []
         # `.git/config` is not mounted read-only, because git could not replace it; its changes are checked afterwards.
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
@@ -162,7 +162,7 @@ class OverlayReader:
                     self._count(0)
                     changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(covered)  # changed meanwhile, outside of the dry run
+                        changes.stale.add(covered)  # somebody else changed it while the command was running
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
@@ -187,7 +187,7 @@ def _hide_mount_points(overlay: Overlay, used: Collection[str]) -> None:
     for name in state.names_in(overlay.area):
         path = f"{overlay.area}/{name}"
         if path not in used and is_mount_point(path):
-            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # this device marks a name as deleted
+            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # this device marks a deleted path in an overlay
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -313,7 +313,7 @@ class CacheLayers:
 
 
 def copy_access(source: Path, target: Path) -> None:
-    """Give a folder the mode of another one, and as root its owner too. Raises `OSError`."""
+    """Copy the mode of a folder to another one and, if we are root, its owner. Raises `OSError`."""
     status = source.stat()
     if os.geteuid() == 0:
         os.chown(target, status.st_uid, status.st_gid)

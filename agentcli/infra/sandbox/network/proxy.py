@@ -1,8 +1,8 @@
 """Connects commands without a network to granted hosts: an HTTP proxy on a unix socket.
 
 It accepts `CONNECT host:port` (RFC 9110, section 9.3.6), which everything over TLS uses, and plain `http://` requests.
-It connects only to granted hosts, at addresses that it has looked up and checked itself. It cannot look into TLS: a
-host that serves the content of many people, as shared hosting does, is granted with all of it.
+It connects only to granted hosts, at addresses that it has looked up and checked itself. It cannot see inside TLS: a
+grant for a host with other people's content, as in shared hosting, covers all of that content.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _MAX_CONNECTIONS = 256
 _CHUNK = 65_536
 _REQUEST_LINE = lazy_pattern(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
 _HEADER = lazy_pattern(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-# Headers for the proxy alone (RFC 9110, section 7.6.1), and those that it writes itself.
+# Headers that concern only the client and the proxy (RFC 9110, section 7.6.1), and those that it replaces.
 _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
 
 

@@ -2,7 +2,7 @@
 
 Programs find a proxy by host and port, but the sandbox has only a unix socket to it. Granted ports of this machine are
 relayed too, so that every program reaches them as usual. If hosts were granted, `python -I -S` runs this file as a
-program in the sandbox before the command, so it needs the standard library alone.
+program in the sandbox before the command, so it uses only the standard library.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def python_folders() -> list[str]:
 
 def main() -> None:
     proxy_socket, ports, *command = sys.argv[1:]
-    # For each server the request that begins its connections to the proxy; clients of the proxy's port send their own.
+    # Listening socket: the request to send to the proxy before a client's data; empty if clients talk to the proxy.
     servers = {socket.create_server((LOOPBACK, PORT), backlog=128): b""}
     for target in filter(None, ports.split(",")):
         request, port = f"CONNECT {target} HTTP/1.1\r\n\r\n".encode(), int(target.rpartition(":")[2])
@@ -83,19 +83,19 @@ def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None
         if number < 3:
             os.dup2(nothing, number)
         elif number not in listening:
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed already
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
                 os.close(number)
     *others, last = [threading.Thread(target=_relay, args=(*item, proxy_socket)) for item in servers.items()]
     for thread in others:
         thread.start()
-    last.run()  # in this thread, and forever: `_relay` never returns
+    last.run()  # in this thread; `_relay` never returns
 
 
 def _relay(server: socket.socket, request: bytes, proxy_socket: str) -> None:
     while True:
         try:
             client, _ = server.accept()
-        except OSError:  # too many descriptors now: the client waits
+        except OSError:  # no more descriptors: try again
             continue
         threading.Thread(target=_connect, args=(client, request, proxy_socket), daemon=True).start()
 
@@ -123,7 +123,7 @@ def _opens_tunnel(proxy: socket.socket, request: bytes) -> bool:
 
 
 def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # either side has gone
+    with contextlib.suppress(OSError):  # either end may close the connection
         while data := source.recv(65_536):
             target.sendall(data)
     with contextlib.suppress(OSError):

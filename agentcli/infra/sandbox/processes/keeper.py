@@ -32,10 +32,10 @@ GRACE_S = 2.0  # between SIGTERM and SIGKILL
 GRACE_WITHOUT_PARENT_S = 1.0  # the same after agentcli has ended
 PATIENCE_S = 10.0  # a process that SIGKILL has not ended by then hangs in the kernel, or belongs to another user
 MAX_PROCESSES = 3_000  # of one command, before they slow the machine down for its owner
-MAX_OUTPUT_BYTES = 1_000_000_000  # kept of a command's output
+MAX_OUTPUT_BYTES = 1_000_000_000  # of a command's output in its file
 START, END_TREE, KEEP_OUTPUT = b"S", b"T", b"F"  # orders to a supervisor
 _COUNT_EVERY_S = 0.5
-_GROWTH = 20  # a tree with so many processes more than were asked to end multiplies instead of ending
+_GROWTH = 20  # a tree with this many processes more than were asked to end multiplies instead of ending
 _CHUNK = 65_536
 _MAX_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
 _IS_LINUX = sys.platform == "linux"
@@ -48,7 +48,7 @@ _CLEAN_UP = (
 
 
 def main(requests: socket.socket) -> None:
-    """Fork a supervisor for each socket that comes until agentcli is gone, then wait for the supervisors' ends."""
+    """Fork a supervisor for each socket that arrives until agentcli is gone, then wait for the supervisors' ends."""
     for number in _IGNORED:  # they may be sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
@@ -97,7 +97,7 @@ def _open_wakeup_on_child_end() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become a Python that reverts by a session's note (snapshot.py), unless agentcli removed it when it closed."""
+    """Become a Python that reverts by a session's note (snapshot.py), unless agentcli removed the note on closing."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)
@@ -164,7 +164,7 @@ class Supervisor:
     def __init__(self, control: socket.socket, wakeup: int) -> None:
         self._control = control  # the socket to agentcli
         self._wakeup = wakeup  # can be read from once a child has ended
-        self._main = 0  # the number of the command's own process
+        self._main = 0  # the id of the command's own process
         self._has_children = True  # False once all processes of the command have ended
         self._pipe = self._file = -1  # of a job, else -1: its output is copied from the pipe to the file
         # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
@@ -198,7 +198,7 @@ class Supervisor:
         """Read a request and start its command; return the id of the process. Raises `OSError`."""
         size = int.from_bytes(self._control.recv(8, socket.MSG_WAITALL), "big")
         request = self._control.recv(size, socket.MSG_WAITALL)
-        options = marshal.loads(request)  # noqa: S302  # from agentcli itself
+        options = marshal.loads(request)  # noqa: S302  # written by agentcli itself
         argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
         # The command expects the passed descriptors at the `wanted` numbers. They are first moved above these numbers
@@ -248,7 +248,7 @@ class Supervisor:
             kill_below(os.getpid())
 
     def _take_order(self) -> None:
-        """Carry out an order of agentcli; if none can be read, agentcli is gone, and the tree is ended."""
+        """Carry out an order from agentcli; if none can be read, agentcli is gone, and the tree is ended."""
         try:
             order, descriptors = _receive(self._control, 1, max_descriptors=8)
         except OSError:
@@ -276,8 +276,8 @@ class Supervisor:
         self._give_up_at = self._kill_at + PATIENCE_S
 
     def _has_more_processes(self, growth: int, *, than: int) -> bool:
-        """Return True if the tree has at least `growth` processes more `than` that."""
-        # They are counted only if the machine has gained as many threads, because counting takes long.
+        """Return True if the tree has at least `growth` processes more than `than`."""
+        # They are counted only if the machine has gained as many threads, because counting is slow.
         has_grown = threads_of_machine() >= self._machine_threads + growth
         return has_grown and len(processes_below(os.getpid())) >= than + growth
 

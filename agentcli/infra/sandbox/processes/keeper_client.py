@@ -38,7 +38,7 @@ class Process:
         self.pid = self.supervisor = 0  # the process ids of the command and of its supervisor; 0: not started yet
         self.exit_code: int | None = None  # negative for a signal
         self.is_gone = False  # True once no process of the command is left
-        self.was_late = self.was_swarm = False  # True if it was ended at its time limit, or for too many processes
+        self.was_late = self.was_swarm = False  # True if it was ended at its time limit; for too many processes
         self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
@@ -73,9 +73,9 @@ class Process:
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
-        """Let the supervisor copy the command's output from a pipe to a file; return False if all has ended already.
+        """Let the supervisor copy the command's output from a pipe to a file; return False if all have ended.
 
-        It also holds `open_ends` open, pipes that the command may write to: without a reader, writing would kill it.
+        It also keeps `open_ends` of pipes open: without a reader, writing to one would kill the command.
         """
         with suppress(OSError):
             if not self.is_over():
@@ -138,10 +138,10 @@ class Keeper:
     def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
         self._environment = environment
         self._max_processes = max_processes
-        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
-        self._requests: socket.socket | None = None  # the socket on which the keeper receives those of new supervisors
+        self._process: subprocess.Popen[bytes] | None = None  # the keeper, once it is started
+        self._requests: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
-        self._note: int | None = None  # the descriptor of the session's note that the keeper was sent last
+        self._note: int | None = None  # the descriptor of the session's note that the keeper has
 
     async def start(
         self,
@@ -172,7 +172,7 @@ class Keeper:
         process = Process(control, launch, self._idle.append)
         try:
             await process.until(lambda: bool(process.pid) or process.is_gone)
-        except asyncio.CancelledError:  # the command may run already
+        except asyncio.CancelledError:  # the command may already be running
             await asyncio.shield(process.end())
             raise
         if not process.pid:
@@ -232,7 +232,7 @@ class Keeper:
 async def readable(descriptor: int) -> None:
     """Wait until something can be read, or the other end is closed. Several tasks may wait for one descriptor."""
     loop = asyncio.get_running_loop()
-    copy = os.dup(descriptor)  # because a loop allows one reader for each number
+    copy = os.dup(descriptor)  # a loop accepts only one reader for each number
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(copy, lambda: None if ready.done() else ready.set_result(None))
     try:

@@ -12,8 +12,8 @@ from typing import BinaryIO
 from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
 from agentcli.tools.observation import as_shown
 
-# Live text is shown at once and then every 50 ms. Nobody reads along after 100,000 characters: then pieces come more
-# slowly, and only the end of each is shown. Sizes are in characters.
+# The first piece of live text is shown at once, further ones every 50 ms. Nobody reads along after 100,000 characters:
+# then pieces come more slowly, and only the end of each is shown. Sizes are in characters.
 _LIVE_EVERY_S = 0.05
 _LIVE_SLOWLY_S = 0.5
 _LIVE_PIECE = 4_000
@@ -22,7 +22,7 @@ _LIVE_LAST = 15_000  # of the text not yet shown when the command ends
 
 _WRITE_AT = 1 << 20  # bytes not yet in the file
 _MAX_LINE_CHARS = 65_536  # of an unfinished line
-_END_CHARS = 300  # enough to hold a prompt
+_END_CHARS = 300  # enough to contain a prompt that waits for an answer
 
 
 class CommandOutput:

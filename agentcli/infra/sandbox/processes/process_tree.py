@@ -14,7 +14,7 @@ ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  #
 
 
 def ask_below(root: int) -> int:
-    """Send SIGTERM to a tree, and return the number of its processes; meanwhile it is stopped, so that it cannot grow.
+    """Send SIGTERM to a tree, and return the number of its processes. All are stopped first, so that none can fork.
 
     A process whose children are in a PID namespace of their own, such as bubblewrap, gets no signal: it ends after
     its children, and if it ended first, they would be killed before they could handle the signal.

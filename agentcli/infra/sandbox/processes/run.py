@@ -88,7 +88,7 @@ class Run:
         return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
-        """Read output until no process can write any more. While the disk is slow, the command waits."""
+        """Read output until all writers have closed the pipe. If the disk is slow, the command has to wait."""
         while True:
             await readable(self._pipe)
             while (data := _available(self._pipe)) is not None:
@@ -120,7 +120,7 @@ class Run:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Find out repeatedly why the command is silent; while a call waits for it, show each new reason.
+        """Check repeatedly why the command is silent; while a call waits for it, show each new reason.
 
         Return when a job has ended, or when a command that a call waits for turns out to be a server.
         """
@@ -143,7 +143,7 @@ class Run:
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
     def _silence_and_last_output(self) -> tuple[float, str]:
-        """Return for how many seconds nothing was printed, and the end of the output before."""
+        """Return the seconds since the last output, and the end of the output."""
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.end
         try:
@@ -185,7 +185,7 @@ class Run:
             cwd=report.cwd,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
-            # A sandbox ends together with its shell, so the processes that are still running then are ended, too.
+            # A sandbox ends together with its shell, and with it all processes that are still running.
             # Without a sandbox they make the command a job. A timeout ends all processes anyway.
             ended=report.still_running if refusal and not timed_out else (),
             reverts=self.process.launch.reverts,

@@ -72,7 +72,7 @@ class Shell:
         self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell for the next reading command
         self._has_read = False  # True once a read-only command has run; the next one starts a waiting shell
         bash = shutil.which("bash")
-        # The shell reads no start files, neither the person's nor the project's.
+        # The shell reads no startup files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()  # of calls and jobs that may still run
         self._folder = folder
@@ -103,7 +103,7 @@ class Shell:
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
-                # Only bubblewrap has mounts, and a shell can wait only if it is bash, which has more arguments.
+                # Only bubblewrap has mounts, and only bash can wait (only its `_argv` has more than two words).
                 may_wait = may_wait and launch.mounts != () and len(self._argv) > 2 and len(command.text) <= MAX_CHARS
                 waiting = await self._take_waiting() if may_wait else None
                 taken = waiting.run(launch, command) if waiting is not None else None
@@ -112,7 +112,7 @@ class Shell:
                     process.confinement = confinement.pop_all()
                 # The first reading command starts no waiting shell, because it may be the only one.
                 if may_wait and self._has_read and self._waiting is None:
-                    with suppress(OSError):  # not a reason to fail: the command is running already
+                    with suppress(OSError):  # the command is already running, so this failure does not matter
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
                         start = start_waiting(launch, command, confinement.pop_all(), self._open)
                         self._waiting = asyncio.create_task(start)
@@ -164,7 +164,7 @@ class Shell:
         return process, (output, report)
 
     def new_file(self, name: str) -> Path:
-        """Make `NAME_1.log`, or the first of `NAME_2.log` … that does not exist. Raises `OSError`."""
+        """Create `NAME_1.log`, or the first free number; a job is named after its file. Raises `OSError`."""
         make_private_folder(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"
@@ -217,7 +217,7 @@ _POLL_S = 0.25
 
 
 class Detaching(Struct, frozen=True):
-    """Sends a dry run to the background once `wants_detach` is set."""
+    """Moves a dry run to the background once `wants_detach` is set."""
 
     wants_detach: asyncio.Event
     report: Callable[[CommandResult], None]  # is called with the result that names the job
@@ -255,11 +255,11 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[Detaching | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Return the result of a command, or once `detach` is set, that of its job, with the final one as `later`."""
+        """Run a command and return its result; if `detach` is set, at once one that names the job, with `later`."""
         if detach is None:
             return await run(None)
         job_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        # Not `detach` itself, because the run also sets this event, if the command takes too much of the machine.
+        # Not `detach` itself, because the run also sets this event, if the command uses too many resources.
         wants_detach = asyncio.Event()
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: wants_detach.set())

@@ -50,7 +50,7 @@ class Stall(Struct, frozen=True):
 
 
 class StallDetector:
-    """Looks repeatedly at the processes below `root`; while they use the processor, they are not stalled."""
+    """Examines the processes below `root` repeatedly; while they use the processor, they are not stalled."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -64,7 +64,7 @@ class StallDetector:
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
-        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # not by zero, if the last look was just now
+        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
         if share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _stalls(pids, quiet_s, last_output):
@@ -74,7 +74,7 @@ class StallDetector:
 
 
 def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
-    """Yield the reasons for which processes may wait, the most certain first."""
+    """Yield all reasons why processes may be waiting, the most certain first."""
     waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]

@@ -1,8 +1,8 @@
-"""Finds files that other programs would execute unasked: configuration that a command made, and programs that git runs.
+"""Finds auto-executed files: configuration that other programs follow without asking, and programs that git runs.
 
-Only the most important missing names are kept from being made, because each costs a mount and an empty folder. The
-others are looked for when the command has ended, so that the person learns of them; files that projects review are then
-compared with their earlier states.
+Of the names that are missing in a project, only the most important ones are protected, because each costs a mount and
+an empty folder. The others are looked for after a command, so that the person learns about new ones; files that people
+review are then compared with their earlier states.
 
 A repository's own configuration can make git run programs even for a command that only reads, and a command or an
 archive may have brought the repository. Git itself is asked in the environment of commands, so it finds or refuses a
@@ -148,9 +148,9 @@ def _starts_programs(folder: Path, git: str) -> bool:
 
 
 def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
-    """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing; "" if none.
+    """Name a setting that may make `git`, started in `folder`, run a program that the repository chose; "" if none.
 
-    If that cannot be found out, return a reason in place of a name. Git also looks into submodules, and any repository
+    If that cannot be determined, return a reason in place of a name. Git also looks into submodules, and any repository
     below the folder may be a submodule of an old commit, so `scan` finds those that the index does not name.
     """
     if not git:
@@ -205,7 +205,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
         if _starts_a_program(setting):
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
-            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
+            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises an error for unknown users
     # A relative folder of hooks is looked for in both folders where git may run them; an absolute one stays the same.
     found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")

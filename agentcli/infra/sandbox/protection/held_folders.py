@@ -1,4 +1,4 @@
-"""Reaches files from open folders, so that a link or folder that a command puts in the way cannot lead elsewhere."""
+"""Accesses files from open folders, so that links and folders that appear meanwhile cannot lead elsewhere."""
 
 import os
 import stat
@@ -33,7 +33,7 @@ class HeldFolder(NamedTuple):
     mode: int  # the mode that it had when it was opened
 
     def restore_access(self) -> None:
-        """Give the owner those rights back that a command took since the folder was opened."""
+        """Restore the permissions of the folder's owner that a command removed."""
         mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
         if missing := self.mode & ~mode & stat.S_IRWXU:
             os.chmod(f"/proc/self/fd/{self.descriptor}", mode | missing)  # noqa: PTH101  # fchmod takes no O_PATH
@@ -119,7 +119,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 os.close(descriptor)
 
     def make(self, path: str, state: KeptState) -> None:
-        """Create a state at a path where nothing is. A file appears with all its content at once."""
+        """Create a file, folder or link with this state at a free path. A file appears with its whole content."""
 
         def fill(descriptor: int) -> None:
             write_all(descriptor, state.content.encode("latin-1"))
@@ -136,7 +136,7 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Make the folder `aside` and move a path into it, without the dots by which programs look for the name."""
+        """Create the folder `aside`, and move the entry at a path into it, under a name that no program looks for."""
         with self.reached(path) as (folder, name), self.reached(aside) as (around_aside, aside_name):
             os.mkdir(aside_name, 0o700, dir_fd=around_aside)
             try:

@@ -24,13 +24,13 @@ MAX_MODULES = 100
 _MAX_WORKTREES = 30  # per repository; further ones are completely read-only, so commands cannot commit in them
 _MAX_MODULE_DEPTH = 6
 
-# The content of a file to mount on where git includes one, because it would refuse a folder. Agentcli recognises its
-# mount point by this content.
+# The mount point for a missing file that a configuration includes, because git refuses a folder there. It is recognized
+# by this content, which git ignores.
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMMITTABLE) -> Protection:
-    """Plan the protection; commands may commit in the roots, in `cwd`, and in the `max_committable` nearest below."""
+    """Plan the protection; commands may commit in the roots, in `cwd`, and in the first `max_committable` below."""
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
@@ -92,7 +92,7 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
 
 
 class RepositoryPlanner:
-    """Plans what to protect of repositories.
+    """Plans the protection of repositories.
 
     `writable` are the real paths of all folders in which commands may have made anything. `home` is the meaning of `~`,
     `git` the program that reads configurations.

@@ -1,4 +1,4 @@
-"""Reverts the changes that commands made to auto-executed files, if the sandbox could not prevent them.
+"""Reverts the changes that commands made to auto-executed files, if the backend cannot prevent them.
 
 Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. The states of all
 protected paths are therefore recorded before the first of the commands that run at the same time, and each time one
@@ -33,7 +33,7 @@ MAX_BYTES = 16_000_000  # of contents
 _MAX_DEPTH = 200  # folders
 _PATIENCE_S = 15.0  # the keeper of a killed session takes no longer to end its commands
 
-_GONE = {errno.ENOENT, errno.ENOTDIR}  # the second also for a link in the place of a folder
+_GONE = {errno.ENOENT, errno.ENOTDIR}  # ENOTDIR also means that a link has replaced a folder
 _EXECUTABLE = 0o7111  # with the set-user-ID, set-group-ID and sticky bits
 _BEYOND_LIMITS = KeptState("file", 0, is_kept=False)  # stands in for any state that is not recorded
 
@@ -92,13 +92,13 @@ class ProtectedSnapshot:
         return sorted(self._left_out)
 
     def accept(self, path: str, content: bytes) -> None:
-        """Make a file that the person agreed to the state to restore, but nothing that commands put beside it."""
+        """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
         self._accept(path, content.decode("latin-1"))
         self._save()
 
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
-        """Accept all changes while the context is open, for a command that the person let out of the sandbox."""
+        """Accept all changes while the context is open, for a command that the person allowed outside the sandbox."""
         # Earlier changes of confined commands are still reverted; if that fails, it is tried again later.
         failed = self._revert(Reverts())
         self._forget_all_but(failed)
@@ -120,7 +120,7 @@ class ProtectedSnapshot:
                 path: HeldFolder(-1, tuple(place), tuple(around), mode)
                 for path, (_, place, around, mode) in saved["held"].items()
             }
-        except (FileNotFoundError, ValueError, KeyError):  # nothing, an incomplete file, or another version's
+        except (FileNotFoundError, ValueError, KeyError):  # missing, incomplete, or from another version
             return Reverts()
         known = (*self._before, *held)
         for path, before in held.items():
@@ -192,7 +192,7 @@ class ProtectedSnapshot:
         new_paths = [path]  # the path and the new folders around it, the outermost first
         while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
-                return  # no protected path is around it
+                return  # the path is not inside a protected one
             new_paths.insert(0, dirname(new_paths[0]))
         if content is None:
             self._record_paths([new_paths.pop()])
@@ -270,7 +270,7 @@ class ProtectedSnapshot:
     def _move_aside(self, path: str, report: Reverts) -> None:
         """Move a path to a name by which no program executes it, instead of deleting it: it may be the only copy."""
         now = self._held.look(path)
-        if now is not None and now.kind == "folder":  # without these rights it could not be moved
+        if now is not None and now.kind == "folder":  # a folder without permissions could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
         for folder in self._aside_folders if now is not None else ():
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
@@ -306,7 +306,7 @@ class ProtectedSnapshot:
 
     def _save_to(self, file: Path, report: Sequence[str] = ()) -> None:
         saved = {"asides": self._aside_folders, "granted": self._granted, "held": self._held, "before": self._before}
-        # Not by msgspec, which refuses names that are not text; the standard library escapes them.
+        # The standard library escapes lone surrogates in names; msgspec rejects them.
         replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
 
 
@@ -322,7 +322,7 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
     reverts = Reverts()
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):
-            if any(folder.iterdir()):  # an empty folder belongs to a session that is about to begin
+            if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
                 with locked(folder / NOTE, _PATIENCE_S):
                     reverts.add(found := _clean_up(folder))
                     if not found.left_changed:

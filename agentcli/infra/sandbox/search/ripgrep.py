@@ -1,7 +1,7 @@
 """Lists and searches files with ripgrep, which ships with agentcli.
 
 Its configuration file is not read. Hidden files are included, because configuration and CI are hidden files, but never
-a repository's own folder. `.gitignore` applies outside of repositories too.
+a repository's own folder. `.gitignore` also applies outside repositories.
 """
 
 import asyncio
@@ -220,7 +220,7 @@ async def stream_output(
             output_bytes = await asyncio.shield(reading)
         finally:
             process.kill()
-            while not reading.done():  # even after further cancellations, because the thread still calls `take`
+            while not reading.done():  # even if cancelled again, because the thread still calls `take`
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([reading])
             reading.exception()  # asyncio would log an error that nobody retrieves

@@ -1,4 +1,4 @@
-"""Parses ripgrep's output, in pieces of any size, as files and the rows found in them."""
+"""Parses ripgrep's output, in pieces of any size, into files and the rows found in them."""
 
 import base64
 import re

@@ -272,6 +272,8 @@ def test_a_home_folder_is_protected_wherever_it_is() -> None:
     for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
         assert judged(command, places).verdict == "block"
     assert judged("rm -rf /srv/people/ann/x", places).verdict == "ask"
+    places = Places(cwd=Path("/srv/p"), roots=(Path("/srv/p"),), home=Path("/"), is_readable=is_readable)
+    assert judged("mv /* /tmp/x", places).verdict == "block"
 
 
 # In rows that ask: a host, a path outside the workspace, or a secret that a command names.
