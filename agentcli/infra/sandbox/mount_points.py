@@ -207,12 +207,8 @@ def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
         except FileNotFoundError:  # removed by the last command that held it
             continue
         except OSError as error:
-            if error.errno in {
-                errno.ENOTDIR,
-                errno.EACCES,
-                errno.ENXIO,
-            }:  # somebody else's: it can be mounted on as it is
-                return None
+            if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:
+                return None  # somebody else's: it can be mounted on as it is
             raise
         if not is_new and not _is_ours(lock, content):
             os.close(lock)

@@ -39,7 +39,7 @@ OPEN = (UNKNOWN,)
         ),
         ("git -C /a log", Effects(reads=("/a",), runs=("git",))),
         ("git log --output=f", Effects(reads=("/ws",), writes=("/ws",), runs=("git",))),
-        ("git -C /a log $X", Effects(reads=("/a",), writes=("/a",), runs=("git",))),
+        ("git log $(cat x)", Effects(reads=("/ws/x", "/ws"), writes=("/ws",), runs=("git",))),
         ("cat < /dev/tcp/x.test/80", Effects(hosts=("x.test",))),
         ("make test", Effects(reads=OPEN, writes=OPEN, deletes=OPEN, hosts=OPEN, runs=("make",))),
         ("npm ci", Effects(reads=OPEN, writes=OPEN, deletes=OPEN, hosts=("registry.npmjs.org",), runs=("npm",))),
