@@ -12,8 +12,8 @@ SELECT sessions.id, title, (entry) FROM (
 INSERT INTO agentcli.leases AS lease (session_id, owner, epoch, address, expires, wanted)
 VALUES (%s, %s, 1, %s, clock_timestamp() + interval '4 seconds', false)
 ON CONFLICT (session_id) DO UPDATE SET
-    owner = excluded.owner, epoch = lease.epoch + 1, address = excluded.address, expires = excluded.expires,
-    wanted = false
+    owner = excluded.owner, epoch = lease.epoch + 1, address = excluded.address, wanted = false,
+    expires = clock_timestamp() + interval '4 seconds'  -- from now: `excluded` may have waited for the row
 WHERE lease.expires < clock_timestamp()
 RETURNING epoch
 
