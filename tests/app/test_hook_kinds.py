@@ -179,7 +179,7 @@ def test_a_subagent_that_reads_verifies_before_the_model_may_end(place: Place) -
     verifier = place.script(read, no)
     settings(place, "Stop", {"type": "agent", "prompt": "Is the work done?", "model": verifier})
     settings(place, "PreToolUse", {"type": "agent", "prompt": "Fine?", "model": place.script(yes, yes, yes)})
-    ran = stream(place, {"text": "I am done."}, flags=(*BYPASS,))
+    ran = stream(place, {"text": "I am done."})
     notes = place.run("sessions", "show", ran.result["session_id"], "--json").out
     assert "half done" in notes
     assert not (place.folder / "made").exists()

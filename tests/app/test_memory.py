@@ -105,7 +105,7 @@ async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
 def test_a_line_of_the_person_is_only_replaced_once_it_was_read_and_undo_brings_it_back(place: Place) -> None:
     write = call("memory", command="write", path="notes.md", content="- mine\n")
     view, delete = call("memory", command="view", path="notes.md"), call("memory", command="delete", path="notes.md")
-    calls = [{"tool_calls": [one]} for one in (write, delete, view, write)]
+    calls = [{"tool_calls": [one]} for one in (write, delete, view, write, write)]
     lines: list[dict[str, Any]] = [{"type": "user", "message": {"role": "user", "content": "go"}}]
     note = {"type": "control", "subtype": "command", "text": "/remember run ruff"}
     listing = {"type": "control", "subtype": "command", "text": "/memory"}
@@ -113,7 +113,7 @@ def test_a_line_of_the_person_is_only_replaced_once_it_was_read_and_undo_brings_
     model, formats = place.script(*calls, DONE), ("--output-format=stream-json", "--input-format=stream-json")
     ran = place.run("-p", *formats, "-m", model, stdin=given)
     results = [part for line in ran.of("user") for part in line["message"]["content"] if part["type"] == "tool_result"]
-    assert [bool(result.get("is_error")) for result in results] == [True, True, False, False], ran.out
+    assert [bool(result.get("is_error")) for result in results] == [True, True, False, False, False], ran.out
     assert "view it, and keep the lines that the user wrote" in str(results[0]["content"])
     (notes,) = (place.home / "state/memory").glob("*/notes.md")
     assert notes.read_text() == "- mine\n"

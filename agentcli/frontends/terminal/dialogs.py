@@ -257,8 +257,7 @@ class Dialogs:
     def press(self, key: str) -> None:
         panel = self._panels[0]
         self._console.hint.show("", 0.0)  # removes the last one
-        if key == "enter" and self._letters.held:
-            self._letters.take(panel)
+        if key == "enter" and self._letters.take_enter(panel):
             return
         self._letters.drop()
         match key:

@@ -21,7 +21,7 @@ class TypedLetters:
         # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
         self.held, self._are_early = "", False
         self._timer: asyncio.TimerHandle | None = None
-        self._sentence_until = 0.0  # until then, letters at a hunk are not answers
+        self._sentence_until = 0.0  # until then, letters and Enter at a hunk are not answers
 
     def hold(self, panel: QuestionPanel, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
         self.held, self._are_early = letters, is_early
@@ -39,6 +39,13 @@ class TypedLetters:
         self._console.changed()
         if choice is not None and not self._are_early:
             self._decide(choice)
+
+    def take_enter(self, panel: QuestionPanel) -> bool:
+        """Answer with the held letter. Return True if Enter belongs to it, or to a sentence typed at a hunk."""
+        if self.held:
+            self.take(panel)
+            return True
+        return time.monotonic() < self._sentence_until
 
     def type(self, panel: QuestionPanel, text: str, *, is_early: bool) -> None:
         """Handle a typed character. Alone it may be an answer, else it begins a text, but never at a hunk."""

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions, nested_instructions
+from agentcli.conversation.instructions import BUDGET, Instructions, nested_instructions
 from agentcli.conversation.rule_files import RuleFinder, split_rule
 from agentcli.settings.instructions import Kind
-
-
-def put(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
-
-
-def found_in(
-    cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, off: Sequence[str] = ()
-) -> Instructions:
-    return find_instructions(cwd, user_files, finder=RuleFinder(root=root, home=home, off=off))
-
-
-def names(found: Instructions, below: Path) -> list[str]:
-    return [str(path.relative_to(below)) for path, _ in found.files]
+from tests.unit.conversation.test_instructions import found_in, names, put
 
 
 def names_for(below: Path, *files: str) -> list[str]:

@@ -33,6 +33,13 @@ def test_a_later_draft_replaces_the_one_before(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["draft.json"]
 
 
+def test_a_draft_follows_into_the_session_that_begins(file: Path) -> None:
+    drafts = Drafts(file)
+    for session in ("", "id"):
+        drafts.save(TypedText("one"), session)
+    assert (drafts.load(), drafts.load("id")) == (None, TypedText("one"))
+
+
 def test_a_draft_that_is_emptied_is_gone(file: Path) -> None:
     drafts = Drafts(file)
     drafts.save(TypedText(""))
