@@ -108,7 +108,9 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     rows = [(name, n) for name, n in rows if n >= max(1, min_tokens)]
     rows[-1:-1] = [("other", other)] if other else []  # even if it is small, because all rows add up to the total
     lines += [f"  {name:<12}  {n:>9,}  {n / use.window:>6.1%}" for name, n in rows]
-    lines.append("The total is the provider's count; how much of it each source takes is estimated.")
+    lines.append(
+        "The total builds on the provider's newest count, if it has sent one; each source's share is estimated."
+    )
     if share >= NEARLY_FULL:
         lines.append("The window is nearly full: /compact summarizes older turns, /clear starts a new session.")
     return "\n".join(lines)
