@@ -217,10 +217,8 @@ class TerminalController(OpenerHost):
     # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run `text` as a command, or send it with its `pastes`: it steers a running turn or, with `queue`, follows it.
-
-        `shown` is the text as it was typed, with tokens in place of its pastes.
-        """
+        """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it."""
+        # `shown` is the text as it was typed, with tokens in place of its pastes.
         if not self.is_open and text != "/resume":  # /resume opens its list at once, so it is not shown as queued
             queued = self.view.activity.queue.follow_ups
             self.view.activity.queue = Queued(follow_ups=(*queued, (Text(shown or text),)))

@@ -107,10 +107,8 @@ class TerminalOpener(SessionOpener, Protocol):
         """Ask for a key of a provider, or of one the person chooses. Return a sentence about it, empty without one."""
 
     def review_project(self) -> tuple[str, Callable[[], str]] | str:
-        """Return what the project's own files would add, and a function that trusts them; a sentence if there are none.
-
-        Both raise `UserError`. The function returns a sentence.
-        """
+        """Return what the project's files would add, and a function that trusts them; a sentence if there are none."""
+        # Both raise `UserError`. The function returns a sentence.
 
     async def reload(self, before: Session) -> Session:
         """Reopen a session with the current settings. Raises `UserError` before anything is closed."""

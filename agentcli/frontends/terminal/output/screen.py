@@ -177,10 +177,8 @@ class Screen(Renderer):
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """Draw the rows that differ from those on the screen, from their first difference on.
-
-        `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
-        """
+        """Draw the rows that differ from those on the screen, from their first difference on."""
+        # `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
         out: list[str] = []
         at, column, before = self._row, self._column, self._rows
         if len(rows) > len(before) > 0:
