@@ -200,7 +200,7 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
         return why_unreachable(str(address), url, granted_hosts)
     if not granted and _is_local_name(url.host):
         return f"{url.host} is a name of this machine or its network"
-    is_private = not granted and _lies_below(url.host, _names("of_private_addresses"))
+    is_private = not granted and _is_in_domains(url.host, _names("of_private_addresses"))
     return f"{url.host} leads to a private address" if is_private else ""
 
 
@@ -268,14 +268,14 @@ def _names(kind: str) -> frozenset[str]:
     return frozenset(hosts.read_addresses()["names"][kind])
 
 
-def _lies_below(host: str, domains: Collection[str]) -> bool:
+def _is_in_domains(host: str, domains: Collection[str]) -> bool:
     labels = host.split(".")
     return any(".".join(labels[start:]) in domains for start in range(len(labels)))
 
 
 def _is_this_machine(host: str) -> bool:
-    return host in _names("of_this_machine") or _lies_below(host, ("localhost",))
+    return host in _names("of_this_machine") or _is_in_domains(host, ("localhost",))
 
 
 def _is_local_name(host: str) -> bool:
-    return "." not in host or _is_this_machine(host) or _lies_below(host, _names("local_domains"))
+    return "." not in host or _is_this_machine(host) or _is_in_domains(host, _names("local_domains"))

@@ -38,7 +38,7 @@ class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     now: FileState | None
-    then: FileState | None  # the planned state
+    planned: FileState | None
     is_merged: bool = False
     conflict: str = ""  # why it stays as it is
     entry: FileEntry | None = None  # on disk, when the plan was made
@@ -48,9 +48,9 @@ class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
         how: RestoredHow = "merged" if self.is_merged else "restored"
         if self.conflict:
             how = "conflict"
-        elif self.then == self.now:
+        elif self.planned == self.now:
             how = "kept"
-        elif self.then is None:
+        elif self.planned is None:
             how = "removed"
         return RestoredFile(self.path, how, self.conflict)
 
@@ -60,9 +60,9 @@ class PlannedRestoration:
 
     def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
         self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
-        self._changing = [plan for plan in plans if plan.now != plan.then]
+        self._changing = [plan for plan in plans if plan.now != plan.planned]
         self.files = tuple(plan.outcome for plan in plans)
-        self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
+        self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.planned) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
         """Undo the changes, each as a whole or not at all, even if agentcli is killed. Raises `ToolError`."""
@@ -92,30 +92,36 @@ class PlannedRestoration:
             path = plan.path.removeprefix(f"{root}/")
             if (before := _make_accessible(plan)) is not None:
                 changes.before[path] = before
-            if plan.then is not None:
-                changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
+            if plan.planned is not None:
+                changes.after[path] = self._new_entry(plan.path, plan.planned, before, scratch / f"file-{number}")
         for path in [*changes.after]:  # add the missing folders around it, innermost first
             for parent in reversed(parents_of(path)[1:]):  # without the root, which exists
-                exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
-                if exists or parent in changes.after:
+                stays = os.path.lexists(changes.at(parent)) and parent not in changes.before
+                if stays or parent in changes.after:
                     break
                 changes.after[parent] = self._new_entry(  # a folder has no contents, so any file name will do
                     changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
                 )
         return changes
 
-    def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
+    def _new_entry(self, path: str, planned: FileState, before: FileEntry | None, file: Path) -> FileEntry:
         """Return the planned entry of a path, with its contents in a file of its own. Raises `OSError`."""
-        if then.kind == "file":
-            file.write_bytes(self._objects.get(then.content))
+        if planned.kind == "file":
+            file.write_bytes(self._objects.get(planned.content))
             if before is not None and before.kind == "file":
                 with before.open() as source, file.open("rb") as copy:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
-        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)  # as in `entry_at`, without inode and ctime
-        target = real_path(then.content) if then.kind == "link" else ""
+        stamp = (0, planned.size, time.time_ns(), 0, planned.mode, *owner)  # as in `entry_at`, without inode and ctime
+        target = real_path(planned.content) if planned.kind == "link" else ""
         return FileEntry(
-            kind=then.kind, stamp=stamp, mode=then.mode, size=then.size, owner=owner, target=target, source=str(file)
+            kind=planned.kind,
+            stamp=stamp,
+            mode=planned.mode,
+            size=planned.size,
+            owner=owner,
+            target=target,
+            source=str(file),
         )
 
 
@@ -134,14 +140,14 @@ def plan_restoration(
         plans = [_plan(path, by_path[path], objects, max_bytes=max_bytes) for path in sorted(by_path)]
     except OSError as error:
         raise _nothing_done(error) from error
-    removed = {plan.path for plan in plans if plan.then is None}
+    removed = {plan.path for plan in plans if plan.planned is None}
     for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
         plan = plans[number]
-        is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
+        is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.planned is None
         with suppress(OSError):  # a folder that cannot be read: removing it fails if something is in it
             if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:
                 # Something else is in the folder, so it stays.
-                plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
+                plans[number] = PathPlan(path=plan.path, now=plan.now, planned=plan.now)
                 removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
@@ -150,7 +156,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_byt
     """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
-        return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
+        return PathPlan(path=path, now=None, planned=None, conflict="a symbolic link leads to it now")
     entry = now = None  # stays None if the last change removed the path by replacing a folder around it with a link
     # Contents of a size that was stored once are read again, even if the limit is lower by now.
     max_bytes = max(max_bytes, *(state.size for change in changes for state in (change.before, change.after) if state))
@@ -172,8 +178,8 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_byt
     if not conflict and state != now and now is not None and not now.is_stored:
         conflict = f"it is too large to be stored ({now.size:,} bytes), or cannot be read"
     if conflict:
-        return PathPlan(path=path, now=now, then=now, conflict=conflict)
-    return PathPlan(path=path, now=now, then=state, is_merged=is_merged and state != now, entry=entry)
+        return PathPlan(path=path, now=now, planned=now, conflict=conflict)
+    return PathPlan(path=path, now=now, planned=state, is_merged=is_merged and state != now, entry=entry)
 
 
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
@@ -215,11 +221,11 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 def _make_accessible(plan: PathPlan) -> FileEntry | None:
     """Return the entry of a path. If it is a folder, its owner gets planned rights now, to change its contents."""
-    before, then = plan.entry, plan.then
-    if before is None or then is None or not before.kind == then.kind == "folder":
+    before, planned = plan.entry, plan.planned
+    if before is None or planned is None or not before.kind == planned.kind == "folder":
         return before
-    if then.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
-        Path(plan.path).chmod(before.mode | (then.mode & 0o700))
+    if planned.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
+        Path(plan.path).chmod(before.mode | (planned.mode & 0o700))
         return entry_at(plan.path) or before
     return before
 
@@ -227,7 +233,7 @@ def _make_accessible(plan: PathPlan) -> FileEntry | None:
 def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     """Return the outcome for a file. `why` is the reason why its group of changes was not applied, or ""."""
     exists = os.path.lexists(plan.path)
-    if why and (plan.then is not None or exists):
+    if why and (plan.planned is not None or exists):
         return RestoredFile(plan.path, "conflict", why)
     if plan.outcome.how == "removed" and exists:  # a folder that was not empty
         return RestoredFile(plan.path, "kept", "something else is in it")

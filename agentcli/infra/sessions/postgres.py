@@ -284,7 +284,7 @@ class PostgresTables(tables.Tables):
                     break
                 entry = tables.read_entry(row)
                 if words.are_in(tables.text_of(entry.body)):
-                    results.append(words.found_in(session_id, title, entry))
+                    results.append(words.hit_in(session_id, title, entry))
         return results
 
 

@@ -219,7 +219,7 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
             yield f"git {text}"  # an alias without `!` names a subcommand of git
     if _RENAMES.match(joined):
-        yield HOLE
+        yield HOLE  # a script whose text is not known
 
 
 # Redirections and variables

@@ -93,7 +93,7 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    written, created = _written(sources, targets, state), _created(sources, targets, state)
+    written, created = _written(sources, targets, state), _auto_executed_targets(sources, targets, state)
     return Effects(reads=absolute_paths(sources, state), writes=written, names=created)
 
 
@@ -124,8 +124,8 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
     return (*written, *(f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))))
 
 
-def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the auto-executed files that a copy creates if its target is a folder; the text may not show if it is."""
+def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
+    """Return the auto-executed files that a copy creates if its target is a folder, which the text may not show."""
     # A target that is not known may be the folder in which the command starts.
     folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
@@ -179,7 +179,7 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     hosts = tuple(found[1] for field in operands if (found := _REMOTE_PATH.match(field.text)))
     sources, target = operands[:-1], operands[-1:]
     reads, writes = ([each for each in some if not _REMOTE_PATH.match(each.text)] for some in (sources, target))
-    created = _created(sources, writes, state) if writes else ()
+    created = _auto_executed_targets(sources, writes, state) if writes else ()
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 
 
@@ -213,10 +213,11 @@ def _sed(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
-def _runs_script(name: str) -> Program:
+def _interpreter(name: str) -> Program:
     def effects(arguments: Sequence[Field], state: State) -> Effects:
-        is_file = bool(arguments) and not arguments[0].text.startswith("-")
-        return replace(UNKNOWN_EFFECTS, runs=(name, *(absolute_paths(arguments[:1], state) if is_file else ())))
+        has_script_file = bool(arguments) and not arguments[0].text.startswith("-")
+        script_files = absolute_paths(arguments[:1], state) if has_script_file else ()
+        return replace(UNKNOWN_EFFECTS, runs=(name, *script_files))
 
     return effects
 
@@ -239,7 +240,7 @@ _TABLE: dict[str, Program] = {
     **dict.fromkeys(("scp", "rsync", "sftp"), _copies_remotely),
     "git": _git,
     "sed": _sed,
-    **{name: _runs_script(name) for name in _RUNS_SCRIPTS},
+    **{name: _interpreter(name) for name in _RUNS_SCRIPTS},
 }
 
 

@@ -41,7 +41,7 @@ def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: 
     if not includes_home_content and parts and parts == home_parts:  # even for a home `/`, `/*` is the whole system
         return path == home  # `~/*` is only the home's content, but `~/*/..` is the home
     parts_of_places = (_parts(place) for place in places)
-    return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)
+    return any(len(parts) == len(place) and all(map(glob_matches, parts, place)) for place in parts_of_places)
 
 
 def _parts(path: str) -> list[str]:
@@ -52,11 +52,11 @@ def finds_most_names(glob: str) -> bool:
     """Return True if a glob matches most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return "*" in glob and any(
-        sum(finds(glob, f"{dot}{letter}xyz") for letter in letters) > len(letters) / 2 for dot in ("", ".")
+        sum(glob_matches(glob, f"{dot}{letter}xyz") for letter in letters) > len(letters) / 2 for dot in ("", ".")
     )
 
 
-def finds(glob: str, name: str) -> bool:
+def glob_matches(glob: str, name: str) -> bool:
     """Return True if a glob of one path part matches a name. Only a literal dot matches a hidden name."""
     if name.startswith(".") and not glob.startswith("."):
         return False

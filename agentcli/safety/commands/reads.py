@@ -259,7 +259,7 @@ def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     call = read_find(arguments)
-    return call.problem or check.problem(call.starts or [Field(".")], "names")
+    return call.problem or check.problem(call.starts or [Field(".")], "names")  # it shows only names of files
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {

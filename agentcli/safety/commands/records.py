@@ -169,9 +169,9 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
 
 
 def _is_known_module(words: tuple[str, ...]) -> bool:
-    """Return True for `python3 -m pytest`: what a module of such a name does can be judged as the program's."""
+    """Return True for `python3 -m pytest` and other modules that do the same as the program of their name."""
     is_python = words[0] in _word_list("interpreters") and words[0].startswith("py")
-    return is_python and words[1:2] == ("-m",) and words[2:3] != () and words[2] in _word_list("one_thing")
+    return is_python and words[1:2] == ("-m",) and words[2:3] != () and words[2] in _word_list("single_purpose")
 
 
 def escaped(text: str) -> str:
@@ -185,7 +185,7 @@ def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     Such a rule allows the command with any arguments.
     """
     program, second, third = (*words[:3], "", "")[:3]  # a missing word is ""
-    if program in _word_list("one_thing"):
+    if program in _word_list("single_purpose"):
         return [words[:1]]
     if _is_known_module(words):
         return [words[:3]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.effects import operands_of, sources_and_targets
-from agentcli.safety.commands.paths import finds, is_system_path
+from agentcli.safety.commands.paths import glob_matches, is_system_path
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.wrappers import read_find, take_off
 
@@ -139,7 +139,7 @@ def write_catastrophe(path: Field) -> str:
     folder, _, name = text.rpartition("/")
     # A glob is refused if it matches one of the usual names of disks.
     disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
-    finds_disk = path.is_glob and finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
+    finds_disk = path.is_glob and glob_matches(folder, "/dev") and any(glob_matches(name, disk) for disk in disks)
     if finds_disk or _DISK.fullmatch(text):
         return "it overwrites a disk"
     return "it stops the machine" if text == "/proc/sysrq-trigger" else ""
@@ -189,18 +189,18 @@ def _any_word(pattern: str, why: str) -> Judge:
     return lambda arguments, state: why if any(re.match(pattern, field.text) for field in arguments) else ""
 
 
-def _writes(targets: Iterable[Field]) -> str:
+def _first_write_catastrophe(targets: Iterable[Field]) -> str:
     return next(filter(None, map(write_catastrophe, targets)), "")
 
 
 def _writes_from(first: int) -> Judge:
     # For programs that write their operands from index `first` on; -1 is the last one only.
-    return lambda arguments, state: _writes(operands_of(arguments)[first:])
+    return lambda arguments, state: _first_write_catastrophe(operands_of(arguments)[first:])
 
 
 def _dd(arguments: Sequence[Field], state: State) -> str:
-    pairs = ((*field.text.partition("="), field.is_glob) for field in arguments)
-    return _writes(Field(path, is_glob) for name, _, path, is_glob in pairs if name in ("of", "hof", "ofs", "wipe"))
+    outputs = [field for field in arguments if re.match(r"(of|hof|ofs|wipe)=", field.text)]
+    return _first_write_catastrophe(Field(field.text.partition("=")[2], field.is_glob) for field in outputs)
 
 
 def _writes_option(letter: str, name: str) -> Judge:
@@ -213,14 +213,14 @@ def _writes_option(letter: str, name: str) -> Judge:
             if found := form.fullmatch(field.text):
                 text = found["short"] or found["long"]
                 targets.append(Field(text, field.is_glob) if text else follower)
-        return _writes(targets)
+        return _first_write_catastrophe(targets)
 
     return judge
 
 
 def _sed(arguments: Sequence[Field], state: State) -> str:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
-    return _writes(operands_of(arguments)) if is_in_place else ""
+    return _first_write_catastrophe(operands_of(arguments)) if is_in_place else ""
 
 
 def _disk_tool(*verbs: str, unless: str = "") -> Judge:

@@ -249,28 +249,18 @@ class Walk:
         """Judge a command, or the script it gives to a shell. `only_set`: its variables are its only problem."""
         stdin = HOLE if self._is_input_open else calls.input_of(node.redirects, context.stdin, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
-        evaluates = call.name == "eval" and bool(call.problem)  # it runs text that is not known
-        self._traits |= refused.traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
-        self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
-        self._script_files |= {call.name} if "/" in call.fields[0].text else set()  # `./x` may be a script, too
-        if call.unjudged:
-            self._give_up(call.unjudged)
-        sets = [field for wrapper in call.wrappers for field in wrapper.sets]
-        wrapped = call.problem or calls.variable_problem(field.text for field in sets)  # the problem of the wrappers
+        self._note_dangers(node, call, state)
+        set_by_wrappers = [field for wrapper in call.wrappers for field in wrapper.sets]  # `env A=1`
+        wrapper_problem = call.problem or calls.variable_problem(field.text for field in set_by_wrappers)
         # If the wrappers are a problem, a granting rule must name them all: only the outermost layer gives forms.
-        own = () if context.problem else (node.written, *calls.allow_forms(call.layers[:1] if wrapped else call.layers))
-        allow = () if redirects.problem else (*context.allow, *own)
+        layers_of_rules = call.layers[:1] if wrapper_problem else call.layers
+        own_forms = () if context.problem else (node.written, *calls.allow_forms(layers_of_rules))
+        allow = () if redirects.problem else (*context.allow, *own_forms)
         inner_walks = self._look_into_scripts(node, call, state, stdin)
-        hidden = [form for inner in inner_walks for segment in inner.segments for form in segment.deny_forms]
-        if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:  # bash runs the files or commands in these
-            self.unreadable = self.unreadable or _UNREADABLE
-        deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *context.deny)))
+        script_forms = [form for inner in inner_walks for segment in inner.segments for form in segment.deny_forms]
+        deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *script_forms, *context.deny)))
         danger = call.catastrophe or redirects.catastrophe
-        problem = redirects.problem or wrapped or context.problem
-        self.deletes_unseen = self.deletes_unseen or next(
-            (why for fields in (call.fields, *call.possible_commands) if (why := calls.deletes_unseen(fields, state))),
-            "",
-        )
+        problem = redirects.problem or wrapper_problem or context.problem
         if call.script is not None and not danger:
             inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
             return self._walk_script(node, call, call.script, state, context=inside)
@@ -284,7 +274,7 @@ class Walk:
             allow = calls.with_assignments(node.assignments, call.layers[0])
         layers = [*call.layers, *call.possible_commands]
         values = [state.resolved(value) for _, value in node.assignments]
-        values += [Field(each.text.partition("=")[2]) for each in sets]
+        values += [Field(each.text.partition("=")[2]) for each in set_by_wrappers]
         if own_problem:
             effects = effects | Effects(reads=named_secrets(layers, values, state), names=opened_files(layers, state))
         # A script that must be asked about makes the command ask.
@@ -295,6 +285,19 @@ class Walk:
         )
         self._add_segment(segment, state, danger=danger, layers=layers, values=values, grave=grave)
         return calls.states_after(call, state)
+
+    def _note_dangers(self, node: CommandNode, call: calls.ProgramCall, state: State) -> None:
+        """Note what the call contributes to dangers of the whole command, and what of it cannot be judged."""
+        evaluates = call.name == "eval" and bool(call.problem)  # it runs text that is not known
+        self._traits |= refused.traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
+        self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
+        self._script_files |= {call.name} if "/" in call.fields[0].text else set()  # `./x` may be a script, too
+        if call.unjudged:
+            self._give_up(call.unjudged)
+        if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:  # bash runs the files or commands in these
+            self.unreadable = self.unreadable or _UNREADABLE
+        reasons = (calls.deletes_unseen(fields, state) for fields in (call.fields, *call.possible_commands))
+        self.deletes_unseen = self.deletes_unseen or next(filter(None, reasons), "")
 
     def _look_into_scripts(self, node: CommandNode, call: calls.ProgramCall, state: State, stdin: str) -> list["Walk"]:
         """Walk through the scripts that a command may run: those among its words, and those on its standard input."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, structs
 
 from agentcli.safety.commands.arguments import VERSIONS, names, options, read_arguments, read_table
-from agentcli.safety.commands.paths import finds, finds_most_names
+from agentcli.safety.commands.paths import finds_most_names, glob_matches
 from agentcli.safety.commands.reader.syntax import HOLE, Field, name_of
 
 
@@ -265,7 +265,7 @@ def _matches_any_name(value: Field) -> bool:
 def _may_add_action(value: Field) -> bool:
     """Return True if the shell may expand an unquoted value to a file named `-delete`."""
     actions = (name for name, (kind, _) in _PARTS.items() if kind == "writing")
-    return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *actions))
+    return value.is_glob and any(glob_matches(value.text, action) for action in ("-delete", *_RUNNING, *actions))
 
 
 def _read_command(remaining: list[Field]) -> tuple[Field, ...]:

@@ -44,12 +44,12 @@ def fold_name(name: str) -> str:
 def is_short_for(name: str, names: Sequence[str]) -> bool:
     """Return True if `name` may be the short name (8.3) that Windows gives one of `names`, such as `GIT-CR~1`."""
     match = re.fullmatch(r"([^~.]{1,6})~\d{1,4}(?:\.[^.]{0,3})?", name)
-    return match is not None and match[1] in _stems(tuple(names))
+    return match is not None and match[1] in _short_name_stems(tuple(names))
 
 
 @lru_cache
-def _stems(names: tuple[str, ...]) -> frozenset[str]:
-    # The letters before the `~` of their short names: `.git-credentials` is `GIT-CR~1`.
+def _short_name_stems(names: tuple[str, ...]) -> frozenset[str]:
+    # Only hidden names without a wildcard. The stem is the part before the `~`: `.git-credentials` is `GIT-CR~1`.
     hidden = (name.lstrip(".") for name in names if name.startswith(".") and "*" not in name)
     return frozenset(re.sub(r"[ .]", "", name.rpartition(".")[0] or name)[:6] for name in hidden)
 

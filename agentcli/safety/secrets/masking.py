@@ -129,7 +129,7 @@ class PlainText:
             start = position
         return "".join((*pieces, text[start:end]))
 
-    def hidden_in(self, start: int, end: int) -> str:
+    def codes_to_keep(self, start: int, end: int) -> str:
         """Return the codes at `start`, and the last code before `end`, which sets the style of the text after it."""
         codes = self._take(end)
         at_start = [code for position, code in codes if position == start]
@@ -192,7 +192,7 @@ class StreamMask:
         for start, end, rule in self._certain_secrets(is_all=is_all):
             pieces += (
                 self._plain.written(self._text, position, start),
-                self._plain.hidden_in(start, end),
+                self._plain.codes_to_keep(start, end),
                 f"[masked: {rule}]" if rule else "",
             )
             position = end

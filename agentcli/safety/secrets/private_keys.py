@@ -113,7 +113,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
-    """Return a pattern for the text before a key in its first line, with any words and numbers in place of its own."""
+    """Return a pattern for the text before each line of a key: that of the first line, with other words and numbers."""
     prefix = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(prefix) == _MAX_FRAME_CHARS or not prefix:  # cut off at its beginning, or empty
         return _KNOWN_FRAME

@@ -106,11 +106,11 @@ def is_credential(value: str) -> bool:
         decoded = base64.b64decode(value, validate=True)
         if b":" in decoded and decoded.isascii():  # `user:password`
             return True
-    return (_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value)
+    return (_letter_digit_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value)
 
 
-def _changes(value: str) -> int:
-    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))  # between letters and digits: `sha256` has one
+def _letter_digit_changes(value: str) -> int:
+    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))  # `sha256` has one
 
 
 def _is_mixed(value: str) -> bool:
@@ -138,7 +138,7 @@ def _looks_generated(value: str) -> bool:
         return False
     if _SYMBOL.search(value):
         return len(value) >= 10 and entropy(value) > 2.8
-    return len(value) >= 12 and (_changes(value) >= 3 or _is_jumbled(value)) and entropy(value) > 3.0
+    return len(value) >= 12 and (_letter_digit_changes(value) >= 3 or _is_jumbled(value)) and entropy(value) > 3.0
 
 
 def is_quoted_password(value: str) -> bool:
@@ -169,8 +169,9 @@ def is_lone_word(value: str) -> bool:
 @lru_cache(256)  # a line that announces cookies several times has each of them judged several times
 def is_cookie(value: str) -> bool:
     """Return True if a cookie's value identifies a session, and is not a date, number or word."""
-    is_mixed, value = _is_mixed(value), value[:_ENOUGH]
-    looks_generated = _is_jumbled(value) or (is_mixed and _changes(value) >= 2)
+    is_mixed = _is_mixed(value)
+    value = value[:_ENOUGH]
+    looks_generated = _is_jumbled(value) or (is_mixed and _letter_digit_changes(value) >= 2)
     return looks_generated and entropy(value) > 2.5 and not (is_placeholder(value) or _VARIABLE.match(value))
 
 
@@ -333,22 +334,23 @@ def bytes_for_search(text: str) -> bytes:
 
 def find_tokens(text: str, raw: bytes) -> list[Secret]:
     """Return the secrets in a text except private keys, in linear time; they may overlap. `raw`: `bytes_for_search`."""
-    places, announced, everywhere = _prepared()
+    literals, rules_by_literal, rules_without_literals = _prepared_search()
     found: list[Secret] = []
-    for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
-        found += (Secret(*span, rule.name) for rule in announced[literal] for span in rule.spans_at(text, start))
-    found += (Secret(*span, rule.name) for rule in everywhere for span in rule.spans_in(text))
+    for index, start, _ in literals.find_matches_as_indexes(raw, overlapping=True):
+        found += (Secret(*span, rule.name) for rule in rules_by_literal[index] for span in rule.spans_at(text, start))
+    found += (Secret(*span, rule.name) for rule in rules_without_literals for span in rule.spans_in(text))
     return found
 
 
 @cache
-def _prepared() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[SecretRule]]:
+def _prepared_search() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[SecretRule]]:
+    """Return a search for all literals, the rules of each literal (by its index), and the rules without literals."""
     by_literal = defaultdict[bytes, list[SecretRule]](list)
     for rule in all_rules():
         for literal in rule.place.literals:
             by_literal[literal.encode()].append(rule)
-    places = BytesAhoCorasick(list(by_literal), implementation=Implementation.ContiguousNFA)
-    return places, list(by_literal.values()), [rule for rule in all_rules() if not rule.place.literals]
+    literals = BytesAhoCorasick(list(by_literal), implementation=Implementation.ContiguousNFA)
+    return literals, list(by_literal.values()), [rule for rule in all_rules() if not rule.place.literals]
 
 
 @cache

@@ -256,6 +256,7 @@ class WordReader(ABC):
         return "".join(parts)
 
     def _expansion(self, *, quoted: bool) -> str:
+        """Read past a `$` and what belongs to it; return its text, or a `HOLE` if its value is not known."""
         follower = self.text[self.at + 1 : self.at + 2]
         if not quoted and follower == "'":
             self.at += 1
