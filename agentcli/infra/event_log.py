@@ -110,7 +110,7 @@ class SqliteEvents(WaitingReaders):
             last_id = first + len(events) - 1 if events else last_id
             new_note = old_note if note is None else note
             state = {"id": stream_id, "status": status or old_status, "last_id": last_id, "note": new_note}
-            number = db.execute(SQLITE["keep_stream"], {**state, "now": self._clock()}).get
+            number = db.execute(SQLITE["keep_stream"], {**state, "now": self._clock()}).get  # of the row
             rows = ((number, id, data) for id, data in enumerate(events, first))
             db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
             return int(last_id)

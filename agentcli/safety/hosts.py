@@ -22,10 +22,10 @@ def why_not_public(address: Address) -> str:
     """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
     address = embedded(address)
     # Python's tables may have networks that were reserved after addresses.toml was written.
-    known_to_python = "" if address.is_global and not address.is_multicast else "a reserved address"
+    other_reason = "" if address.is_global and not address.is_multicast else "a reserved address"
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
-        known_to_python = "an address of an IPv4 tunnel"
-    return next((kind for network, kind in _networks("not_public").items() if address in network), known_to_python)
+        other_reason = "an address of an IPv4 tunnel"
+    return next((kind for network, kind in _networks("not_public").items() if address in network), other_reason)
 
 
 def embedded(address: Address) -> Address:

@@ -91,13 +91,14 @@ class _Application:
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
                 with self._opened(moved) as (folder, name):
-                    return _set_mode(folder, name, changes.after[moved])
+                    _set_mode(folder, name, changes.after[moved])
+                return
             paths = tuple(path for path in paths if not self._is_done(path))
         elif moved and self._move(group):
-            return None
+            return
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
-        swapped = [path for path in written if changes.swaps_folder(path)]
+        swapped = [path for path in written if changes.swaps_folder(path)]  # a file replaces a folder, or the reverse
         for path in paths:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
@@ -107,7 +108,7 @@ class _Application:
         self._remove([*in_swapped, *swapped])
         for path in sorted(written, key=_order):
             self._make(path)
-        return self._remove([path for path in removed if path not in in_swapped])
+        self._remove([path for path in removed if path not in in_swapped])
 
     def finish_folders(self) -> None:
         for path in sorted(self._folders, key=lambda path: -path.count("/")):  # inner folders first
@@ -226,7 +227,7 @@ class _Application:
                 self._make_folder(parent)
 
     def _make_folder(self, path: str) -> None:
-        if path:
+        if path:  # "" is the root, which exists
             with self._opened(path) as (folder, name):
                 try:
                     os.mkdir(name, 0o700, dir_fd=folder)  # it gets its own mode in `finish_folders`

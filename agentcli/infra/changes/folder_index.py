@@ -137,7 +137,8 @@ class _Look:
     def __init__(self, index: FolderIndex) -> None:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
         now_ns = time.time_ns()
-        self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # 0: the clock was set back
+        # When the previous look began; 0 if the clock was set back since then.
+        self._previous_look_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0
         self._racy_since_ns = now_ns - TICK_NS  # a file changed after this may change again and keep its ctime
         self._known = dict(self._before.entries)  # folders that can no longer be covered are removed from it
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
@@ -258,7 +259,7 @@ class _Look:
             return True
         # Moving a folder does not change the ctimes of its contents. If a ctime is older than the last look (less a
         # tick, because ctimes may lag) but the inode is unknown, the entry came with a folder that was not covered.
-        return status.st_ctime_ns < self._looked_ns - TICK_NS and status.st_ino not in self._inodes
+        return status.st_ctime_ns < self._previous_look_ns - TICK_NS and status.st_ino not in self._inodes
 
     @cached_property
     def _inodes(self) -> set[int]:

@@ -141,7 +141,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._attribute_changes(self._open[-1] if self._open else None):  # earlier changes are not this call's
+        elif self._try_attribution(self._open[-1] if self._open else None):  # earlier changes are not this call's
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
             self._open.append(mark)
@@ -154,14 +154,14 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
             return FilesChanged(mark.call_id, changes) if changes else None
         try:
-            if self._attribute_changes(mark):
+            if self._try_attribution(mark):
                 return self._new_changes(mark)
         finally:
             self._open = [other for other in self._open if other is not mark]
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
-        if not self._open or not self._attribute_changes(self._open[-1]):  # they go to the call that began last
+        if not self._open or not self._try_attribution(self._open[-1]):  # they go to the call that began last
             return []
         return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]
 
@@ -180,7 +180,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {reason}" for path, reason in sorted(left_out)[:_MAX_NAMED]), *more)
 
-    def _attribute_changes(self, mark: Mark | None) -> bool:
+    def _try_attribution(self, mark: Mark | None) -> bool:
         """Refresh the indexes, and attribute the changes to a call, or to the person if `mark` is None.
 
         A file that another open call, such as a background job, has changed before is attributed to that call.

@@ -169,7 +169,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_byt
     try:
         for change in reversed(changes):
             earlier_state = _state_without(state, change, objects)
-            is_merged |= earlier_state not in (state, change.before)
+            is_merged |= earlier_state not in (state, change.before)  # neither unchanged nor exactly restored
             state = earlier_state
     except ConflictError as error:
         conflict = str(error.strerror)
@@ -220,7 +220,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 
 def _make_accessible(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path. If it is a folder, its owner gets planned rights now, to change its contents."""
+    """Return the entry of a path. A folder's owner gets the planned rights now, to be able to change its contents."""
     before, planned = plan.entry, plan.planned
     if before is None or planned is None or not before.kind == planned.kind == "folder":
         return before

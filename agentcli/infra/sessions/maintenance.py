@@ -45,7 +45,7 @@ async def remove(db: tables.Tables, session_id: str) -> None:
     """Move a session to the trash."""
     batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
     await _move(db, session_id, 0, batch)
-    await db.rows(tables.SQL["hand_over"], id=session_id, batch=batch)
+    await db.rows(tables.SQL["hand_over"], id=session_id, batch=batch)  # shared entries now belong to a fork
     await db.rows(db.forget_stream, id=session_id)
 
 

@@ -73,7 +73,8 @@ class Database:
                 async with connection.transaction():
                     yield connection
             except (Error, UnicodeEncodeError) as error:
-                raise (_ConnectionLost if connection is not None and connection.closed else StorageError)(
+                is_lost = connection is not None and connection.closed
+                raise (_ConnectionLost if is_lost else StorageError)(
                     f"Sessions could not be read or written in Postgres at {place} "
                     f"({' '.join(str(error).split())}). Check that it runs, can be reached and lets this user in."
                 ) from None
@@ -146,7 +147,7 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     try:
         parts = conninfo_to_dict(url)
     except Error:
-        parts = {"port": "unreadable"}
+        parts = {"port": "unreadable"}  # which is refused below
     ports = str(parts.get("port") or "0").split(",")
     if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not all(port.isdigit() for port in ports if port):
         raise StorageError(
@@ -201,11 +202,11 @@ class Leases:
             async with self._database.transaction() as db:
                 epoch = await _value(db, _SQL["take_lease"], session_id, self.owner, self._address)
                 if epoch is None and take_over:
-                    is_late = time.monotonic() > deadline
-                    await db.execute(_SQL["want_lease"], (not is_late, session_id, not is_late))
+                    is_wanted = time.monotonic() <= deadline
+                    await db.execute(_SQL["want_lease"], (is_wanted, session_id, is_wanted))
             if epoch is not None:
                 break
-            if not take_over or is_late:
+            if not (take_over and is_wanted):
                 raise SessionInUse(session_id, was_asked=take_over)
             await asyncio.sleep(0.1)
         lease = Lease(self, session_id, epoch)

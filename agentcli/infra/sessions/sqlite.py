@@ -252,7 +252,7 @@ class MemorySessions(_WriterSessions):
         return store.Ownership(lambda: self._owned.discard(session_id))
 
     async def _holder(self, session_id: str) -> str | None:
-        return "" if session_id in self._owned else None
+        return "" if session_id in self._owned else None  # "": this program, which has no address
 
     async def close(self) -> None:
         pass

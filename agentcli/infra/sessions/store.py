@@ -112,7 +112,8 @@ class TableSessions(ABC):
         """Take a session. With `take_over` ask the program that has it, and wait. Raises `SessionInUse`."""
 
     @abstractmethod
-    async def _holder(self, session_id: str) -> str | None: ...
+    async def _holder(self, session_id: str) -> str | None:
+        """Return the address of the program that has a session open ("" without one), None if there is none."""
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -184,7 +184,7 @@ class SessionSpans:
         if (request := agent.request) is not None:
             if event.trigger == "overflow":  # the provider rejected it as too long; the next request replaces it
                 self._end_request(agent, at_ns, error="ContextOverflow")
-            self._begin_request(agent, at_ns, request.model)  # its time does not include the compaction's
+            self._begin_request(agent, at_ns, request.model)  # again: its time does not include the compaction's
 
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
         """Record the span and the metrics of the request under way, if there is one."""

@@ -123,6 +123,7 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
     # One word has several options of one letter; the first that takes a value is the last: `-in5` is `-i -n 5`.
+    # For the kinds of options see `Options`.
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -135,12 +136,11 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
             break
     if kind in (None, "!"):
         _refuse(text if kind is None else name, known, read)
-    elif kind and kind != "?" and not value:
-        if remaining:
-            _note_value(kind, _value(remaining.pop()), read)
-    elif kind:
+    elif kind and (value or kind == "?"):
         for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
             _note_value(kind, structs.replace(field, text=each), read)
+    elif kind and remaining:
+        _note_value(kind, _value(remaining.pop()), read)
 
 
 def _value(word: Field) -> Field:

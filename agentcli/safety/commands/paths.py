@@ -86,8 +86,8 @@ class ReadCheck:
         """Return the reason to ask about a path that is outside the workspace or holds secrets, or an empty string."""
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
-                known = self._folder_above_glob(path) if field.is_glob else path
-                if normal(known) not in _STREAMS and path not in _PUBLIC and not self.places.is_readable(Path(known)):
+                place = self._folder_above_glob(path) if field.is_glob else path
+                if normal(place) not in _STREAMS and path not in _PUBLIC and not self.places.is_readable(Path(place)):
                     shown = normal(path) if field.text == "." else field.text
                     return f"{shown} may hold secrets or is outside the workspace"
         return ""
@@ -102,11 +102,11 @@ class ReadCheck:
         paths = self.state.paths(field)
         for path in paths:
             self.reads.append(normal(path))
-            if not (self._glob_is_fine(path, kind) if field.is_glob else self._is_fine(path, kind)):
+            if not (self._may_read_glob(path, kind) if field.is_glob else self._may_read(path, kind)):
                 return f"{field.text} may hold secrets or is outside the workspace"
         return "" if paths else "it is not certain in which folder it runs"
 
-    def _is_fine(self, path: str, kind: str) -> bool:
+    def _may_read(self, path: str, kind: str) -> bool:
         is_public_file = path in _PUBLIC and kind in ("content", "lines", "search", "sizes")
         is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
         if is_public_file or is_public_folder or self.places.is_readable(Path(path)):
@@ -118,7 +118,7 @@ class ReadCheck:
         """Return the reason why filters such as `grep --include` or `rg -g` look for secrets, or an empty string."""
         for field in fields:
             places = self.state.places or ("/",)  # if it is not known, any folder will do
-            is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
+            is_fine = all(self._may_read_matches(field.text, place, "filter") for place in places)
             if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` excludes names
                 return f"{field.text} looks for secrets"
         return ""
@@ -127,7 +127,7 @@ class ReadCheck:
         found = WILDCARD.search(path)
         return path[: found.start()].rpartition("/")[0] or "/" if found else path
 
-    def _glob_is_fine(self, path: str, kind: str) -> bool:
+    def _may_read_glob(self, path: str, kind: str) -> bool:
         folder = self._folder_above_glob(path)
         parts = path[len(folder) :].split("/")
         # A part such as `.*` may match `..`, the parent folder.
@@ -135,9 +135,9 @@ class ReadCheck:
         if ".." in parts or finds_parent or not self.places.is_readable(Path(folder)):
             return False
         is_shown = kind in ("content", "lines", "search")
-        return not is_shown or self._kind_is_fine(parts[-1], path.rpartition("/")[0], kind)
+        return not is_shown or self._may_read_matches(parts[-1], path.rpartition("/")[0], kind)
 
-    def _kind_is_fine(self, glob: str, folder: str, kind: str) -> bool:
+    def _may_read_matches(self, glob: str, folder: str, kind: str) -> bool:
         """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` whose endings are not those of secret files."""
         if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
             return kind == "search" and not glob.strip("*")  # `*` searches what the folder itself would
@@ -240,7 +240,7 @@ def _mentioned_paths(text: str) -> Iterator[Field]:
 
 
 # Words that end in a path, which is the group: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sT/x`.
-_BEFORE_PATH = tuple(
+_ENDING_IN_PATH = tuple(
     re.compile(each, re.DOTALL) for each in (r"[^=]*=(.+)", r"[^@<]*[@<](.+)", r"-\w(.+)", r"-\w+([./~].*)")
 )
 
@@ -267,12 +267,12 @@ def opened_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, 
 
 def _word_parts(fields: Sequence[Field]) -> Iterator[Field]:
     """Yield the words after the program, or after the script it runs, and the parts of words that may be paths."""
-    runs_script = name_of(fields) in names("programs", "run_scripts")
-    is_script = runs_script and len(fields) > 1 and not fields[1].text.startswith("-")
-    for before, field in itertools.pairwise(fields[1:] if is_script else fields):
+    runs_scripts = name_of(fields) in names("programs", "run_scripts")
+    has_script = runs_scripts and len(fields) > 1 and not fields[1].text.startswith("-")
+    for before, field in itertools.pairwise(fields[1:] if has_script else fields):
         if not _excludes(before, field):
-            texts = [field.text, *(found[1] for each in _BEFORE_PATH if (found := each.fullmatch(field.text)))]
-            yield from (replace(field, text=text) for text in texts)
+            path_parts = [found[1] for each in _ENDING_IN_PATH if (found := each.fullmatch(field.text))]
+            yield from (replace(field, text=text) for text in (field.text, *path_parts))
 
 
 # Settings of git that neither start programs nor name further files with settings.

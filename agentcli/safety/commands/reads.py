@@ -38,15 +38,19 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {name} may be an alias or a program"
     if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
+    return _git_subcommand_problem(name, arguments, check)
+
+
+def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
     form = f"{name} {arguments[0].text}" if arguments else name  # some forms, such as `stash list`, have their own row
     row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
-    row, _, needed = row.partition(" | ")  # `needed` options make it only list; see `[git]` in only_reading.ini
+    row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
     if not row:
         has_forms = any(known.startswith(f"{name} ") for known in GIT)
         return f"git {form if has_forms else name} is not known to only read"
     read = read_arguments(arguments, options(row))
-    if needed:  # without operands it lists too, except `git clean`
-        only_lists = {*needed.split()} & {*read.option_names} or not (read.operands or name == "clean")
+    if listing_options:  # without operands it lists too, except `git clean`
+        only_lists = {*listing_options.split()} & {*read.option_names} or not (read.operands or name == "clean")
         return read.problem or ("" if only_lists else f"git {name} changes something")
     paths = [each for field in read.operands for each in _paths_in(field)]
     if problem := read.problem or check.problem([*paths, *read.files], "content"):

@@ -168,7 +168,7 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
     return "it moves system folders away" if is_system else ""
 
 
-def _permissions(arguments: Sequence[Field], state: State) -> str:
+def _chmod(arguments: Sequence[Field], state: State) -> str:
     # Operands such as `755` or `u:me:rw` are not paths, but checking them like paths does no harm.
     is_all = _has(arguments, "", "--no-preserve-root") or any(
         is_system_path(each, state) for each in operands_of(arguments)
@@ -176,13 +176,13 @@ def _permissions(arguments: Sequence[Field], state: State) -> str:
     return "it changes the permissions of the whole system" if is_all and _has(arguments, "R", "--recursive") else ""
 
 
-def _owner(arguments: Sequence[Field], state: State) -> str:
+def _chown(arguments: Sequence[Field], state: State) -> str:
     paths = operands_of(arguments)
     if not _has(arguments, "", "--reference"):
         # The first operand is the owner, whose name may also be that of a folder: `cd / && chown -R root x`.
         paths = paths[1:]
     options = [field for field in arguments if field.text.startswith("-")]
-    return _permissions([*options, Field("--"), *paths], state)
+    return _chmod([*options, Field("--"), *paths], state)
 
 
 def _any_word(pattern: str, why: str) -> Judge:
@@ -278,8 +278,8 @@ def _rsync(arguments: Sequence[Field], state: State) -> str:
 _JUDGES: dict[str, Judge] = {
     **dict.fromkeys(("rm", "srm"), _rm),
     "mv": _mv,
-    **dict.fromkeys(("chmod", "setfacl", "chattr"), _permissions),
-    **dict.fromkeys(("chown", "chgrp"), _owner),
+    **dict.fromkeys(("chmod", "setfacl", "chattr"), _chmod),
+    **dict.fromkeys(("chown", "chgrp"), _chown),
     "mkfs": _any_word(rf"/dev/|(?s:.*{HOLE})", "it formats a disk"),
     **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd),
     **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_from(0)),

@@ -52,7 +52,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     try:
         walk.run(text, State((cwd,), None if changes_home else home, cwd), WalkContext())
         if changes_home:  # first the home was unknown; but the command may use it before it sets another one
-            walk.add_worse(text, State((cwd,), home, cwd))
+            walk.add_questions_in(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
     return structs.replace(_conclusion(walk, hidden, text), scratch=scratch)
@@ -143,7 +143,7 @@ class Walk:
         if refused.makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or refused.REVERSE_SHELL
 
-    def add_worse(self, text: str, state: State) -> None:
+    def add_questions_in(self, text: str, state: State) -> None:
         """Walk through the same text in another state, and add the segments that need a question in that state."""
         for segment in self._look_into(text, state, is_shown=False).segments:
             if segment not in self.segments and segment.verdict in ("ask", "block"):

@@ -161,7 +161,7 @@ def is_reviewed(path: PurePath) -> bool:
 def _is_write_protected(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
     return (
-        _holds(table.names, parts)
+        _contain_name(table.names, parts)
         or holds(table.home, parts, starts=range(len(parts)))
         # A bare repository may have any name; by convention it ends in `.git`.
         or any(folder.endswith(".git") and name in table.git for folder, name in itertools.pairwise(parts))
@@ -171,21 +171,21 @@ def _is_write_protected(parts: tuple[str, ...]) -> bool:
 def _is_reviewed(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
     pairs = itertools.pairwise(parts)
-    return _holds(table.reviewed, parts) or any(
+    return _contain_name(table.reviewed, parts) or any(
         folder.startswith(".") and name in table.in_dot_folders for folder, name in pairs
     )
 
 
-def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+def _contain_name(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
     # Each of `names` is a name, several parts such as `.git/hooks`, or a glob that begins with `*`.
-    ends = _ends(names)
+    ends = _glob_endings(names)
     return holds(names, parts, starts=range(len(parts))) or any(
         part.endswith(ends) or is_short_for(part, names) for part in parts
     )
 
 
 @cache
-def _ends(names: tuple[str, ...]) -> tuple[str, ...]:
+def _glob_endings(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(fold_name(name[1:]) for name in names if name.startswith("*"))
 
 

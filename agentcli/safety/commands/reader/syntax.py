@@ -285,8 +285,8 @@ class WordReader(ABC):
         if self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")  # the commands inside are read as if they were outside
         else:
-            inside, self.inside = self.inside, []
-            self.inside = [*inside, self._script_inside()]
+            before, self.inside = self.inside, []  # while the script is read, `inside` is that of its commands
+            self.inside = [*before, self._script_inside()]
         return HOLE
 
     def _backquoted(self) -> str:
