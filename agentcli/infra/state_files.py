@@ -73,8 +73,6 @@ class DataFolder(msgspec.Struct, kw_only=True):
 
     def clean(self) -> None:
         """Delete old outputs and results; if the rest is too large, the least recently used results, too."""
-        from shutil import rmtree
-
         now, max_age_s = self.clock(), self.settings.max_age_hours * 3_600
         max_bytes = self.settings.max_size_gb * 1024**3
         links = defaultdict[Path, list[Path]](list)  # by file, the links of the calls with that result
@@ -99,6 +97,11 @@ class DataFolder(msgspec.Struct, kw_only=True):
         for session_links in self.folder.glob("calls/*"):
             with suppress(OSError):  # it is not empty
                 session_links.rmdir()
+        self._clean_outputs(now, max_age_s)
+
+    def _clean_outputs(self, now: float, max_age_s: float) -> None:
+        from shutil import rmtree
+
         for folder in self.outputs.glob("*/") if self.outputs is not None else ():
             with suppress(OSError):  # another process is removing it
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

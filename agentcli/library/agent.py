@@ -158,7 +158,7 @@ class Agent(Generic[Output]):
             self._history = ()
             return SessionChoice(how="id", id=stored.session_id)
         if (entries := await self._load_entries()) is not None:
-            self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
+            self._memory.add_session(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
             with suppress(StorageError):  # nothing is stored yet; other faults show when the session is created
                 info, _ = await self._builder.store.load(choice.new_id)

@@ -107,7 +107,7 @@ def urls_in(text: str) -> Iterable[str]:
 
 
 @lru_cache(maxsize=1_000)
-def host_meant(pattern: str) -> str | None:
+def host_of_rule(pattern: str) -> str | None:
     """Return the host of a rule `domain:example.org` or `domain:*.example.org`, in canonical form, or None."""
     if not pattern.startswith("domain:"):
         return None

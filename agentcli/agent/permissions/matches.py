@@ -16,7 +16,7 @@ from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands import records
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
-from agentcli.safety.urls import host_meant
+from agentcli.safety.urls import host_of_rule
 from agentcli.tools.tool import kind_argument
 
 _PORT = lazy_pattern(r"\A(\[.*\]|[^:]*):\d+\Z")  # HOST:PORT; the group is the host
@@ -24,7 +24,7 @@ _PORT = lazy_pattern(r"\A(\[.*\]|[^:]*):\d+\Z")  # HOST:PORT; the group is the h
 
 def matches_host(pattern: str, host: str) -> bool:
     """Return True if `domain:example.org` covers a host, which may be that domain or a subdomain, with a port."""
-    domain, host = host_meant(pattern), _PORT.sub(r"\1", host)
+    domain, host = host_of_rule(pattern), _PORT.sub(r"\1", host)
     return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
 
 
@@ -147,7 +147,7 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):
-            return not rule.pattern or any(records.touches(rule.pattern, segment) for segment in segments)
+            return not rule.pattern or any(records.refuses(rule.pattern, segment) for segment in segments)
         if not rule.pattern:
             return False
         if rule.tool == "web_fetch":

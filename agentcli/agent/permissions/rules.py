@@ -157,11 +157,11 @@ def _form_of(tool: Tool) -> Form:
 def _may_match(pattern: str, tool: Tool) -> bool:
     """Return False for a pattern that can match no call of a tool. A rule with it would protect nothing."""
     from agentcli.safety.commands import records
-    from agentcli.safety.urls import host_meant
+    from agentcli.safety.urls import host_of_rule
 
     match _form_of(tool):
         case "host":
-            return host_meant(pattern) is not None
+            return host_of_rule(pattern) is not None
         case "path":
             # Patterns that other agents accept match no path: quotes, variables, ~user, drives, addresses, `src/* *`.
             is_path = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and records.is_path_glob(pattern)

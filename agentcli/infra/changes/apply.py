@@ -159,7 +159,7 @@ class _Application:
 
     def _require_unchanged(self, path: str) -> None:
         """Raise `ConflictError` if a path changed since the command started, or must not be replaced now."""
-        before, after = self._changes.of(path)
+        before, after = self._changes.before_and_after(path)
         if path in self._changes.stale:
             raise writing.ConflictError("it was changed by something else while the command ran")
         try:
@@ -222,7 +222,7 @@ class _Application:
 
     def _make_folders_around(self, path: str) -> None:
         for parent in state.parents_of(path)[1:]:
-            before, after = self._changes.of(parent)
+            before, after = self._changes.before_and_after(parent)
             if after is not None and before is None and after.kind == "folder":
                 self._make_folder(parent)
 

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -43,7 +43,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     `name_of` returns the name that the person sees for an absolute path. `budget` holds one number, the characters
     left for diffs, and is reduced in place.
     """
-    paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
+    paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.before_and_after(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
     large = {
         path for path in paths if path and counts[path] > _MAX_SEPARATE and _is_made_or_removed_folder(path, changes)
@@ -51,14 +51,16 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     paths_by_group: dict[str, list[str]] = {}
     groups: list[ChangeGroup] = []
     for path in paths:
+        is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # by the changes in this folder
         if (group_path := _whole_around(path, changes, large)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
-        elif not (path in counts and _is_made_or_removed_folder(path, changes)):  # its contents imply it
+        elif not is_implied:
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, contents in paths_by_group.items():
-        known = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
+        everything = (*changes.before, *changes.after)
+        in_folder = {inner for inner in everything if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
-        is_movable = bool(path) and summary.kind == "created" and known == {*contents}  # and nothing else is in it
+        is_movable = bool(path) and summary.kind == "created" and in_folder == {*contents}
         groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
     return _join_renames(groups, changes)
 
@@ -118,7 +120,7 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
     """Return the outermost path of the group that contains a path, None if the path is a group of its own."""
     large_folder = None
     for folder in (*parents_of(path), path):
-        before, after = changes.of(folder)
+        before, after = changes.before_and_after(folder)
         # A file named `.git`, as in a worktree, is not a repository. The root ("") may be one, but has no entry.
         is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
         if is_repository or changes.swaps_folder(folder):
@@ -129,7 +131,7 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
 
 
 def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
-    before, after = changes.of(path)
+    before, after = changes.before_and_after(path)
     return (before is None or after is None) and _is_folder(before or after)
 
 
@@ -142,10 +144,14 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
 
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
     """Describe the change of one path. `budget` holds the characters left for diffs, and is reduced in place."""
-    before, after = changes.of(path)
+    before, after = changes.before_and_after(path)
     entry = after or changes.before[path]
-    is_mode = before is not None and after is not None and _is_only_mode(before, after)
-    diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)  # None: the contents cannot be shown
+    kind: Literal["created", "changed", "deleted", "mode"] = "changed"
+    if before is None or after is None:
+        kind = "created" if before is None else "deleted"
+    elif _is_only_mode(before, after):
+        kind = "mode"
+    diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, budget)
     diff, hunks = diff_and_hunks or ("", 1)
     is_executed = is_auto_executed(PurePath(path))
     notes = _note_of_installed(path)
@@ -155,12 +161,12 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         notes.append(f"mode {before.mode:o} → {after.mode:o}")
     elif before is None and _is_program(after):
         notes.append("executable")
-    if diff_and_hunks is None and after is not None and after.kind == "file":
+    if diff_and_hunks is None and after is not None and after.kind == "file":  # the contents cannot be shown
         old = f"{before.size:,} → " if before is not None and before.kind == "file" else ""
         notes.append(f"contents not shown: {old}{after.size:,} bytes")
     return ChangeSummary(
         name=name,
-        kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
+        kind=kind,
         what=entry.kind if entry.kind != "other" else "file",
         diff=diff,
         hunks=1 if is_executed else hunks,  # an auto-executed file is applied as a whole
@@ -188,7 +194,7 @@ def _is_program(entry: FileEntry | None) -> bool:
 
 def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
     """Describe the changes of a group as one; `paths` are all at or below `path`."""
-    before, after = changes.of(path)
+    before, after = changes.before_and_after(path)
     is_git = _is_git(path, changes)
     is_new = path in paths and before is None
     is_gone = path in paths and after is None

@@ -146,7 +146,7 @@ class ChangeSet(msgspec.Struct, kw_only=True):
     stale: set[str] = msgspec.field(default_factory=set)  # paths that somebody else has changed since
     caches: list[str] = msgspec.field(default_factory=list)
 
-    def of(self, path: str) -> tuple[FileEntry | None, FileEntry | None]:
+    def before_and_after(self, path: str) -> tuple[FileEntry | None, FileEntry | None]:
         return self.before.get(path), self.after.get(path)
 
     def at(self, path: str) -> str:
@@ -154,7 +154,7 @@ class ChangeSet(msgspec.Struct, kw_only=True):
 
     def swaps_folder(self, path: str) -> bool:
         """Return True if something else replaces a folder, or the reverse."""
-        before, after = self.of(path)
+        before, after = self.before_and_after(path)
         return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 
@@ -326,11 +326,7 @@ class BorrowedObjects:
             return {}
         ids = {file.id for file in unchanged.values()}
         # Our folder shares the repository's packs, and gets a pack of the objects that are in none of them.
-        packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
-        for file in sorted(packs, reverse=True):  # a pack before its index, by which git finds it
-            with suppress(OSError):  # it is on another disk, belongs to another user, or is linked already
-                if not file.is_symlink():
-                    (self._folder / "objects/pack" / file.name).hardlink_to(file)
+        self._share_packs(Path(objects, "pack"))
         sizes = self._sizes(ids, self._isolated_environment)  # only objects in our folder have one here
         if other_sizes := self._sizes(ids - sizes.keys(), with_alternates):
             new_pack = f"{self._folder}/objects/pack/pack"  # git adds the hash and the ending
@@ -338,6 +334,13 @@ class BorrowedObjects:
         sizes |= other_sizes
         # A file whose size differs from its blob's was converted (see `_UNCONVERTED`), or its blob is missing.
         return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
+
+    def _share_packs(self, folder: Path) -> None:
+        packs = [file for file in folder.iterdir() if file.suffix in (".pack", ".idx")]
+        for file in sorted(packs, reverse=True):  # a pack before its index, by which git finds it
+            with suppress(OSError):  # it is on another disk, belongs to another user, or is linked already
+                if not file.is_symlink():
+                    (self._folder / "objects/pack" / file.name).hardlink_to(file)
 
     def copy(self, ids: Iterable[str], objects: Objects) -> None:
         """Copy borrowed contents into `objects`, because their files have changed. Raises `OSError`."""

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -118,10 +118,9 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     new_folders: list[tuple[int, str]] = []  # open parent and name
     with contextlib.ExitStack() as opened:
         try:
-            descriptor = _open_at_once(str(path), _FOLDER)
-            names = list(path.parts[1:]) if descriptor is None else []
-            if descriptor is None:
-                descriptor = os.open(path.anchor, _FOLDER)
+            names: Sequence[str] = ()
+            if (descriptor := _open_at_once(str(path), _FOLDER)) is None:  # then folder by folder
+                descriptor, names = os.open(path.anchor, _FOLDER), path.parts[1:]
             opened.callback(os.close, descriptor)
             for name in names:
                 descriptor = _open_folder(name, descriptor, new_folders if makes else None)

@@ -145,25 +145,28 @@ class Secrets:
 
 
 async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
-    """Redact a session, all copies of its entries, and the trash. Return the places in it and its subagents."""
+    """Redact a session, all copies of its entries, and the trash.
+
+    Return the number of redacted places in the session and its subagents, without those in copies and in the trash.
+    """
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY.strip("()"), **names)}
-    changes: list[tuple[int, Sequence[Any]]] = []  # numbers of entries with their new rows
-    changed: set[tuple[str, float]] = set()  # sessions, by id and batch of the trash
+    new_rows: list[tuple[int, Sequence[Any]]] = []  # by the number of the entry
+    changed_sessions: set[tuple[str, float]] = set()  # by id and batch of the trash
     total = 0
     async for n, id, trashed, *row in db.stream(tables.SQL["affected"], **names):
         redacted, places = secrets.redact_row(row)
         if places:
-            changes.append((n, redacted))
-            changed.add((str(id), trashed))
+            new_rows.append((n, redacted))
+            changed_sessions.add((str(id), trashed))
             total += places if id in family and not trashed else 0
-    await db.replace_bodies(changes)
+    await db.replace_bodies(new_rows)
     if total:
         newest = (await tables.entries_of(db, session_id))[-1]
         text = f"Texts were struck out of this session in {counted(total, 'place')}."
         note = entry_now(tables.new_id(), newest.id, ContextNote(text))
         await db.insert(session_id, StoredEntries((note,), await tables.last_seq(db, session_id) + 1))
-    for id, trashed in sorted(changed):
+    for id, trashed in sorted(changed_sessions):
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is built again.
         entries = await tables.entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
@@ -173,7 +176,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
             title=title_of(entries), last_prompt=title_of(reversed(entries)), name=secrets.redact(name)[0],
             id=id, trashed=trashed,
         )  # fmt: skip
-    for id in {session_id, *(id for id, trashed in changed if not trashed)}:
+    for id in {session_id, *(id for id, trashed in changed_sessions if not trashed)}:
         await db.rows(db.forget_stream, id=id)  # its events contain the secrets, too
     return total
 

@@ -239,7 +239,7 @@ class MemorySessions(_WriterSessions):
         super().__init__(database.Writer(None, database.connect_to_memory))
         self._owned: set[str] = set()
 
-    def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
+    def add_session(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
         """Add a session whose entries were stored elsewhere."""
         new = tables.UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
         work = in_sqlite(lambda db: tables.store_entries(db, new, StoredEntries(tuple(entries), 1)))

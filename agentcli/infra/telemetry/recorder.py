@@ -57,7 +57,7 @@ class SpanRecorder:
         self._export, self._settings = export, export.settings
         self._resource = Resource.create({name: export.mask(text) for name, text in export.resource.items()})
         self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
-        self._ends: list[Callable[[], object]] = []  # shut down the providers
+        self._shutdowns: list[Callable[[], object]] = []  # those of the providers
         self._sessions: dict[str, SessionSpans] = {}
         self._tracer = self._make_tracer() if "traces" in export.signals else NoOpTracer()
         self._metrics = Metrics(self._make_meter() if "metrics" in export.signals else NoOpMeter("agentcli"))
@@ -74,7 +74,7 @@ class SpanRecorder:
         """Send the rest, all signals at the same time, for as long as their time-outs allow."""
         for session in self._sessions.values():
             session.close()
-        threads = [threading.Thread(target=_shut_down, args=(end,), daemon=True) for end in self._ends]
+        threads = [threading.Thread(target=_shut_down, args=(each,), daemon=True) for each in self._shutdowns]
         for thread in threads:
             thread.start()
         until = time.monotonic() + self._export.last_export_s
@@ -104,7 +104,7 @@ class SpanRecorder:
             provider.add_span_processor(
                 BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)
             )
-        self._ends.append(provider.shutdown)
+        self._shutdowns.append(provider.shutdown)
         return provider.get_tracer("agentcli", __version__)
 
     def _make_meter(self) -> Meter:
@@ -114,7 +114,7 @@ class SpanRecorder:
         exporters = self._exporters(signal, OTLPMetricExporter, ConsoleMetricExporter)
         readers = [PeriodicExportingMetricReader(each, interval_ms, signal.timeout_s * 1000) for each in exporters]
         provider = MeterProvider(readers, self._resource, shutdown_on_exit=False)
-        self._ends.append(provider.shutdown)
+        self._shutdowns.append(provider.shutdown)
         return provider.get_meter("agentcli", __version__)
 
 

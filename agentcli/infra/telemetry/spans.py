@@ -207,15 +207,15 @@ class SessionSpans:
         for moment, retry in request.retries:
             span.add_event("agentcli.retry", clean(retry, self._mask), moment)
         self._finish(span, at_ns, attributes | of_reply, error=error)
-        attributes, metrics = clean({**attributes, "error.type": error}, self._mask), self._metrics
-        metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, attributes)
+        metrics, of_metrics = self._metrics, clean({**attributes, "error.type": error}, self._mask)
+        metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, of_metrics)
         if first_chunk is not None:
-            metrics.first_chunk.record(first_chunk, attributes)
+            metrics.first_chunk.record(first_chunk, of_metrics)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
             if tokens:  # the sum of all attempts
-                metrics.tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})
+                metrics.tokens.record(tokens, {**of_metrics, "gen_ai.token.type": kind})
         if request.usd:
-            metrics.cost.add(request.usd, attributes)
+            metrics.cost.add(request.usd, of_metrics)
 
     def _begin_call(self, agent: _Agent, at_ns: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
         span = self._start(f"execute_tool {name}", at_ns, agent.turn)

@@ -59,7 +59,8 @@ def options(row: str) -> Options:
     for word in words:
         if word != "tolerant":
             name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
-            kinds |= dict.fromkeys([name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]], kind)
+            option_names = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
+            kinds |= dict.fromkeys(option_names, kind)
     return Options(operands, kinds, "tolerant" in words)
 
 
@@ -93,8 +94,8 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             continue
         if field.text != "--":
             # A word whose beginning is not known may begin with a dash.
-            is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
-            if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
+            may_be_option = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+            if (may_be_option or field.may_vanish) and not known.is_tolerant and known.operands != "text":
                 read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
@@ -114,7 +115,7 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
     kind = known.kinds.get(name)
     read.option_names.append(name)
     if kind in (None, "!") or (kind == "" and has_value):
-        _refuse(field.text, known, read)
+        _note_doubtful_option(field.text, known, read)
     elif has_value:
         _note_value(kind, structs.replace(field, text=value), read)
     elif kind and kind != "?" and remaining:  # without a value the program complains and ends
@@ -135,7 +136,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
         if kind != "":
             break
     if kind in (None, "!"):
-        _refuse(text if kind is None else name, known, read)
+        _note_doubtful_option(text if kind is None else name, known, read)
     elif kind and (value or kind == "?"):
         for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
             _note_value(kind, structs.replace(field, text=each), read)
@@ -157,7 +158,7 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
         read.filters.append(value)
 
 
-def _refuse(text: str, known: Options, read: Arguments) -> None:
+def _note_doubtful_option(text: str, known: Options, read: Arguments) -> None:
     """Note an option that may do more than read. An unknown option of a tolerant program is harmless."""
     is_listed = any(  # it, or the option it abbreviates, does more than read or takes a value
         name == text or (text.startswith("--") and name.startswith(text))

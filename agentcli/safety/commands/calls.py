@@ -132,15 +132,11 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         if wrapper is None:
             return call
         call.wrappers.append(wrapper)
-        if wrapper.candidates and depth > _MAX_CANDIDATE_DEPTH:
+        if depth <= _MAX_CANDIDATE_DEPTH:
+            for candidate in wrapper.candidates:
+                _add_candidate(call, unwrap(candidate, state, depth + 1))
+        elif wrapper.candidates:
             call.unjudged = _TOO_MANY_WRAPPERS
-        for candidate in wrapper.candidates if depth <= _MAX_CANDIDATE_DEPTH else ():
-            inner = unwrap(candidate, state, depth + 1)
-            call.candidates += [inner, *inner.candidates]
-            call.catastrophe = call.catastrophe or inner.catastrophe
-            call.forms += inner.forms
-            call.hides_program = call.hides_program or inner.hides_program
-            call.unjudged = call.unjudged or inner.unjudged
         if not wrapper.inner:
             call.hides_program = call.hides_program or wrapper.problem == HIDDEN_PROGRAM
             return call
@@ -148,6 +144,14 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
     call.unjudged = _TOO_MANY_WRAPPERS
     call.wrappers.append(Wrapper(problem=_TOO_MANY_WRAPPERS))
     return call
+
+
+def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
+    call.candidates += [candidate, *candidate.candidates]
+    call.catastrophe = call.catastrophe or candidate.catastrophe
+    call.forms += candidate.forms
+    call.hides_program = call.hides_program or candidate.hides_program
+    call.unjudged = call.unjudged or candidate.unjudged
 
 
 # Scripts that a command is handed

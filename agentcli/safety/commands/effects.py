@@ -128,12 +128,16 @@ def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], s
     """Return the auto-executed files that a copy creates if its target is a folder, which the text may not show."""
     # A target that is not known may be the folder in which the command starts.
     folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
-    names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
+    names = [
+        name
+        for source in sources
+        for name in _with_auto_executed_files(PurePath(source.text).name, is_glob=source.is_glob)
+    ]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
     return tuple(path for path in paths if is_auto_executed(PurePath(path)))
 
 
-def _names_of(name: str, *, is_glob: bool) -> list[str]:
+def _with_auto_executed_files(name: str, *, is_glob: bool) -> list[str]:
     """Return a name, and the auto-executed files in a folder of that name, such as `.git/config` for `.git`.
 
     For a glob such as `.*`, return the auto-executed files and folders that it matches.
@@ -146,9 +150,8 @@ def _names_of(name: str, *, is_glob: bool) -> list[str]:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
-    sources, targets = (
-        [Field(field.text[3:]) for field in arguments if field.text.startswith(option)] for option in ("if=", "of=")
-    )
+    sources = [Field(field.text.removeprefix("if=")) for field in arguments if field.text.startswith("if=")]
+    targets = [Field(field.text.removeprefix("of=")) for field in arguments if field.text.startswith("of=")]
     return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
 
 
@@ -177,8 +180,9 @@ def _ssh(arguments: Sequence[Field], state: State) -> Effects:
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     operands = operands_of(arguments)
     hosts = tuple(found[1] for field in operands if (found := _REMOTE_PATH.match(field.text)))
-    sources, target = operands[:-1], operands[-1:]
-    reads, writes = ([each for each in some if not _REMOTE_PATH.match(each.text)] for some in (sources, target))
+    sources, targets = operands[:-1], operands[-1:]
+    reads = [field for field in sources if not _REMOTE_PATH.match(field.text)]
+    writes = [field for field in targets if not _REMOTE_PATH.match(field.text)]
     created = _auto_executed_targets(sources, writes, state) if writes else ()
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 

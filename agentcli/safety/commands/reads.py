@@ -106,15 +106,15 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     """
     words = segment.words or ("",)
     is_git = words[0] == "git"
-    called = [field.text for field in read_git_call([Field(word) for word in words[1:]]).words] if is_git else []
-    if words[0] in names("shows", "names_only") or _git_shows_names_only(called):
+    git_words = [field.text for field in read_git_call([Field(word) for word in words[1:]]).words] if is_git else []
+    if words[0] in names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
     if not segment.effects.reads:  # a filter only reads its input
         # This may take the value of an option for an option, which only leads to a question too many.
         greps_folders = words[0].endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in words[1:])
         return words[0] not in names("shows", "its_input") or greps_folders
-    paths = called[called.index("--") + 1 :] if "--" in called else []
-    is_one_file = called[:1] in (["blame"], ["annotate"])
+    paths = git_words[git_words.index("--") + 1 :] if "--" in git_words else []
+    is_one_file = git_words[:1] in (["blame"], ["annotate"])
     if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
         return True  # its operands may be revisions and patterns
     wildcards = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
@@ -203,7 +203,7 @@ _MAY_DO_MORE = {
 }
 
 
-def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
+def _script_check(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
     """Return the check for a program whose first operand is a script, and whose other operands are files it reads."""
     more = ", such as show the environment" if name == "jq" else ""
 
@@ -267,16 +267,16 @@ def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    **dict.fromkeys(("awk", "gawk", "mawk"), _script_problem("awk")),
+    **dict.fromkeys(("awk", "gawk", "mawk"), _script_check("awk")),
     "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
     "cd": _cd_problem,
     "command": _command_problem,
     "find": _find_problem,
     "git": _git_problem,
-    "jq": _script_problem("jq"),
+    "jq": _script_check("jq"),
     "printf": _printf_problem,
     "ps": _ps_problem,
-    "sed": _script_problem("sed"),
+    "sed": _script_check("sed"),
     "set": _set_problem,
     "test": _condition_problem,
 }

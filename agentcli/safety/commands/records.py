@@ -114,7 +114,7 @@ def covers(pattern: str, segment: Segment) -> bool:
     return segment.verdict != "block" and any(_matches(form, pattern) for form in segment.allow_forms)
 
 
-def touches(pattern: str, segment: Segment) -> bool:
+def refuses(pattern: str, segment: Segment) -> bool:
     """Return True if a refusing rule such as `rm *` matches this simple command; True in doubt.
 
     Wrappers, quotes, variables and the program's folder make no difference, nor does `find -exec` or `xargs` before it.

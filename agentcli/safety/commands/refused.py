@@ -203,7 +203,7 @@ def _dd(arguments: Sequence[Field], state: State) -> str:
     return _first_write_catastrophe(Field(field.text.partition("=")[2], field.is_glob) for field in outputs)
 
 
-def _writes_option(letter: str, name: str) -> Judge:
+def _writes_option_value(letter: str, name: str) -> Judge:
     # For programs that write the file named by an option: `-ofile`, `-o file`, `--output=file`, `--output file`.
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
@@ -286,8 +286,8 @@ _JUDGES: dict[str, Judge] = {
     "ddrescue": _writes_from(1),
     **dict.fromkeys(("cp", "install"), _writes_from(-1)),
     "sed": _sed,
-    "curl": _writes_option("o", "--output"),
-    "wget": _writes_option("O", "--output-document"),
+    "curl": _writes_option_value("o", "--output"),
+    "wget": _writes_option_value("O", "--output-document"),
     "wipefs": _disk_tool("-a", "--all", "af", "fa", unless="n"),
     "blkdiscard": _disk_tool(),
     "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),

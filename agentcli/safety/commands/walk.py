@@ -36,8 +36,8 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
     # Bash treats these characters like letters; people and other programs see nothing, a blank or a line end.
     odd = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
-    hidden = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
-    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
+    disguise = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if disguise else command
     if len(text) > MAX_CHARS:
         why = "the command is too long to check"
         segment = Segment(text=text[:200] + "…", verdict="ask", reason=why)
@@ -55,7 +55,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
             walk.add_questions_in(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
-    return structs.replace(_conclusion(walk, hidden, text), scratch=scratch)
+    return structs.replace(_conclusion(walk, disguise, text), scratch=scratch)
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def _scratch_files(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
+def _conclusion(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
     """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it."""
     problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
@@ -80,7 +80,7 @@ def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
         ("allow", _ONLY_READS),
         *((segment.verdict, segment.reason) for segment in walk.segments),
         ("block" if walk.catastrophe else "allow", walk.catastrophe),
-        ("ask" if hidden else "allow", hidden),
+        ("ask" if disguise else "allow", disguise),
         ("try" if problem else "allow", problem),
         ("ask" if shows_secret else "allow", "it may show a variable that holds a secret"),
     ]
@@ -96,8 +96,8 @@ def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
         verdict=worst,
         reason=reason,
         effects=effects,
-        problem=hidden or problem,
-        doubts=Doubts(walk.hidden, refused or walk.unjudged, walk.unreadable),
+        problem=disguise or problem,
+        doubts=Doubts(effects=walk.hidden, must_ask=refused or walk.unjudged, unreadable=walk.unreadable),
         deletes_unseen=walk.deletes_unseen if problem else "",
     )
 

@@ -61,8 +61,9 @@ def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str
     words = read.operands
     if any(field.may_vanish for field in words[:own_operands]):
         return _unread(arguments, HIDDEN_PROGRAM)
+    # Like env, sudo and doas, which have a `problem`, accept NAME=VALUE before the command.
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
-        words = words[1:]  # like env, sudo and doas accept NAME=VALUE before the command
+        words = words[1:]
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
 
 

@@ -69,7 +69,8 @@ class Masker:
         end = max(max(map(text.rfind, " \n\t\r")) + 1, len(text) - MAX_MATCH_CHARS)
         for form in self._with_spaces:  # the text may end in the middle of a value of several words
             sizes = range(min(len(form) - 1, len(text)), 0, -1)
-            end = min(end, next((len(text) - size for size in sizes if text.endswith(form[:size])), end))
+            begun = next((size for size in sizes if text.endswith(form[:size])), 0)
+            end = min(end, len(text) - begun)
         return end
 
 

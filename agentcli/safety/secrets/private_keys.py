@@ -14,7 +14,7 @@ MAX_MARK_CHARS = 15  # the length of the longest of `_BEGINNINGS`
 _MAX_LINE_CHARS = 400  # the rest of a longer line is ignored
 _MAX_FRAME_CHARS = 300  # of the text before a key in its first line
 _MAX_OTHER_LINES = 8  # consecutive lines without base64: headers, empty lines
-# `_step` looks at most this far ahead: with fewer characters left, more text may change its result.
+# `_read_key_line` looks at most this far ahead: with fewer characters left, more text may change its result.
 _MAX_STEP_CHARS = 4_200
 
 _BASE64 = "[0-9A-Za-z+/=]"
@@ -60,7 +60,7 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
         start = marked.start()
         if begun := _BEGINNING.match(text, start):
             frame = _frame_before(text, start)
-            position, is_end = _step(text, begun.end(), frame)
+            position, is_end = _read_key_line(text, begun.end(), frame)
             if position is not None and not is_end:  # a key has at least one line
                 return KeyStart(start, position, frame)
         if not is_all and len(text) - start <= _MAX_BEGINNING_CHARS + _MAX_STEP_CHARS:  # more text may make it a key
@@ -74,7 +74,7 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool
     while True:
         if base64_run := _REST_OF_RUN.match(text, position):
             position = base64_run.end()
-        further, is_end = _step(text, position, frame)
+        further, is_end = _read_key_line(text, position, frame)
         if further is None:
             return position, not is_all and len(text) - position <= _MAX_STEP_CHARS
         position = further
@@ -124,13 +124,13 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     return re.compile(r"\s*" + "".join(patterns) + r"\s*")
 
 
-def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
+def _read_key_line(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
     """Read the next line of a key. Return the position after it, None if there is none, and True at the key's end."""
     if found := _KEY_END.match(text, position):
         return found.end(), True
     if found := _RUN_OF_BASE64.match(text, position):
         return found.end(), False
-    shorts = 0  # the number of short lines so far: a key may have two of them before a long one
+    short_lines = 0  # the number of short lines so far: a key may have two of them before a long one
     for _ in range(_MAX_OTHER_LINES):  # skip headers and short lines
         if not (line_end := _LINE_END.match(text, position)):
             break
@@ -146,8 +146,8 @@ def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None,
                 return start + found.end(), False
             if _HEADER.match(line, body):
                 break
-            if shorts < 2 and _SHORT_LINE.match(line, body):
-                shorts += 1
+            if short_lines < 2 and _SHORT_LINE.match(line, body):
+                short_lines += 1
                 break
         else:  # this line cannot belong to a key
             break

@@ -301,7 +301,7 @@ def _is_written_over(diff: str) -> bool:
 
 
 def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
-    before, after = changes.of(path)
+    before, after = changes.before_and_after(path)
     if before is None or before.kind != "file" or ".git/logs/" not in f"/{path}":
         return False
     return after is None or after.size < before.size

@@ -130,6 +130,7 @@ class CommandReader(WordReader):
             self.at -= 1  # the parenthesis is read again, as the start of a subshell
 
     def _pipeline_part(self) -> CommandNode | None:
+        """Read the next simple command or subshell, up to an operator; None if there is nothing before the operator."""
         outer, self.inside = self.inside, []  # `inside` collects the scripts substituted in this command
         assignments: list[tuple[str, Field]] = []
         words: list[Field] = []
@@ -240,7 +241,8 @@ class CommandReader(WordReader):
             char = self.text[start : start + 1]
             if closing == ";" and char in (";", "\n"):
                 return
-            if char and char in "\n;&|()<>" and not (char in "<>" and self._next_is("(", 1)):
+            is_substitution = char in ("<", ">") and self._next_is("(", 1)  # `<(` begins a word
+            if char and char in "\n;&|()<>" and not is_substitution:
                 self.at += 1
                 if char == "\n":
                     self._here_texts(outer_waits=False)  # True would only note a problem, which each caller does too
@@ -251,6 +253,7 @@ class CommandReader(WordReader):
                 return
 
     def _redirection(self, redirects: list[Redirect]) -> bool:
+        """Read a redirection and add it; return False if there is none at this position."""
         found = _REDIRECTION.match(self.text, self.at)
         if not found or self._next_is("(", 1):
             return False

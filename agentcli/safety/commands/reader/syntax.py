@@ -170,6 +170,7 @@ class WordReader(ABC):
         return self.text.startswith(text, self.at + ahead)
 
     def _word(self) -> Field:
+        """Read up to the end of a word, and return it without its quotes."""
         parts: list[str] = []
         shape: list[str] = []  # the unquoted text, with an `a` for each quoted part
         may_vanish = False
@@ -198,7 +199,8 @@ class WordReader(ABC):
                 may_vanish = True
             elif char == "$":
                 text = self._expansion(quoted=False)
-                may_vanish = may_vanish or (HOLE in text and self.text[self.at - 2 : self.at] != "$?")
+                is_number = self.text[self.at - 2 : self.at] == "$?"
+                may_vanish = may_vanish or (HOLE in text and not is_number)
             else:
                 self.at += 2
                 self._note("it uses a process substitution")
@@ -218,7 +220,7 @@ class WordReader(ABC):
                 text = HOME + text[1:]
             elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):
                 self._note("it uses a form of ~ that agentcli can't read")
-                text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
+                text = f"/root{text.removeprefix('~root')}" if re.match(r"~root(/|$)", shape) else HOLE
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
         if is_bracket and not text.endswith(shape[shape.find("[") :]):  # it, or text after it, is quoted
             self._note("a pattern is partly quoted")

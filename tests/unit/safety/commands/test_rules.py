@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.safety.commands.records import covers, rules_by_segment, touches
+from agentcli.safety.commands.records import covers, rules_by_segment, refuses
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged, least_rules
 
@@ -18,7 +18,7 @@ def is_covered(pattern: str, command: str) -> bool:
 
 
 def is_touched(pattern: str, command: str) -> bool:
-    return any(touches(pattern, segment) for segment in judged(command).segments)
+    return any(refuses(pattern, segment) for segment in judged(command).segments)
 
 
 @each_row(
