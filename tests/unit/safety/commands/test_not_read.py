@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from agentcli.safety.commands.reader.commands import read_commands
-from agentcli.safety.commands.records import covers, rules_by_segment, refuses
+from agentcli.safety.commands.records import covers, refuses, rules_by_segment
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged
 

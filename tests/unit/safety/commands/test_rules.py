@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.safety.commands.records import covers, rules_by_segment, refuses
+from agentcli.safety.commands.records import covers, refuses, rules_by_segment
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged, least_rules
 
