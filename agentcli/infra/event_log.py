@@ -91,15 +91,9 @@ class SqliteEvents(WaitingReaders):
         self._clock = time.time
 
     async def append(
-        self,
-        stream_id: str,
-        events: Sequence[bytes],
-        *,
-        status: StreamStatus | None = None,
-        note: str | None = None,
-        if_note: str | None = None,
-        after: int = 0,
-    ) -> int:
+        self, stream_id: str, events: Sequence[bytes], *, status: StreamStatus | None = None, note: str | None = None,
+        if_note: str | None = None, after: int = 0,
+    ) -> int:  # fmt: skip
         def work(db: apsw.Connection) -> int:
             # A removed stream has kept its row and last id, but begins again with the status of a new one.
             query = "SELECT CASE WHEN is_there THEN status ELSE 'running' END, last_id, note FROM streams WHERE id = ?"
@@ -195,16 +189,15 @@ def _remove(db: apsw.Connection, condition: str, value: float | str) -> None:
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {condition}", (value,))  # noqa: S608
 
 
-# Redis Streams, for servers on several machines: https://redis.io/docs/latest/develop/data-types/streams/
-
 _REDIS_CONNECTIONS = 16
 _RUNNING_KEY, _NEWS_CHANNEL = "agentcli:running", "agentcli:news"
 
 
 class RedisEvents(WaitingReaders):
-    """Implements `EventStore`. Streams that are not running are removed `keep_s` seconds after their last event.
+    """Implements `EventStore` with Redis Streams (https://redis.io/docs/latest/develop/data-types/streams/).
 
-    Raises `StorageError` if the extra `redis` is not installed.
+    Streams that are not running are removed `keep_s` seconds after their last event. The constructor raises
+    `StorageError` if the extra `redis` is not installed.
     """
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
@@ -224,15 +217,9 @@ class RedisEvents(WaitingReaders):
         self._append = self._client.register_script(Path(__file__).with_name("redis_append.lua").read_text())
 
     async def append(
-        self,
-        stream_id: str,
-        events: Sequence[bytes],
-        *,
-        status: StreamStatus | None = None,
-        note: str | None = None,
-        if_note: str | None = None,
-        after: int = 0,
-    ) -> int:
+        self, stream_id: str, events: Sequence[bytes], *, status: StreamStatus | None = None, note: str | None = None,
+        if_note: str | None = None, after: int = 0,
+    ) -> int:  # fmt: skip
         stream = f"agentcli:{stream_id}"
         keys = [f"{stream}:events", f"{stream}:state", _RUNNING_KEY, f"{stream}:last"]
         # redis_append.lua distinguishes no text ("-") from an empty one ("=").

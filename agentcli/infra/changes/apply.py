@@ -202,12 +202,9 @@ class _Application:
         with self._opened(path) as (folder, name):
             if before is not None and before.kind == after.kind == "file" and state.has_same_content(before, after):
                 return _set_mode(folder, name, after)
-            replaced = before if before is not None and before.kind != "folder" else None  # a folder is removed already
-            options: dict[str, Any] = {
-                "temporary": self._temporary(name),
-                "check": partial(_require_same, folder, name, replaced),
-                "replaces": replaced is not None,
-            }
+            old = before if before is not None and before.kind != "folder" else None  # a folder is removed already
+            check = partial(_require_same, folder, name, old)
+            options: dict[str, Any] = {"temporary": self._temporary(name), "check": check, "replaces": old is not None}
             if after.kind == "file":
                 return writing.write_atomically(folder, name, partial(_fill, after=after), **options)
             with writing.move_into_place(folder, name, **options) as temporary:

@@ -57,10 +57,9 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
         elif not is_implied:
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, contents in paths_by_group.items():
-        everything = (*changes.before, *changes.after)
-        in_folder = {inner for inner in everything if inner == path or inner.startswith(f"{path}/")}
+        inside = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
-        is_movable = bool(path) and summary.kind == "created" and in_folder == {*contents}
+        is_movable = bool(path) and summary.kind == "created" and inside == {*contents}  # and nothing else is in it
         groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
     return _join_renames(groups, changes)
 

@@ -172,13 +172,11 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
 
     def _skipped_paths(self) -> tuple[str, ...]:
         """Return the paths that are left out now, as `PATH: why`."""
-        left_out = [
-            (f"{index.root}/{path}", reason)
-            for index in self._every_index()
-            for path, reason in index.state.left_out.items()
+        skipped = [
+            (f"{each.root}/{path}", why) for each in self._every_index() for path, why in each.state.left_out.items()
         ]
-        more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
-        return (*(f"{stored_path(path)}: {reason}" for path, reason in sorted(left_out)[:_MAX_NAMED]), *more)
+        more = (f"{len(skipped) - _MAX_NAMED} more paths",) if len(skipped) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(skipped)[:_MAX_NAMED]), *more)
 
     def _try_attribution(self, mark: Mark | None) -> bool:
         """Refresh the indexes, and attribute the changes to a call, or to the person if `mark` is None.
@@ -280,11 +278,8 @@ def _without_later(
 
 
 def _as_changes(differences: Mapping[str, Difference]) -> tuple[FileChange, ...]:
-    return tuple(
-        FileChange(stored_path(path), before, now)
-        for path, (before, now) in sorted(differences.items())
-        if before != now
-    )
+    by_path = sorted(differences.items())
+    return tuple(FileChange(stored_path(path), before, now) for path, (before, now) in by_path if before != now)
 
 
 def _with_missing_folders(paths: Iterable[str]) -> list[str]:

@@ -146,8 +146,7 @@ def plan_restoration(
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.planned is None
         with suppress(OSError):  # a folder that cannot be read: removing it fails if something is in it
             if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:
-                # Something else is in the folder, so it stays.
-                plans[number] = PathPlan(path=plan.path, now=plan.now, planned=plan.now)
+                plans[number] = PathPlan(path=plan.path, now=plan.now, planned=plan.now)  # something else is in it
                 removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 

@@ -293,11 +293,8 @@ class BorrowedObjects:
         self._user_environment = {
             name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
         }
-        self._isolated_environment = self._user_environment | {
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_DIR": str(folder),
-        }
+        isolation = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_DIR": str(folder)}
+        self._isolated_environment = self._user_environment | isolation
 
     def borrow(self) -> dict[str, TrackedFile]:
         """Make the blobs of unchanged files readable in our folder; return the files whose bytes are their blobs.

@@ -262,8 +262,7 @@ def failure(path: Path, error: Exception) -> StorageError:
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
-# Work on the connection, and the future for its result.
-_Job = tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any]]
+_Job = tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any]]  # work, and the future for its result
 
 
 class Writer:

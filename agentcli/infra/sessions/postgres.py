@@ -197,7 +197,7 @@ class Leases:
 
         While this program waits, the lease's row is marked as wanted; the mark is removed if this program gives up.
         """
-        deadline = time.monotonic() + store.PATIENCE_S
+        deadline = time.monotonic() + store.TAKE_OVER_TIMEOUT_S
         while True:
             async with self._database.transaction() as db:
                 epoch = await _value(db, _SQL["take_lease"], session_id, self.owner, self._address)

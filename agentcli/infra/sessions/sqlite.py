@@ -23,10 +23,9 @@ from agentcli.settings.files import folder_text, make_private_folder
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier need not begin a copy
 _REPAIR_PATIENCE_S = 20.0  # the longest wait for another program that repairs or copies
+_BATCH = 2_000  # entries indexed in one transaction, during which other writers wait
 
 log = logging.getLogger(__name__)
-
-_BATCH = 2_000  # entries indexed in one transaction, during which other writers wait
 
 
 class SqliteTables(tables.Tables):
@@ -151,7 +150,7 @@ class SqliteSessions(_WriterSessions):
     async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
         self._schedule_copy()
-        deadline, lock = time.monotonic() + store.PATIENCE_S, database.SessionLock(self.path, session_id)
+        deadline, lock = time.monotonic() + store.TAKE_OVER_TIMEOUT_S, database.SessionLock(self.path, session_id)
         while True:
             try:
                 lock.acquire(address=self._address)  # also removes `wanted`, or this program would be asked next
@@ -261,10 +260,8 @@ class MemorySessions(_WriterSessions):
 def _index_some(db: apsw.Connection) -> bool:
     """Index some of the entries that were stored since the last search; return True if there may be more."""
     last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
-    rows = db.execute(
-        f"SELECT n, {tables.ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?",  # noqa: S608
-        (last, _BATCH),
-    ).fetchall()
+    query = f"SELECT n, {tables.ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?"  # noqa: S608
+    rows = db.execute(query, (last, _BATCH)).fetchall()
     texts = ((n, tables.folded(tables.text_of(tables.read_entry(row).body))) for n, *row in rows)
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
     return len(rows) == _BATCH

@@ -16,7 +16,7 @@ from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
 from agentcli.settings.files import folder_text
 
-PATIENCE_S = 20.0  # the longest wait for a program that is asked to give up a session
+TAKE_OVER_TIMEOUT_S = 20.0  # the longest wait for a program that is asked to give up a session
 
 
 class WorkQueue(Struct, frozen=True):

@@ -20,13 +20,11 @@ Attributes = dict[str, Any]
 _TurnEnd = events.Done | events.TurnFailed | events.SubagentEnded
 
 _NS_PER_S = 1e9
-# Providers that the conventions name differently.
-_PROVIDERS = {
+_PROVIDERS = {  # those that the conventions name differently
     "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "foundry": "azure.ai.inference", "gemini": "gcp.gemini",
     "mistral": "mistral_ai", "vertex": "gcp.vertex_ai", "xai": "x_ai",
 }  # fmt: skip
-# The buckets that the conventions recommend.
-_TOKENS = [4.0**power for power in range(14)]
+_TOKENS = [4.0**power for power in range(14)]  # the buckets that the conventions recommend
 _SECONDS = [0.01 * 2**power for power in range(14)]
 
 

@@ -18,8 +18,6 @@ from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
 from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, take_off
 
-# Forms for permission rules
-
 
 def canonical(fields: Sequence[Field]) -> str:
     """Return the words joined by blanks, each in quotes if it contains a blank: `'git log' x` is not `git log x`."""
@@ -62,8 +60,6 @@ def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
 def _has_git_options(fields: Sequence[Field]) -> bool:
     return len(fields) > 2 and fields[0].text == "git" and fields[1].text.startswith("-")
 
-
-# Wrappers
 
 _MAX_LAYERS = 12  # wrappers around one command
 _MAX_CANDIDATE_DEPTH = 3  # of candidates inside candidates, whose number grows with each level
@@ -154,9 +150,6 @@ def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
     call.unjudged = call.unjudged or candidate.unjudged
 
 
-# Scripts that a command is handed
-
-
 def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
     """Return the text of a command's standard input: that of a redirection, or else `stdin`, the input around it."""
     for redirect in reversed(redirects):  # the last redirection of the input applies
@@ -224,9 +217,6 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
             yield f"git {text}"  # an alias without `!` names a subcommand of git
     if _RENAMES.match(joined):
         yield HOLE  # a script whose text is not known
-
-
-# Redirections and variables
 
 
 class RedirectEffects(Struct, kw_only=True):

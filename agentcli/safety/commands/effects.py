@@ -229,8 +229,7 @@ def _interpreter(name: str) -> Program:
 _DOWNLOADERS = ("curl", "wget", "http", "https", "xh")
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
-# By program: the function that returns its effects.
-_TABLE: dict[str, Program] = {
+_TABLE: dict[str, Program] = {  # by program: the function that returns its effects
     **dict.fromkeys(names("programs", "readers"), _all("reads", "nc")),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _all("reads", "mABC", 1)),
     **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _all("deletes")),

@@ -17,8 +17,6 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, 
 from agentcli.safety.commands.records import UNKNOWN, Effects, Places
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
-# Globs and system paths
-
 
 def is_system_path(field: Field, state: State, *, includes_home_content: bool = True) -> bool:
     """Return True for the root, a folder that the system needs, the home, or a glob of everything in one of them.
@@ -63,8 +61,6 @@ def glob_matches(glob: str, name: str) -> bool:
     # fnmatch knows no classes such as `[[:alpha:]]`, and `[!x]` but not `[^x]`.
     return fnmatch.fnmatchcase(name, re.sub(r"\[\[:\w+:\]\]", "?", glob).replace("[^", "[!"))
 
-
-# Paths that a program reads
 
 _PUBLIC, _STREAMS, _FOLDERS, _SECRETS = (names("paths", kind) for kind in ("public", "streams", "folders", "secrets"))
 WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
@@ -145,9 +141,6 @@ class ReadCheck:
         examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob matches
         examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
         return all(self.places.is_readable(Path(folder, name)) for name in examples)
-
-
-# Paths that a command names
 
 
 def grave_reason(

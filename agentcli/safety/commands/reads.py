@@ -141,9 +141,6 @@ def _git_shows_names_only(called: Sequence[str]) -> bool:
     return bool(called) and called[0] in names("shows", "git_names_only")
 
 
-# Programs
-
-
 def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     """Return why a command may do more than read in the workspace, or an empty string. `fields` is not empty."""
     program, arguments = fields[0], fields[1:]

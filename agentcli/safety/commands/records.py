@@ -16,8 +16,7 @@ from agentcli.safety.paths.judge import PathGround
 # does; a dry run can show its changes. ask: it reaches further. block: it runs in no mode.
 Verdict = Literal["allow", "try", "ask", "block"]
 
-# In `Effects`: paths, hosts or programs that the text does not show.
-UNKNOWN = "?"
+UNKNOWN = "?"  # in `Effects`: paths, hosts or programs that the text does not show
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -198,8 +197,6 @@ def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
     return [*starts, words[:2]]
 
-
-# Globs of paths: `src/**`, `*.{py,md}`, `~/x`, `//from/the/root`
 
 _MAX_BRACES = 5
 

@@ -10,8 +10,6 @@ from agentcli.safety.commands.paths import glob_matches, is_system_path
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.wrappers import read_find, take_off
 
-# Reverse shells and fork bombs
-
 REVERSE_SHELL = "it hands the shell to another machine"
 _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
 _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"  # the name of a shell, as a whole word
@@ -107,8 +105,6 @@ def _interpreter(arguments: Sequence[Field], state: State) -> str:
             return "it is a fork bomb"
     return ""
 
-
-# Disks, system folders and processes
 
 Judge = Callable[[Sequence[Field], State], str]
 
@@ -274,8 +270,7 @@ def _rsync(arguments: Sequence[Field], state: State) -> str:
     return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
 
 
-# By program: the function that says why a call of it, without the program's name, must never run.
-_JUDGES: dict[str, Judge] = {
+_JUDGES: dict[str, Judge] = {  # by program: why a call of it, without the program's name, must never run
     **dict.fromkeys(("rm", "srm"), _rm),
     "mv": _mv,
     **dict.fromkeys(("chmod", "setfacl", "chattr"), _chmod),

@@ -91,15 +91,11 @@ def _conclusion(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
         programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
         effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
+    doubts = Doubts(effects=walk.hidden, must_ask=refused or walk.unjudged, unreadable=walk.unreadable)
     return CommandAnalysis(
-        segments=tuple(walk.segments),
-        verdict=worst,
-        reason=reason,
-        effects=effects,
-        problem=disguise or problem,
-        doubts=Doubts(effects=walk.hidden, must_ask=refused or walk.unjudged, unreadable=walk.unreadable),
-        deletes_unseen=walk.deletes_unseen if problem else "",
-    )
+        segments=tuple(walk.segments), verdict=worst, reason=reason, effects=effects, problem=disguise or problem,
+        doubts=doubts, deletes_unseen=walk.deletes_unseen if problem else "",
+    )  # fmt: skip
 
 
 def _is_shown(char: str) -> bool:

@@ -190,8 +190,6 @@ _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
 }
 
 
-# Expressions of find (GNU findutils 4.9, POSIX find)
-
 # By part of an expression: its kind and the number of values that follow, as in the table's keys, such as `neutral_1`.
 _PARTS = {
     name: (row[:-2], int(row[-1])) for row, parts in read_table("names")["find"].items() for name in parts.split()
@@ -211,7 +209,7 @@ class FindCall(Struct, kw_only=True):
 
 
 def read_find(fields: Sequence[Field]) -> FindCall:
-    """Read the words after `find`."""
+    """Read the words after `find` (GNU findutils 4.9, POSIX find)."""
     call = FindCall()
     remaining = list(reversed(fields))  # so that pop() takes the next word
     # Even these options before the starting folders matter: `-L` follows symlinks out of the workspace.

@@ -19,8 +19,7 @@ from agentcli.safety.secrets.private_keys import MAX_MARK_CHARS, KeyStart, find_
 from agentcli.safety.secrets.rules import MAX_CONTEXT_CHARS, MAX_MATCH_CHARS, Secret, bytes_for_search, find_tokens
 
 PRIVATE_KEY = "private-key"
-# Shorter known values are not searched for, because they occur in ordinary words.
-_MIN_KNOWN_CHARS = 8
+_MIN_KNOWN_CHARS = 8  # shorter known values are not searched for, because they occur in ordinary words
 _MIN_MIXED_CHARS = 6  # the minimum for a value with both letters and digits
 _MAX_DFA_CHARS = 20_000  # of all known values; for more, a DFA would take hundreds of megabytes
 

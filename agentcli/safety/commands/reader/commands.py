@@ -178,14 +178,9 @@ class CommandReader(WordReader):
         if assignments and not words:
             self._note("it sets a variable")
         return CommandNode(
-            text=self.text[start : self.at].strip(" \t"),
-            written=" ".join(written),
-            assignments=tuple(assignments),
-            words=tuple(words),
-            redirects=tuple(redirects),
-            inside=inside,
-            subshell=subshell,
-        )
+            text=self.text[start : self.at].strip(" \t"), written=" ".join(written), assignments=tuple(assignments),
+            words=tuple(words), redirects=tuple(redirects), inside=inside, subshell=subshell,
+        )  # fmt: skip
 
     def _script_inside(self) -> Script:
         """Read the commands after a `(`. For an arithmetic expression, `((…))`, return only those of substitutions."""

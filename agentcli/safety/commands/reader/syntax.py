@@ -126,8 +126,6 @@ class State(Struct, frozen=True):
         return structs.replace(self, places=both if is_known else None)
 
 
-# Words, as bash 5 reads them: quotes, escapes, substitutions (bash(1), QUOTING, EXPANSION)
-
 MAX_DEPTH = 30  # of substitutions and subshells inside each other; two or three are usual
 
 _RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")  # unquoted text without special characters
@@ -138,7 +136,7 @@ _KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.A
 
 
 class WordReader(ABC):
-    """Reads the words of a text, one after the other."""
+    """Reads the words of a text, one after the other, as bash 5 does (bash(1), QUOTING, EXPANSION)."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
