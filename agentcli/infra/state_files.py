@@ -69,7 +69,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
         return self.folder / "calls" / quote(session_id, safe="")
 
     def target_of(self, link: Path) -> Path:
-        return self.folder.joinpath(*link.readlink().parts[-2:])
+        return self.folder.joinpath(*link.readlink().parts[-2:])  # `ab` and `cdef…`
 
     def clean(self) -> None:
         """Delete old outputs and results; if the rest is too large, the least recently used results, too."""

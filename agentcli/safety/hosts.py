@@ -20,7 +20,7 @@ Address = IPv4Address | IPv6Address
 
 def why_not_public(address: Address) -> str:
     """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
-    address = embedded(address)
+    address = unwrapped(address)
     # Python's tables may have networks that were reserved after addresses.toml was written.
     other_reason = "" if address.is_global and not address.is_multicast else "a reserved address"
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
@@ -28,7 +28,7 @@ def why_not_public(address: Address) -> str:
     return next((kind for network, kind in _networks("not_public").items() if address in network), other_reason)
 
 
-def embedded(address: Address) -> Address:
+def unwrapped(address: Address) -> Address:
     """Return the IPv4 address in an IPv4-mapped (RFC 4291 §2.5.5.2) or NAT64 (RFC 6052) address, else `address`."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
@@ -40,11 +40,11 @@ def embedded(address: Address) -> Address:
 
 def is_metadata_service(address: Address) -> bool:
     """Return True for an address at which a cloud gives a machine its credentials. No grant opens such an address."""
-    return any(embedded(address) in network for network in _networks("metadata_services"))
+    return any(unwrapped(address) in network for network in _networks("metadata_services"))
 
 
 def is_local_network(address: Address) -> bool:
-    return any(embedded(address) in network for network in _networks("local_networks"))
+    return any(unwrapped(address) in network for network in _networks("local_networks"))
 
 
 @cache
@@ -155,7 +155,7 @@ def may_lead_to(grant: HostGrant, address: str) -> bool:
     if str(parsed) == grant.host:
         return True
     if grant.host == "localhost" or grant.host.endswith(".localhost"):
-        return embedded(parsed).is_loopback and not grant.is_pattern
+        return unwrapped(parsed).is_loopback and not grant.is_pattern
     if is_metadata_service(parsed):
         return False
     return not why_not_public(parsed) or (is_local_network(parsed) and not grant.is_pattern)

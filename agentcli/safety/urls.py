@@ -216,7 +216,7 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     kind = hosts.why_not_public(parsed)  # such as "a private address"; empty for a public one
     is_open = not kind or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
     if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
-        is_open = hosts.embedded(parsed).is_loopback if _is_this_machine(url.host) else hosts.is_local_network(parsed)
+        is_open = hosts.unwrapped(parsed).is_loopback if _is_this_machine(url.host) else hosts.is_local_network(parsed)
     if is_open and not hosts.is_metadata_service(parsed):
         return ""
     return f"{url.host} is {kind}" if url.host == address else f"{url.host} leads to {address}, {kind}"

@@ -92,7 +92,7 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: No
             with closing(connect(copy)) as connection:
                 return work(connection)
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
-        raise failure(path, damaged) from damaged
+        raise storage_error(path, damaged) from damaged
     except (apsw.Error, OSError) as error:
         raise error_so_far from error
 
@@ -256,7 +256,7 @@ _FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {  # the f
 _MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError, apsw.IOError)
 
 
-def failure(path: Path, error: Exception) -> StorageError:
+def storage_error(path: Path, error: Exception) -> StorageError:
     template = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
     text = template.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
@@ -334,7 +334,7 @@ class Writer:
         try:
             return self._commit(jobs)
         except (apsw.Error, OSError, UnicodeEncodeError) as error:
-            return [failure(self._path, error)] * len(jobs)
+            return [storage_error(self._path, error)] * len(jobs)
         except StorageError as error:
             return [error] * len(jobs)
         except Exception as bug:  # if this thread ended, nobody would ever get an answer

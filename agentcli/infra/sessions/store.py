@@ -176,7 +176,7 @@ class TableSessions(ABC):
     ) -> tuple[interfaces.SessionInfo, list[Entry]]:
         async def work(db: tables.Tables) -> tuple[interfaces.SessionInfo, list[Entry]]:
             id = await tables.full_id(db, session_id, user_id)
-            (info,) = await tables.infos(db, "id = :id", id=id)
+            (info,) = await tables.session_infos(db, "id = :id", id=id)
             return info, await tables.entries_of(db, id, after=after)  # without the first `after` ones
 
         return await self._read(work)
@@ -191,7 +191,7 @@ class TableSessions(ABC):
     ) -> Sequence[interfaces.SessionInfo]:
         which = f"cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
-        return await self._read(lambda db: tables.infos(db, which, cwd=folder, user_id=user_id, limit=limit))
+        return await self._read(lambda db: tables.session_infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None

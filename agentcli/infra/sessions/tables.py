@@ -208,7 +208,7 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
     raise AmbiguousSession(f"Several sessions are named {session_id!r}. Give the id of one (agentcli sessions list).")
 
 
-async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
+async def session_infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
     return [SessionInfo(*row) for row in await db.rows(f"{SQL['infos']} AND {where}", **values)]
 
 

@@ -149,13 +149,13 @@ class SessionSpans:
             "gen_ai.agent.id": agent.id,
             "gen_ai.agent.name": agent.name,
             "gen_ai.agent.version": __version__,
-            **of_model(agent.model, self._export.server),
-            **of_usage(event.usage),
+            **model_attributes(agent.model, self._export.server),
+            **usage_attributes(event.usage),
             "agentcli.turn.reason": reason,
             "agentcli.rounds": event.turns,
             "agentcli.cost": event.cost_usd,
-            "gen_ai.input.messages": self._content(messages("user", agent.prompt)),
-            "gen_ai.output.messages": self._content(messages("assistant", answer, reason)),
+            "gen_ai.input.messages": self._content(message_json("user", agent.prompt)),
+            "gen_ai.output.messages": self._content(message_json("assistant", answer, reason)),
         }
         self._finish(self._turn(agent, at_ns), at_ns, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
@@ -189,23 +189,23 @@ class SessionSpans:
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model
-        attributes = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
+        attributes = {"gen_ai.operation.name": "chat", **model_attributes(agent.model, self._export.server)}
         first_chunk = (request.first_at - request.tried_at) / _NS_PER_S if request.first_at else None
         of_reply = {
             "gen_ai.request.stream": True,
             "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,
             "gen_ai.response.finish_reasons": [reason] if reason else [],
             "gen_ai.response.time_to_first_chunk": first_chunk,
-            **(of_usage(request.usage) if request.usage != Usage() else {}),
+            **(usage_attributes(request.usage) if request.usage != Usage() else {}),
             "agentcli.cost": request.usd or None,
             "agentcli.retries": len(request.retries) or None,
-            "gen_ai.output.messages": self._content(messages("assistant", request.content, reason)),
+            "gen_ai.output.messages": self._content(message_json("assistant", request.content, reason)),
         }
         span = self._start(f"chat {attributes['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
         for moment, retry in request.retries:
-            span.add_event("agentcli.retry", clean(retry, self._mask), moment)
+            span.add_event("agentcli.retry", masked_attributes(retry, self._mask), moment)
         self._finish(span, at_ns, attributes | of_reply, error=error)
-        metrics, of_metrics = self._metrics, clean({**attributes, "error.type": error}, self._mask)
+        metrics, of_metrics = self._metrics, masked_attributes({**attributes, "error.type": error}, self._mask)
         metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, of_metrics)
         if first_chunk is not None:
             metrics.first_chunk.record(first_chunk, of_metrics)
@@ -224,7 +224,7 @@ class SessionSpans:
             "gen_ai.tool.type": "extension" if name.startswith("mcp__") else "function",
             "gen_ai.tool.call.arguments": arguments,
         }
-        span.set_attributes(clean(attributes, self._mask))
+        span.set_attributes(masked_attributes(attributes, self._mask))
         if name == "create_subagent":
             self._subagent_calls[id] = span
         agent.calls[id] = span, at_ns
@@ -245,7 +245,7 @@ class SessionSpans:
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
         self._finish(span, at_ns, attributes, error=error, message=event.error.message if event.error else "")
-        self._metrics.calls.add(1, clean({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
+        self._metrics.calls.add(1, masked_attributes({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
 
     def _start(self, name: str, at_ns: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         context = self._parent if parent is None else set_span_in_context(parent, Context())
@@ -253,7 +253,7 @@ class SessionSpans:
 
     def _finish(self, span: Span, at_ns: int, attributes: Attributes, *, error: str, message: str = "") -> None:
         if span.is_recording():  # masking takes time
-            span.set_attributes(clean({**attributes, "error.type": error}, self._mask))
+            span.set_attributes(masked_attributes({**attributes, "error.type": error}, self._mask))
             if error:
                 span.set_status(Status(StatusCode.ERROR, self._mask(self._content(message))))
         span.end(at_ns)
@@ -263,7 +263,7 @@ class SessionSpans:
         return text if self._export.settings.content else ""
 
 
-def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
+def masked_attributes(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
     """Return attributes without unknown values, and with secrets masked in every text."""
     known = {name: value for name, value in attributes.items() if value not in (None, "", [])}
     masked_texts = {name: mask(value) for name, value in known.items() if isinstance(value, str)}
@@ -271,7 +271,7 @@ def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
     return known | masked_texts | masked_lists
 
 
-def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
+def model_attributes(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
     """Return the attributes of a `provider/model` and of its server."""
     provider, _, model = name.partition("/")
     if provider in ("local", "scripted"):  # the path of a file, whose folder stays private
@@ -285,7 +285,7 @@ def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
     }
 
 
-def of_usage(usage: Usage) -> Attributes:
+def usage_attributes(usage: Usage) -> Attributes:
     """Return token counts; input tokens include those from a cache."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
@@ -296,7 +296,7 @@ def of_usage(usage: Usage) -> Attributes:
     }
 
 
-def messages(role: str, content: Iterable[Block], finish_reason: str = "") -> str:
+def message_json(role: str, content: Iterable[Block], finish_reason: str = "") -> str:
     """Return a message in the JSON of the conventions, without images and documents; "" if it has no other parts."""
     parts: list[Attributes] = []
     for block in content:

@@ -16,7 +16,7 @@ from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redi
 from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
-from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, take_off
+from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, find_wrapper
 
 
 def canonical(fields: Sequence[Field]) -> str:
@@ -124,7 +124,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
             call.hides_program = True
             starts = range(1, min(len(call.fields), _MAX_LAYERS))
             call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
-        wrapper = take_off(call.fields)
+        wrapper = find_wrapper(call.fields)
         if wrapper is None:
             return call
         call.wrappers.append(wrapper)

@@ -41,7 +41,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     name = name_of(fields)
     if program := _TABLE.get(name):
         return program(fields[1:], state)
-    called, _ = _called(fields)
+    called, _ = _program_and_subcommand(fields)
     hosts = _REGISTRIES.get(called, ()) if beyond_workspace(fields) else ()  # an installer fetches from these
     if not hosts:  # it may reach any host; those in its addresses are named
         found = (_URL.match(field.text) for field in fields[1:])
@@ -83,7 +83,7 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
     return operands
 
 
-def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
+def _effect_on_operands(kind: str, values: str = "", skipped: int = 0) -> Program:
     """Return a function for programs that have one effect, `kind`, on all operands after the first `skipped` ones.
 
     `kind` is a field of `Effects`; `values` are the letters of the options that take a value.
@@ -93,7 +93,7 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    written, created = _written(sources, targets, state), _auto_executed_targets(sources, targets, state)
+    written, created = _written_paths(sources, targets, state), _auto_executed_targets(sources, targets, state)
     return Effects(reads=absolute_paths(sources, state), writes=written, names=created)
 
 
@@ -114,7 +114,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
     return operands[:-1], operands[-1:]
 
 
-def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
+def _written_paths(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the targets, and the auto-executed files that are certainly created in a folder: `cp .bashrc ~`."""
     written = absolute_paths(targets, state)
     # The target must be a folder if there are several sources, or if it is `..` or ends in a slash.
@@ -230,11 +230,11 @@ _DOWNLOADERS = ("curl", "wget", "http", "https", "xh")
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
 _TABLE: dict[str, Program] = {  # by program: the function that returns its effects
-    **dict.fromkeys(names("programs", "readers"), _all("reads", "nc")),
-    **dict.fromkeys(("grep", "egrep", "fgrep"), _all("reads", "mABC", 1)),
-    **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _all("deletes")),
-    **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _all("writes", "srm")),
-    **dict.fromkeys(("chmod", "chown", "chgrp"), _all("writes", "", 1)),
+    **dict.fromkeys(names("programs", "readers"), _effect_on_operands("reads", "nc")),
+    **dict.fromkeys(("grep", "egrep", "fgrep"), _effect_on_operands("reads", "mABC", 1)),
+    **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _effect_on_operands("deletes")),
+    **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _effect_on_operands("writes", "srm")),
+    **dict.fromkeys(("chmod", "chown", "chgrp"), _effect_on_operands("writes", "", 1)),
     **dict.fromkeys(("cp", "install", "ln"), _copies),
     "mv": _moves,
     "dd": _dd,
@@ -257,7 +257,7 @@ _WITH_VALUE = frozenset("-C -c --git-dir --work-tree --prefix --cwd --dir --dire
 
 def beyond_workspace(fields: Sequence[Field]) -> str:
     """Return the reason to ask before a command runs, if it acts beyond the workspace; an empty string if not."""
-    name, subcommand = _called(fields)
+    name, subcommand = _program_and_subcommand(fields)
     if name == "parallel":
         if any(field.text.startswith(("-S", "--sshlogin")) for field in fields):
             return "parallel runs on other machines"
@@ -287,7 +287,7 @@ def _runs_project_tool(words: Sequence[str]) -> bool:
     return tool in names("programs", "npx_tools") or ("--no-install" in options and not tool.startswith("-"))
 
 
-def _called(fields: Sequence[Field]) -> tuple[str, str]:
+def _program_and_subcommand(fields: Sequence[Field]) -> tuple[str, str]:
     """Return the program and its subcommand; `python -m pip` is `pip`, `go mod download` is `go download`."""
     words = [field.text for field in fields]
     name = words[0].rpartition("/")[2]

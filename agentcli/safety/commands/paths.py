@@ -238,7 +238,7 @@ _ENDING_IN_PATH = tuple(
 )
 
 
-def opened_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
+def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
     """Return the secret and auto-executed files that words name, also as a part of an option.
 
     Auto-executed files are left out if the effects name all that it writes; so is the script of an interpreter.

@@ -8,7 +8,7 @@ from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.effects import operands_of, sources_and_targets
 from agentcli.safety.commands.paths import glob_matches, is_system_path
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
-from agentcli.safety.commands.wrappers import read_find, take_off
+from agentcli.safety.commands.wrappers import find_wrapper, read_find
 
 REVERSE_SHELL = "it hands the shell to another machine"
 _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
@@ -48,8 +48,8 @@ def _last_program(fields: Sequence[Field]) -> str:
     if not words:
         return ""
     is_shell = words[0] in ("sh", "bash", "dash", "zsh", "ksh", "ash")
-    has_script = any(not re.match(r"-[^c]*$", word) for word in words[1:])  # a file, or a text after `-c`
-    return "shell" if is_shell and not has_script else words[0]
+    has_no_script = all(re.match(r"-[^c]*$", word) for word in words[1:])  # neither a file nor a text after `-c`
+    return "shell" if is_shell and has_no_script else words[0]
 
 
 # A function that pipes itself into itself, or starts itself in the background, with no arguments but its own.
@@ -254,7 +254,7 @@ def _find(arguments: Sequence[Field], state: State) -> str:
 
 def _ruins(words: Sequence[Field]) -> bool:
     """Return True if a command of `-exec`, perhaps inside wrappers, deletes or damages the files that `find` found."""
-    while words and (wrapper := take_off(words)) is not None:
+    while words and (wrapper := find_wrapper(words)) is not None:
         words = wrapper.inner
     name, arguments = words[0].text.rpartition("/")[2] if words else "", words[1:]
     if name in ("mv", "cp", "install"):

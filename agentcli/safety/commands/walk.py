@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from agentcli.safety.commands import calls, refused
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
-from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secrets, opened_files
+from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secrets, sensitive_files
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
@@ -157,7 +157,7 @@ class Walk:
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]  # the words of a `for` are judged like a program's arguments
-            effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
+            effects = Effects(reads=named_secrets(words, (), state), names=sensitive_files(words, state))
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
@@ -272,7 +272,9 @@ class Walk:
         values = [state.resolved(value) for _, value in node.assignments]
         values += [Field(each.text.partition("=")[2]) for each in set_by_wrappers]
         if own_problem:
-            effects = effects | Effects(reads=named_secrets(layers, values, state), names=opened_files(layers, state))
+            effects = effects | Effects(
+                reads=named_secrets(layers, values, state), names=sensitive_files(layers, state)
+            )
         # A script that must be asked about makes the command ask.
         grave = next((each.reason for inner in inner_walks for each in inner.segments if each.verdict == "ask"), "")
         reason = own_problem or problem

@@ -37,37 +37,37 @@ _UNSHOWN_SCRIPT = "it runs a script that is not shown here"
 _MAX_CANDIDATES = 8  # each is judged as a command of its own
 
 
-def take_off(fields: Sequence[Field]) -> Wrapper | None:
+def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
     """Return the outermost wrapper of a command, or None if its program is not a known wrapper."""
     name, arguments = name_of(fields), fields[1:]
     if not name or (len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ())):
         return None
     if name in _PLAIN:
         row, operands, problem = _PLAIN[name]
-        return _plain(arguments, row, int(operands), problem)
+        return _plain_wrapper(arguments, row, int(operands), problem)
     if name in _SPECIAL:
         return _SPECIAL[name](arguments)
     if name in ("sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"):
         return _shell(arguments, "" if name in ("sh", "bash", "dash") else f"{name} is another shell")
     is_doubtful = name in _TABLES["doubtful"]["names"].split()
-    return _unread(arguments, f"{name} runs its arguments as a command") if is_doubtful else None
+    return _unreadable_wrapper(arguments, f"{name} runs its arguments as a command") if is_doubtful else None
 
 
-def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
+def _plain_wrapper(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
     # `timeout -s 9 5 command …`: the wrapper's options and operands, then the command.
     read = read_arguments(arguments, options(row), stops_at_operand=True)
     if read.problem:
-        return _unread(arguments, read.problem)
+        return _unreadable_wrapper(arguments, read.problem)
     words = read.operands
     if any(field.may_vanish for field in words[:own_operands]):
-        return _unread(arguments, HIDDEN_PROGRAM)
+        return _unreadable_wrapper(arguments, HIDDEN_PROGRAM)
     # Like env, sudo and doas, which have a `problem`, accept NAME=VALUE before the command.
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
         words = words[1:]
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
 
 
-def _unread(arguments: Sequence[Field], problem: str) -> Wrapper:
+def _unreadable_wrapper(arguments: Sequence[Field], problem: str) -> Wrapper:
     """Return a wrapper whose options cannot be read: any argument that is not an option may begin the command."""
     starts = [at for at, field in enumerate(arguments) if not field.text.startswith("-")]
     return Wrapper(problem=problem, candidates=tuple(tuple(arguments[at:]) for at in starts[:_MAX_CANDIDATES]))
@@ -89,13 +89,13 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             letters += text[1:]
             remaining = remaining[text.count("o") + text.count("O") :]  # each `o` or `O` takes a word: `-o pipefail`
     if "c" in letters:  # the next word is the script
-        return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
+        return _script_wrapper(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
     reads_script = not remaining or "s" in letters  # with `-s` the words behind it are arguments, not a file
     files += [Field("/dev/stdin")] if reads_script else remaining[:1]
     return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=reads_script, script_files=tuple(files))
 
 
-def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
+def _script_wrapper(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
     """Return the wrapper for a shell that runs a text; `is_same_shell`: see `Wrapper`."""
     problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT  # the known part is still judged
     return Wrapper(script=" ".join(field.text for field in fields), problem=problem, is_same_shell=is_same_shell)
@@ -111,7 +111,7 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
         # `-S` splits its value into words, so any word in any argument may begin the command.
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
-        return _unread([*split, *arguments], read.problem or "env changes more than variables")
+        return _unreadable_wrapper([*split, *arguments], read.problem or "env changes more than variables")
     sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
     inner = tuple(_without_first(read.operands[len(sets) :], "-"))  # a lone `-` means `-i`
     return Wrapper(inner=inner, sets=sets, problem="" if inner else "it shows the environment, where secrets are")
@@ -121,7 +121,7 @@ def _xargs(arguments: Sequence[Field]) -> Wrapper:
     """Read xargs, which puts words from its input after the command, or in place of the placeholder that `-I` names."""
     read = read_arguments(arguments, options(_TABLES["special"]["xargs"]), stops_at_operand=True)
     if read.problem:
-        return _unread(arguments, read.problem)
+        return _unreadable_wrapper(arguments, read.problem)
     words = tuple(read.operands) or (Field("echo"),)
     own_options = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
     # `-I %`, `-I%`, `-i`, `--replace`, `--replace=%`. A match has two groups: one is the placeholder, the other empty.
@@ -140,12 +140,12 @@ def _trap(arguments: Sequence[Field]) -> Wrapper:
     # `trap [--] command signal …`; a signal alone, or `-` as the command, resets the signals.
     words = _without_first(arguments, "--")
     is_reset = len(words) < 2 or words[0].text == "-"
-    return Wrapper(script="") if is_reset else _script(words[:1])
+    return Wrapper(script="") if is_reset else _script_wrapper(words[:1])
 
 
 def _watch(arguments: Sequence[Field]) -> Wrapper:
     read = read_arguments(arguments, options(_TABLES["special"]["watch"]), stops_at_operand=True)
-    return _script(read.operands, "it runs until it is stopped")
+    return _script_wrapper(read.operands, "it runs until it is stopped")
 
 
 # `-c`, also after other letters; `--command`, also abbreviated; and su's `--session-command`. The group is the value.
@@ -160,8 +160,8 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
         found = _COMMAND_OPTION.fullmatch(field.text)
         script = Field(found[1]) if found and found[1] else follower  # the text is in the same word, or the next one
         if found and script is not None:
-            return _script([script], "it runs under another user or program")
-    return _unread(arguments, "it runs its arguments as a command")
+            return _script_wrapper([script], "it runs under another user or program")
+    return _unreadable_wrapper(arguments, "it runs its arguments as a command")
 
 
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
@@ -174,14 +174,14 @@ def _find(arguments: Sequence[Field]) -> Wrapper | None:
 def _command(arguments: Sequence[Field]) -> Wrapper | None:
     if arguments and re.fullmatch(r"-[pvV]*[vV][pvV]*", arguments[0].text):
         return None  # `command -v name` runs nothing
-    return _plain(arguments, "text -p", 0, "")
+    return _plain_wrapper(arguments, "text -p", 0, "")
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
     **dict.fromkeys((".", "source"), lambda words: Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(words[:1]))),
     "command": _command,
     "env": _env,
-    "eval": lambda arguments: _script(_without_first(arguments, "--"), is_same_shell=True),
+    "eval": lambda arguments: _script_wrapper(_without_first(arguments, "--"), is_same_shell=True),
     "find": _find,
     **dict.fromkeys(("flock", "runuser", "script", "su"), _text_behind_c),
     "trap": _trap,

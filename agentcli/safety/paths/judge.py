@@ -28,7 +28,7 @@ from agentcli.patterns import lazy_pattern
 
 
 @lru_cache(4_096)
-def is_below(path: PurePath, folder: PurePath) -> bool:
+def is_at_or_below(path: PurePath, folder: PurePath) -> bool:
     """Return True if `path` is the folder or is in it. `is_relative_to` takes quadratic time in Python 3.13."""
     return path.parts[: len(folder.parts)] == folder.parts
 
@@ -91,7 +91,7 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
         return False
     name = parts[-1]
     # The index of the first part below the home, if the path is below it.
-    below_home = [len(home.parts)] if home is not None and path != home and is_below(path, home) else []
+    below_home = [len(home.parts)] if home is not None and path != home and is_at_or_below(path, home) else []
     return bool(
         (_expression(SECRET_GLOBS).match(name) and not _expression(SECRET_GLOB_EXCEPTIONS).match(name))
         or is_short_for(name, SECRET_GLOBS)
@@ -244,7 +244,7 @@ def judge_path(
     if home is not None and (path == "~" or path.startswith("~/")):
         path = f"{home}{path[1:]}"
     full = PurePath(posixpath.normpath(posixpath.join(cwd, path)))
-    root = next((root for root in roots if is_below(full, root)), None)
+    root = next((root for root in roots if is_at_or_below(full, root)), None)
     if is_secret(full, home):
         return "secret"
     # The paths of a workspace in /dev/shm are not odd.

@@ -121,26 +121,26 @@ class PlainText:
         self._length += len(text)
         return text
 
-    def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
+    def with_codes(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
         """Return the plain `text[start:end]` with its codes. `is_end`: the text ends there, with any codes at `end`."""
         pieces: list[str] = []
-        for position, code in self._take(end + 1 if is_end else end):
+        for position, code in self._take_codes(end + 1 if is_end else end):
             pieces += (text[start:position], code)
             start = position
         return "".join((*pieces, text[start:end]))
 
     def codes_to_keep(self, start: int, end: int) -> str:
         """Return the codes at `start`, and the last code before `end`, which sets the style of the text after it."""
-        codes = self._take(end)
+        codes = self._take_codes(end)
         at_start = [code for position, code in codes if position == start]
         last = [code for _, code in codes[len(at_start) :]][-1:]
         return "".join((*at_start, *last))
 
-    def _take(self, end: int) -> list[tuple[int, str]]:
+    def _take_codes(self, end: int) -> list[tuple[int, str]]:
         first, self._first = self._first, bisect_left(self._codes, (end,), self._first)
         return self._codes[first : self._first]
 
-    def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
+    def spans_as_written(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
         """Convert spans of the plain text to spans of the text as written, without the codes around them."""
         positions = [position for position, _ in self._codes]
         lengths = [0, *accumulate(len(code) for _, code in self._codes)]  # lengths[n]: the first n codes together
@@ -151,7 +151,8 @@ class PlainText:
 
     def forget(self, count: int) -> None:
         self._length -= count  # the caller has dropped the first `count` characters of the plain text
-        self._codes, self._first = [(position - count, code) for position, code in self._codes[self._first :]], 0
+        self._codes = [(position - count, code) for position, code in self._codes[self._first :]]
+        self._first = 0
 
 
 class StreamMask:
@@ -184,19 +185,19 @@ class StreamMask:
     def secrets(self) -> list[Secret]:
         """Return the secrets of a `whole` text, by their positions in the text as written."""
         found = self._certain_secrets(is_all=True)
-        return [Secret(*span, one.rule) for span, one in zip(self._plain.places(found), found, strict=True)]
+        return [Secret(*span, one.rule) for span, one in zip(self._plain.spans_as_written(found), found, strict=True)]
 
     def _mask_certain(self, *, is_all: bool) -> str:
         position = self._done  # all text before this position was returned, or is in `pieces`
         pieces: list[str] = []
         for start, end, rule in self._certain_secrets(is_all=is_all):
             pieces += (
-                self._plain.written(self._text, position, start),
+                self._plain.with_codes(self._text, position, start),
                 self._plain.codes_to_keep(start, end),
                 f"[masked: {rule}]" if rule else "",
             )
             position = end
-        pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
+        pieces.append(self._plain.with_codes(self._text, position, self._done, is_end=is_all))
         self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back at most `MAX_CONTEXT_CHARS`
         return "".join(pieces)
 

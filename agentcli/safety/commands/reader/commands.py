@@ -192,7 +192,7 @@ class CommandReader(WordReader):
         self.depth -= 1
         is_one = len(script) == 1 and len(script[0].parts) == 1
         is_arithmetic = may_compute and is_one and self._next_is("))", -2)  # the text just read ends with both
-        return _substituted(script) if is_arithmetic else script
+        return _substitutions_in(script) if is_arithmetic else script
 
     def _script_of(self, text: str) -> Script:
         if self.depth >= MAX_DEPTH:
@@ -276,11 +276,11 @@ class CommandReader(WordReader):
             self.at = found.end()
 
 
-def _substituted(script: Script) -> Script:
+def _substitutions_in(script: Script) -> Script:
     """Return the pipelines of all substitutions in the words of a script."""
     parts = [part for pipeline in script for part in pipeline.parts]
     inside = [each for part in parts for inner in part.inside for each in inner]
-    return (*inside, *(each for part in parts for each in _substituted(part.subshell or ())))
+    return (*inside, *(each for part in parts for each in _substitutions_in(part.subshell or ())))
 
 
 def read_commands(text: str) -> CommandReader:
