@@ -30,6 +30,8 @@ KEEP_S = 30 * 86_400.0  # a stream that is not running is removed this long afte
 POLL_S = 0.05  # between polls for events of other processes
 TIME_TO_LIVE_S = 3_600.0  # a stream in memory is removed this long after its last event
 _MAX_IDLE_POLLS = 20  # polling ends after so many polls without a reader
+_REDIS_CONNECTIONS = 16
+_RUNNING_KEY, _NEWS_CHANNEL = "agentcli:running", "agentcli:news"  # in Redis
 
 
 class WaitingReaders(ABC):
@@ -187,10 +189,6 @@ def _remove(db: apsw.Connection, condition: str, value: float | str) -> None:
     numbers = f"SELECT number FROM streams WHERE {condition}"  # noqa: S608  # all conditions are in this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {condition}", (value,))  # noqa: S608
-
-
-_REDIS_CONNECTIONS = 16
-_RUNNING_KEY, _NEWS_CHANNEL = "agentcli:running", "agentcli:news"
 
 
 class RedisEvents(WaitingReaders):

@@ -18,6 +18,7 @@ from agentcli.patterns import lazy_pattern
 from agentcli.safety import hosts
 
 MAX_URL_CHARS = 16_000
+MAX_SILENT_TARGET_CHARS = 500  # of path and query; longer ones are asked about, because they may carry data out
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -163,9 +164,6 @@ def _is_punycode(label: str) -> bool:
 class UrlVerdict(msgspec.Struct, frozen=True):
     verdict: Literal["block", "ask", "allow"]
     reason: str = ""  # why it is not fetched at once, in a form that fits after a colon
-
-
-MAX_SILENT_TARGET_CHARS = 500  # of path and query; longer ones are asked about, because they may carry data out
 
 
 def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Collection[str] = ()) -> UrlVerdict:

@@ -163,9 +163,9 @@ class SqliteSessions(_WriterSessions):
                     raise SessionInUse(session_id, was_asked=True) from error
                 lock.wanted.touch(mode=0o600)  # the holder gives up the session when it finds this file
             except OSError as error:
+                locks = self.path.parent / "locks"
                 raise StorageError(
-                    f"Could not write to {self.path.parent / 'locks'}: {error.strerror}. Make it writable, or use "
-                    "--no-session."
+                    f"Could not write to {locks}: {error.strerror}. Make it writable, or use --no-session."
                 ) from error
             await asyncio.sleep(0.1)
 

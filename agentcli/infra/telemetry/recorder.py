@@ -99,11 +99,10 @@ class SpanRecorder:
         follows_environment = is_default and ("OTEL_TRACES_SAMPLER" in os.environ or not self._settings.traces)
         sampling = None if follows_environment else sampler(share)
         provider = TracerProvider(sampling, self._resource, shutdown_on_exit=False, span_limits=limits)
+        batch = self._settings.batch
         for exporter in self._exporters(self._export.signals["traces"], OTLPSpanExporter, ConsoleSpanExporter):
-            batch = self._settings.batch
-            provider.add_span_processor(
-                BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)
-            )
+            processor = BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)
+            provider.add_span_processor(processor)
         self._shutdowns.append(provider.shutdown)
         return provider.get_tracer("agentcli", __version__)
 
@@ -140,13 +139,9 @@ class _Connections(requests.Session):
             raise
 
 
-_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+_OTLP = "opentelemetry.exporter.otlp.proto.http"
 # The SDK logs each batch that could not be sent; each message is let through once.
-_REPEATING_LOGGERS = (
-    f"{_EXPORTER}.trace_exporter",
-    f"{_EXPORTER}.metric_exporter",
-    "opentelemetry.sdk._shared_internal",
-)
+_REPEATING_LOGGERS = (f"{_OTLP}.trace_exporter", f"{_OTLP}.metric_exporter", "opentelemetry.sdk._shared_internal")
 _LOGGED: set[tuple[str, object]] = set()  # loggers and their messages so far
 
 

@@ -64,6 +64,7 @@ def _has_git_options(fields: Sequence[Field]) -> bool:
 _MAX_LAYERS = 12  # wrappers around one command
 _MAX_CANDIDATE_DEPTH = 3  # of candidates inside candidates, whose number grows with each level
 _TOO_MANY_WRAPPERS = "it has too many wrappers"
+_DELETING = frozenset("rm rmdir unlink srm shred truncate dd wipefs find chmod chown chgrp".split())
 
 
 class ProgramCall(Struct, kw_only=True):
@@ -281,9 +282,6 @@ def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -` or `pushd +1`: an earlier folder
         return state.anywhere(), state
     return state.entering(targets[0]), state
-
-
-_DELETING = frozenset("rm rmdir unlink srm shred truncate dd wipefs find chmod chown chgrp".split())
 
 
 def deletes_unseen(fields: Sequence[Field], state: State) -> str:

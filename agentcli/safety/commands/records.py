@@ -17,6 +17,7 @@ from agentcli.safety.paths.judge import PathGround
 Verdict = Literal["allow", "try", "ask", "block"]
 
 UNKNOWN = "?"  # in `Effects`: paths, hosts or programs that the text does not show
+_MAX_BRACES = 5  # in a glob; those of one with more are taken literally
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -196,9 +197,6 @@ def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     # If there are only three words, they are the exact command, which has a rule already.
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
     return [*starts, words[:2]]
-
-
-_MAX_BRACES = 5
 
 
 def is_literal(pattern: str) -> bool:

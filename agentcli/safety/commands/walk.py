@@ -262,9 +262,9 @@ class Walk:
             return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
         own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
-        effects = redirects.effects | (
-            effects_of(call.fields, state) if own_problem or danger else Effects(reads=tuple(check.reads))
-        )
+        may_do_more = own_problem or danger
+        effects = redirects.effects
+        effects |= effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if not allow and only_set and not context.problem:  # a rule may name the variables: `NODE_ENV=test npm test`
             allow = calls.with_assignments(node.assignments, call.layers[0])

@@ -170,10 +170,8 @@ def _is_write_protected(parts: tuple[str, ...]) -> bool:
 
 def _is_reviewed(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
-    pairs = itertools.pairwise(parts)
-    return _contain_name(table.reviewed, parts) or any(
-        folder.startswith(".") and name in table.in_dot_folders for folder, name in pairs
-    )
+    names_in_dot_folders = (name for folder, name in itertools.pairwise(parts) if folder.startswith("."))
+    return _contain_name(table.reviewed, parts) or any(name in table.in_dot_folders for name in names_in_dot_folders)
 
 
 def _contain_name(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:

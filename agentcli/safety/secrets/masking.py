@@ -29,6 +29,7 @@ _SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # six plain searche
 # A possible beginning of a code, at the end of a text:
 _BEGUN = lazy_pattern(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
 _MAX_BEGUN_CHARS = 64
+_LONG_BASE64 = lazy_pattern(r"[0-9A-Za-z+/=]{60,}")
 
 
 class Masker:
@@ -167,8 +168,7 @@ class StreamMask:
         # The plain text not decided yet, and a little text before it, because rules look back.
         self._text = self._plain.add(whole, is_all=bool(whole))
         self._key_ends = find_key_ends(self._text)  # the ends of keys whose beginning is missing; only in a `whole`
-        # Positions in `_text`:
-        self._done = 0  # all text before this position was returned, or replaced by a marker
+        self._done = 0  # all of `_text` before this position was returned, or replaced by a marker
         self._masked = 0  # the end of the newest secret; a secret that overlaps it extends it
         self._searched = 0  # private keys that begin before this position have been found
         self._key: KeyStart | None = None  # a key whose beginning is masked already and whose end has not come yet
@@ -257,5 +257,4 @@ class StreamMask:
             self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
 
 
-_LONG_BASE64 = lazy_pattern(r"[0-9A-Za-z+/=]{60,}")
 mask, find_secrets = Masker().mask, Masker().secrets  # these find only known formats, not known values
