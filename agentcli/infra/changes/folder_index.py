@@ -220,14 +220,11 @@ class _Look:
             return before
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
             return before  # the sandbox of a running or killed command created it
-        if before is not None:
-            is_ignored = before.is_ignored
-        else:  # a path that was left out before is taken as ignored, which avoids the slow listing
-            is_ignored = path in self._before.left_out or path not in self._listing
-            if is_ignored and not self._has_room(path, kind, status):
-                state.left_out[path] = "git ignores it, and it is large"
-                state.skipped.add(status.st_ino)
-                return None
+        is_ignored = before.is_ignored if before is not None else self._is_ignored(path)
+        if before is None and is_ignored and not self._has_room(path, kind, status):
+            state.left_out[path] = "git ignores it, and it is large"
+            state.skipped.add(status.st_ino)
+            return None
         state.left_out.pop(path, None)
         if kind == "file" and status.st_size > self._limits.max_file_bytes:
             state.left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
@@ -273,6 +270,10 @@ class _Look:
             self._state.left_out[path] = "excluded by checkpoints.exclude"
             return True
         return False
+
+    def _is_ignored(self, path: str) -> bool:
+        # A path that was left out before is taken as ignored, which avoids the slow listing.
+        return path in self._before.left_out or path not in self._listing
 
     @cached_property
     def _listing(self) -> set[str]:

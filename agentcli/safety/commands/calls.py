@@ -76,7 +76,7 @@ class ProgramCall(Struct, kw_only=True):
     layers: list[tuple[Field, ...]]  # its words: the first layer has all wrappers, the last one none
     wrappers: list[Wrapper] = []  # the wrappers between one layer and the next, outermost first
     catastrophe: str = ""  # why it must never run
-    forms: list[str] = []  # the texts that refusing rules match
+    deny_forms: list[str] = []  # the texts that refusing rules match
     candidates: list["ProgramCall"] = []
     hides_program: bool = False  # True if the text does not show which program runs
     unjudged: str = ""  # why a part of it was not judged
@@ -119,12 +119,12 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
     for _ in range(_MAX_LAYERS):
         program = call.fields[0]
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
-        call.forms += deny_forms(call.fields)
+        call.deny_forms += deny_forms(call.fields)
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
         if call.name == "parallel":  # its command may begin at any word, and go on with words from its input
             call.hides_program = True
             starts = range(1, min(len(call.fields), _MAX_LAYERS))
-            call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
+            call.deny_forms += [form for start in starts for form in deny_forms(call.fields[start:])]
         wrapper = find_wrapper(call.fields)
         if wrapper is None:
             return call
@@ -146,7 +146,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
     call.candidates += [candidate, *candidate.candidates]
     call.catastrophe = call.catastrophe or candidate.catastrophe
-    call.forms += candidate.forms
+    call.deny_forms += candidate.deny_forms
     call.hides_program = call.hides_program or candidate.hides_program
     call.unjudged = call.unjudged or candidate.unjudged
 

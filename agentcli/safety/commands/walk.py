@@ -90,8 +90,8 @@ def _conclusion(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
         doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
         programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
         effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
-    refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
-    doubts = Doubts(effects=walk.hidden, must_ask=refused or walk.unjudged, unreadable=walk.unreadable)
+    refused = walk.script_catastrophe and f"a part of it would be refused: {walk.script_catastrophe}"
+    doubts = Doubts(effects=walk.script_effects, must_ask=refused or walk.unjudged, unreadable=walk.unreadable)
     return CommandAnalysis(
         segments=tuple(walk.segments), verdict=worst, reason=reason, effects=effects, problem=disguise or problem,
         doubts=doubts, deletes_unseen=walk.deletes_unseen if problem else "",
@@ -109,8 +109,8 @@ class WalkContext(Struct, frozen=True, kw_only=True):
     """The properties that a command takes from the shells and wrappers around it."""
 
     problem: str = ""  # why it can do more than its text says
-    allow: tuple[str, ...] = ()  # `allow_forms` of the shells around it: a rule that covers them covers it too
-    deny: tuple[str, ...] = ()  # `deny_forms` of those shells
+    allow_forms: tuple[str, ...] = ()  # `allow_forms` of the shells around it: a rule that covers them covers it too
+    deny_forms: tuple[str, ...] = ()  # `deny_forms` of those shells
     depth: int = 0  # the number of scripts around it
     stdin: str = ""  # the text of its standard input; "" for the person's own, at the start of the whole command
 
@@ -123,8 +123,8 @@ class Walk:
         self.segments: list[Segment] = []
         self.problem = self.unreadable = ""  # why more may run than the segments; why no refusing rule can be checked
         self.unjudged = self.deletes_unseen = ""  # why a part was not judged; why more may be deleted than is named
-        self.catastrophe = self.hidden_catastrophe = ""  # why it must never run; why a script it may run must never run
-        self.hidden = Effects()  # the effects of scripts that it may run
+        self.catastrophe = self.script_catastrophe = ""  # why it must never run; why a script it may run must never run
+        self.script_effects = Effects()  # the effects of scripts that it may run
         self.commands = 0  # the number of commands judged so far, in all scripts
         self._script_files: set[str] = set()  # the files that are run as scripts; names without folders
         self._is_input_open = False  # True once `exec` has redirected the shell's input
@@ -133,7 +133,7 @@ class Walk:
     def run(self, text: str, state: State, context: WalkContext) -> None:
         """Walk through a whole text, then look for dangers that only its commands together show."""
         self._walk_text(text, state, context)
-        effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
+        effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.script_effects)
         if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
         if refused.makes_reverse_shell(self._traits):
@@ -154,15 +154,15 @@ class Walk:
             if reading.has_function and re.search(refused.FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
             context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
-        listed = [state.resolved(word) for word in reading.listed]
-        if why := ReadCheck(self.places, state).outside_problem(listed):
-            words = [(Field("for"), *listed)]  # the words of a `for` are judged like a program's arguments
+        loop_words = [state.resolved(word) for word in reading.loop_words]
+        if why := ReadCheck(self.places, state).outside_problem(loop_words):
+            words = [(Field("for"), *loop_words)]  # the words of a `for` are judged like a program's arguments
             effects = Effects(reads=named_secrets(words, (), state), names=sensitive_files(words, state))
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash would run no part of the text, so what looks like a catastrophe is only asked about
-            self.hidden_catastrophe = self.hidden_catastrophe or self._find_catastrophe(count_before)
+            self.script_catastrophe = self.script_catastrophe or self._find_catastrophe(count_before)
             self.segments[count_before:] = [
                 structs.replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
                 for each in self.segments[count_before:]
@@ -215,7 +215,7 @@ class Walk:
             self._give_up("it has too many commands to check")
             return state, state
         for script in node.inside:  # substitutions run before the wrappers, so a rule for a wrapper does not cover them
-            self._walk_commands(script, state, structs.replace(context, problem="", allow=()))
+            self._walk_commands(script, state, structs.replace(context, problem="", allow_forms=()))
         redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
             stdin = calls.input_of(node.redirects, context.stdin, state)
@@ -233,7 +233,7 @@ class Walk:
         # Without a program there are only redirections, assignments or a subshell, which no granting rule covers.
         # `_add_segment` decides if their problem leads to a question or to a dry run.
         if problem := redirects.problem or ("it sets a variable" if values else context.problem):
-            deny = (" ".join(node.text.split()), *context.deny)
+            deny = (" ".join(node.text.split()), *context.deny_forms)
             segment = Segment(text=node.text, reason=problem, effects=redirects.effects, deny_forms=deny)
             self._add_segment(segment, state, danger=redirects.catastrophe, values=[value for _, value in values])
         return state, state
@@ -246,19 +246,22 @@ class Walk:
         stdin = HOLE if self._is_input_open else calls.input_of(node.redirects, context.stdin, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
         self._note_dangers(node, call, state)
-        set_by_wrappers = [field for wrapper in call.wrappers for field in wrapper.sets]  # `env A=1`
+        set_by_wrappers = [field for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         wrapper_problem = call.problem or calls.variable_problem(field.text for field in set_by_wrappers)
         # If the wrappers are a problem, a granting rule must name them all: only the outermost layer gives forms.
         layers_of_rules = call.layers[:1] if wrapper_problem else call.layers
         own_forms = () if context.problem else (node.written, *calls.allow_forms(layers_of_rules))
-        allow = () if redirects.problem else (*context.allow, *own_forms)
+        allow_forms = () if redirects.problem else (*context.allow_forms, *own_forms)
         inner_walks = self._look_into_scripts(node, call, state, stdin)
         script_forms = [form for inner in inner_walks for segment in inner.segments for form in segment.deny_forms]
-        deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *script_forms, *context.deny)))
+        own_text = " ".join(node.text.split())
+        deny_forms = tuple(dict.fromkeys((own_text, *call.deny_forms, *script_forms, *context.deny_forms)))
         danger = call.catastrophe or redirects.catastrophe
         problem = redirects.problem or wrapper_problem or context.problem
         if call.script is not None and not danger:
-            inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
+            inside = WalkContext(
+                problem=problem, allow_forms=allow_forms, deny_forms=deny_forms, depth=context.depth + 1, stdin=stdin
+            )
             return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
         own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
@@ -266,20 +269,18 @@ class Walk:
         effects = redirects.effects
         effects |= effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        if not allow and only_set and not context.problem:  # a rule may name the variables: `NODE_ENV=test npm test`
-            allow = calls.with_assignments(node.assignments, call.layers[0])
+        if not allow_forms and only_set and not context.problem:  # rules may name variables: `NODE_ENV=test npm test`
+            allow_forms = calls.with_assignments(node.assignments, call.layers[0])
         layers = [*call.layers, *call.possible_commands]
         values = [state.resolved(value) for _, value in node.assignments]
         values += [Field(each.text.partition("=")[2]) for each in set_by_wrappers]
         if own_problem:
-            effects = effects | Effects(
-                reads=named_secrets(layers, values, state), names=sensitive_files(layers, state)
-            )
+            effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
         # A script that must be asked about makes the command ask.
         grave = next((each.reason for inner in inner_walks for each in inner.segments if each.verdict == "ask"), "")
         reason = own_problem or problem
         segment = Segment(
-            text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow, deny_forms=deny
+            text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow_forms, deny_forms=deny_forms
         )
         self._add_segment(segment, state, danger=danger, layers=layers, values=values, grave=grave)
         return calls.states_after(call, state)
@@ -317,7 +318,7 @@ class Walk:
         after = self._walk_text(shell.script or "", state, context)
         if context.problem or count == len(self.segments):
             segment = Segment(
-                text=node.text, reason=context.problem, allow_forms=context.allow, deny_forms=context.deny
+                text=node.text, reason=context.problem, allow_forms=context.allow_forms, deny_forms=context.deny_forms
             )
             self._add_segment(segment, state, layers=call.layers[:-1])  # the last layer is the shell with its text
         return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` changes the shell's folder
@@ -354,12 +355,14 @@ class Walk:
         inner.commands = self.commands
         inner.run(text, state, WalkContext())
         self.commands = inner.commands
-        self.hidden = reduce(Effects.__or__, (each.effects for each in inner.segments), self.hidden | inner.hidden)
+        self.script_effects = reduce(
+            Effects.__or__, (each.effects for each in inner.segments), self.script_effects | inner.script_effects
+        )
         self._script_files |= inner._script_files
         self.unreadable = self.unreadable or inner.unreadable
         self.unjudged = self.unjudged or inner.unjudged
         danger = inner._find_catastrophe() if HOLE not in text else ""  # a text with holes is `unreadable` anyway
         if is_shown:
             self.catastrophe = self.catastrophe or danger
-        self.hidden_catastrophe = self.hidden_catastrophe or inner.hidden_catastrophe or ("" if is_shown else danger)
+        self.script_catastrophe = self.script_catastrophe or inner.script_catastrophe or ("" if is_shown else danger)
         return inner

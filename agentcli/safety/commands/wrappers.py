@@ -22,7 +22,7 @@ class Wrapper(Struct, frozen=True, kw_only=True):
     script: str | None = None  # the text it runs, if it is a shell
     problem: str = ""
     candidates: tuple[tuple[Field, ...], ...] = ()
-    sets: tuple[Field, ...] = ()  # the variables it sets, each as `NAME=value`
+    assignments: tuple[Field, ...] = ()  # the variables it sets, each as `NAME=value`
     is_same_shell: bool = False  # the `script` runs in the shell of the command itself, as with `eval`
     reads_script: bool = False  # it is a shell that reads its commands from its standard input
     script_files: tuple[Field, ...] = ()  # the files that a shell reads its commands from
@@ -112,9 +112,10 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
         # `-S` splits its value into words, so any word in any argument may begin the command.
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
         return _unreadable_wrapper([*split, *arguments], read.problem or "env changes more than variables")
-    sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
-    inner = tuple(_without_first(read.operands[len(sets) :], "-"))  # a lone `-` means `-i`
-    return Wrapper(inner=inner, sets=sets, problem="" if inner else "it shows the environment, where secrets are")
+    assignments = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
+    inner = tuple(_without_first(read.operands[len(assignments) :], "-"))  # a lone `-` means `-i`
+    problem = "" if inner else "it shows the environment, where secrets are"
+    return Wrapper(inner=inner, assignments=assignments, problem=problem)
 
 
 def _xargs(arguments: Sequence[Field]) -> Wrapper:

@@ -37,16 +37,16 @@ class CommandReader(WordReader):
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
         self.commands: Script = ()
-        self.listed: list[Field] = []  # the words that `for` and `select` iterate over
+        self.loop_words: list[Field] = []  # the words that `for` and `select` iterate over
         self.has_function = False  # True if the text defines a function
         self.is_complete = True  # False if a part was not read because it is nested too deeply
-        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text has yet to come, with their delimiters
-        self._cases = 0  # the number of `case` commands that are open
+        self._here_documents: list[tuple[Redirect, str]] = []  # those whose text has yet to come, with their delimiters
+        self._open_cases = 0  # the number of `case` commands that are open
 
     def script(self, closing: str = "") -> Script:
         """Read the commands up to the end of the text; with `closing`, up to and including a `)`."""
-        outer_here, outer_cases, outer_inside = self._here, self._cases, self.inside
-        self._here, self._cases, self.inside = [], 0, []
+        outer_documents, outer_cases, outer_inside = self._here_documents, self._open_cases, self.inside
+        self._here_documents, self._open_cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
         parts: list[CommandNode] = []  # the commands of the pipeline that is being read
         before = operator = ""  # the operators before and after the part that was read last
@@ -55,18 +55,18 @@ class CommandReader(WordReader):
             parts += [part] if part is not None else []
             found = _OPERATOR.match(self.text, self.at)
             self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
-            is_open = part is None and before in _JOINING  # no command has followed the operator yet
-            if (part is None and operator in (*_JOINING, ";", "&")) or (is_open and operator in ("", ")")):
+            lacks_command = part is None and before in _JOINING  # no command has followed the operator `before` yet
+            if (part is None and operator in (*_JOINING, ";", "&")) or (lacks_command and operator in ("", ")")):
                 self._refuse(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
-                self._here_texts(outer_waits=bool(outer_here))
-            if operator in ("|", "|&") or (operator == "\n" and is_open):  # the pipeline goes on
+                self._here_texts(outer_waits=bool(outer_documents))
+            if operator in ("|", "|&") or (operator == "\n" and lacks_command):  # the pipeline goes on
                 before = before if operator == "\n" else operator
                 continue
             if operator == "(":
                 self._parenthesis(parts)
                 continue
-            if operator == ")" and self._cases > 0:
+            if operator == ")" and self._open_cases > 0:
                 parts, operator = [], ";"  # the words were a pattern of the `case`
             elif operator == ")" and not closing:  # the ')' is skipped
                 self._refuse("a ')' has no '(' before it")
@@ -80,10 +80,10 @@ class CommandReader(WordReader):
                 break
         if operator != closing:
             self._refuse(") is missing")
-        if self._here:
+        if self._here_documents:
             self._note("the text of a here-document is missing")
         pipelines += [each for script in self.inside for each in script]  # those in arrays and here-documents
-        self._here, self._cases, self.inside = outer_here, outer_cases, outer_inside
+        self._here_documents, self._open_cases, self.inside = outer_documents, outer_cases, outer_inside
         return tuple(pipelines)
 
     def _here_texts(self, *, outer_waits: bool) -> None:
@@ -93,7 +93,7 @@ class CommandReader(WordReader):
         """
         if outer_waits:
             self._note("a here-document begins within another command")
-        for redirect, delimiter in self._here:
+        for redirect, delimiter in self._here_documents:
             tabs = "\t*" if redirect.operator == "<<-" else ""
             end = re.compile(rf"^{tabs}{re.escape(delimiter)}(\n|\Z)", re.MULTILINE).search(self.text, self.at)
             if end is None:
@@ -108,7 +108,7 @@ class CommandReader(WordReader):
                 self.inside += body.inside
                 text = HOLE
             redirect.target = Field(re.sub(r"(?m)^\t+", "", text) if tabs else text)
-        self._here = []
+        self._here_documents = []
 
     def _parenthesis(self, parts: list[CommandNode]) -> None:
         """Handle a `(` that comes after words: it belongs to a function or an array, or is a syntax error."""
@@ -211,7 +211,7 @@ class CommandReader(WordReader):
         elif word in ("for", "select"):
             self._skip_words(";")
         elif word == "case":
-            self._cases += 1
+            self._open_cases += 1
             self._skip_words("in")
         elif word in ("function", "coproc"):
             self.has_function = self.has_function or word == "function"
@@ -219,7 +219,7 @@ class CommandReader(WordReader):
             if found := named.match(self.text, self.at):
                 self.at = found.end()
         elif word == "esac":
-            self._cases -= 1
+            self._open_cases -= 1
         elif word not in _SKIPPED:
             return False
         self._note(f"it contains {_CONSTRUCTS.get(word, word)}")
@@ -228,7 +228,7 @@ class CommandReader(WordReader):
     def _skip_words(self, closing: str) -> None:
         """Skip the words up to and including `closing`: `]]`, the `in` of a `case`, or the `)` of an array.
 
-        With `;`, for `for` and `select`, stop before the `;` or the line's end, and add the words to `listed`.
+        With `;`, for `for` and `select`, stop before the `;` or the line's end, and add the words to `loop_words`.
         """
         while self.at < len(self.text):
             self._skip_blanks()
@@ -243,7 +243,7 @@ class CommandReader(WordReader):
                     self._here_texts(outer_waits=False)  # True would only note a problem, which each caller does too
             elif char:
                 word = self._word()
-                self.listed += [word] if closing == ";" else []
+                self.loop_words += [word] if closing == ";" else []
             if self.text[start : self.at] == closing:
                 return
 
@@ -265,7 +265,7 @@ class CommandReader(WordReader):
             if not target.is_known or re.search(r"[$`\n]", raw):
                 self._note("agentcli can't predict where a here-document ends")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # a quoted delimiter prevents expansion
-            self._here.append((redirects[-1], target.text if is_literal else raw))
+            self._here_documents.append((redirects[-1], target.text if is_literal else raw))
             redirects[-1].target = Field("" if is_literal else HOLE)  # `_here_texts` sets it
         return True
 
