@@ -156,12 +156,9 @@ def _dd(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
-    output_option = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
-    writes = [
-        value
-        for option, value in itertools.pairwise(arguments)
-        if re.fullmatch(output_option, option.text) and not _URL.match(value.text)  # curl -O URL
-    ]
+    is_output_option = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix").fullmatch
+    pairs = itertools.pairwise(arguments)  # in `curl -O URL`, the word after the option is not its value
+    writes = [value for option, value in pairs if is_output_option(option.text) and not _URL.match(value.text)]
     # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
     others = [field.text for field in arguments if not any(field is value for value in writes)]
     hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))

@@ -30,8 +30,8 @@ def is_system_path(field: Field, state: State, *, includes_home_content: bool = 
 
 def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
-    # The system's folders, the home, and all folders above the home.
-    places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
+    home_and_above = {"/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1)}
+    places = home_and_above.union(names("paths", "system"))
     if not is_glob:
         return path in places
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`

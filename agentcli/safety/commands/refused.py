@@ -166,10 +166,10 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
 
 def _chmod(arguments: Sequence[Field], state: State) -> str:
     # Operands such as `755` or `u:me:rw` are not paths, but checking them like paths does no harm.
-    is_all = _has(arguments, "", "--no-preserve-root") or any(
-        is_system_path(each, state) for each in operands_of(arguments)
-    )
-    return "it changes the permissions of the whole system" if is_all and _has(arguments, "R", "--recursive") else ""
+    on_system = any(is_system_path(each, state) for each in operands_of(arguments))
+    on_everything = on_system or _has(arguments, "", "--no-preserve-root")
+    is_recursive = _has(arguments, "R", "--recursive")
+    return "it changes the permissions of the whole system" if on_everything and is_recursive else ""
 
 
 def _chown(arguments: Sequence[Field], state: State) -> str:

@@ -223,13 +223,13 @@ class Walk:
             self._walk_commands(node.subshell, state, structs.replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
-        set_problem = calls.variable_problem(f"{name}={value.text}" for name, value in values)
+        variable_problem = calls.variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if redirects.connects else set()
         if fields:
-            only_set = bool(set_problem) and not redirects.problem
-            redirects = structs.replace(redirects, problem=redirects.problem or set_problem)
+            only_variables = bool(variable_problem) and not redirects.problem
+            redirects = structs.replace(redirects, problem=redirects.problem or variable_problem)
             call = calls.unwrap(fields, state)
-            return self._judge_call(node, call, redirects, state, context=context, only_set=only_set)
+            return self._judge_call(node, call, redirects, state, context=context, only_variables=only_variables)
         # Without a program there are only redirections, assignments or a subshell, which no granting rule covers.
         # `_add_segment` decides if their problem leads to a question or to a dry run.
         if problem := redirects.problem or ("it sets a variable" if values else context.problem):
@@ -240,9 +240,9 @@ class Walk:
 
     def _judge_call(
         self, node: CommandNode, call: calls.ProgramCall, redirects: calls.RedirectEffects, state: State, *,
-        context: WalkContext, only_set: bool,
+        context: WalkContext, only_variables: bool,
     ) -> Ends:  # fmt: skip
-        """Judge a command, or the script it gives to a shell. `only_set`: its variables are its only problem."""
+        """Judge a command, or the script it gives to a shell. `only_variables`: those it sets are its only problem."""
         stdin = HOLE if self._is_input_open else calls.input_of(node.redirects, context.stdin, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
         self._note_dangers(node, call, state)
@@ -269,7 +269,9 @@ class Walk:
         effects = redirects.effects
         effects |= effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        if not allow_forms and only_set and not context.problem:  # rules may name variables: `NODE_ENV=test npm test`
+        if (
+            not allow_forms and only_variables and not context.problem
+        ):  # rules may name variables: `NODE_ENV=test npm test`
             allow_forms = calls.with_assignments(node.assignments, call.layers[0])
         layers = [*call.layers, *call.possible_commands]
         values = [state.resolved(value) for _, value in node.assignments]
