@@ -147,7 +147,7 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):
-            return not rule.pattern or any(records.refuses(rule.pattern, segment) for segment in segments)
+            return not rule.pattern or any(records.restricts(rule.pattern, segment) for segment in segments)
         if not rule.pattern:
             return False
         if rule.tool == "web_fetch":

@@ -26,7 +26,7 @@ def canonical(fields: Sequence[Field]) -> str:
 
 
 def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
-    """Return the forms that a granting rule may match: a command with its wrappers, then with one fewer at a time."""
+    """Return the forms that an allow rule may match: a command with its wrappers, then with one fewer at a time."""
     forms = []
     for fields in layers:
         forms.append(canonical(fields))
@@ -38,7 +38,7 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
 
 
 def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[Field]) -> tuple[str, ...]:
-    """Return the forms of `NODE_ENV=test npm test`, whose variables matter, so that a granting rule must name them."""
+    """Return the forms of `NODE_ENV=test npm test`, whose variables matter, so that an allow rule must name them."""
     if not all(value.is_known and HOME not in value.text and HERE not in value.text for _, value in assignments):
         return ()
     words = [f"{name}={value.text}" for name, value in assignments]
@@ -46,7 +46,7 @@ def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
-    """Return the forms that a refusing rule may match: also without quotes, the program's folder and git's options."""
+    """Return the forms that deny and ask rules match: also without quotes, the program's folder and git's options."""
     program, arguments = fields[0].text, "".join(f" {field.text}" for field in fields[1:])
     name = program.rpartition("/")[2]
     # In lower case too, because `RM` runs rm on a file system that ignores case, as on macOS.
@@ -76,7 +76,7 @@ class ProgramCall(Struct, kw_only=True):
     layers: list[tuple[Field, ...]]  # its words: the first layer has all wrappers, the last one none
     wrappers: list[Wrapper] = []  # the wrappers between one layer and the next, outermost first
     catastrophe: str = ""  # why it must never run
-    deny_forms: list[str] = []  # the texts that refusing rules match
+    deny_forms: list[str] = []  # the texts that deny and ask rules match
     candidates: list["ProgramCall"] = []
     hides_program: bool = False  # True if the text does not show which program runs
     unjudged: str = ""  # why a part of it was not judged

@@ -63,7 +63,7 @@ class Segment(Struct, frozen=True, kw_only=True):
     """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
     `text` is the command as written. `words` are its words without quotes and without wrappers such as `timeout 5`,
-    with globs as written; None if only the shell knows one of them. Granting rules match `allow_forms`, refusing rules
+    with globs as written; None if only the shell knows one of them. Allow rules match `allow_forms`, deny and ask rules
     match `deny_forms`.
     """
 
@@ -77,10 +77,10 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 class Doubts(Struct, frozen=True):
-    """The doubts that remain about a command. `effects` are those of scripts that it may run, for refusing rules.
+    """The doubts that remain about a command. `effects` are those of scripts that it may run, for deny and ask rules.
 
     `must_ask` says why no rule and no mode may allow it: a catastrophe in such a script, or a part that was not judged.
-    `unreadable` says why refusing rules cannot be checked against all of it.
+    `unreadable` says why deny and ask rules cannot be checked against all of it.
     """
 
     effects: Effects = Effects()
@@ -106,7 +106,7 @@ class CommandAnalysis(Struct, frozen=True, kw_only=True):
 
 
 def covers(pattern: str, segment: Segment) -> bool:
-    """Return True if a granting rule such as `git log *` covers this simple command; False in doubt.
+    """Return True if an allow rule such as `git log *` covers this simple command; False in doubt.
 
     Harmless wrappers and quotes make no difference. No rule covers a redirection into a file. A rule must name
     variables that matter to programs, and wrappers such as `sudo`. A final ` *` also matches nothing.
@@ -114,8 +114,8 @@ def covers(pattern: str, segment: Segment) -> bool:
     return segment.verdict != "block" and any(_matches(form, pattern) for form in segment.allow_forms)
 
 
-def refuses(pattern: str, segment: Segment) -> bool:
-    """Return True if a refusing rule such as `rm *` matches this simple command; True in doubt.
+def restricts(pattern: str, segment: Segment) -> bool:
+    """Return True if a deny or ask rule such as `rm *` matches this simple command; True in doubt.
 
     Wrappers, quotes, variables and the program's folder make no difference, nor does `find -exec` or `xargs` before it.
     """

@@ -121,7 +121,7 @@ class Walk:
     def __init__(self, places: Places) -> None:
         self.places = places
         self.segments: list[Segment] = []
-        self.problem = self.unreadable = ""  # why more may run than the segments; why no refusing rule can be checked
+        self.problem = self.unreadable = ""  # why more may run than the segments; why deny and ask rules are uncertain
         self.unjudged = self.deletes_unseen = ""  # why a part was not judged; why more may be deleted than is named
         self.catastrophe = self.script_catastrophe = ""  # why it must never run; why a script it may run must never run
         self.script_effects = Effects()  # the effects of scripts that it may run
@@ -230,7 +230,7 @@ class Walk:
             redirects = structs.replace(redirects, problem=redirects.problem or variable_problem)
             call = calls.unwrap(fields, state)
             return self._judge_call(node, call, redirects, state, context=context, only_variables=only_variables)
-        # Without a program there are only redirections, assignments or a subshell, which no granting rule covers.
+        # Without a program there are only redirections, assignments or a subshell, which no allow rule covers.
         # `_add_segment` decides if their problem leads to a question or to a dry run.
         if problem := redirects.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny_forms)
@@ -248,7 +248,7 @@ class Walk:
         self._note_dangers(node, call, state)
         set_by_wrappers = [field for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         wrapper_problem = call.problem or calls.variable_problem(field.text for field in set_by_wrappers)
-        # If the wrappers are a problem, a granting rule must name them all: only the outermost layer gives forms.
+        # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
         layers_of_rules = call.layers[:1] if wrapper_problem else call.layers
         own_forms = () if context.problem else (node.written, *calls.allow_forms(layers_of_rules))
         allow_forms = () if redirects.problem else (*context.allow_forms, *own_forms)

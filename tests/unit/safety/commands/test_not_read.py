@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from agentcli.safety.commands.reader.commands import read_commands
-from agentcli.safety.commands.records import covers, refuses, rules_by_segment
+from agentcli.safety.commands.records import covers, restricts, rules_by_segment
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged
 
@@ -66,7 +66,7 @@ def test_a_command_is_seen_wherever_it_occurs(form: str) -> None:
         assert analysis.verdict == "try"
         assert analysis.problem
         assert rules_by_segment(analysis) == ()
-    assert any(refuses("rm *", segment) for segment in judged(form.format("rm x")).segments)
+    assert any(restricts("rm *", segment) for segment in judged(form.format("rm x")).segments)
     assert judged(form.format("cat /etc/shadow")).verdict == "ask"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.safety.commands.records import covers, refuses, rules_by_segment
+from agentcli.safety.commands.records import covers, restricts, rules_by_segment
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged, least_rules
 
 
 def is_covered(pattern: str, command: str) -> bool:
-    """Whether one granting rule lets a whole command through."""
+    """Whether one allow rule lets a whole command through."""
     analysis = judged(command)
     if analysis.verdict == "block" or analysis.problem:
         return False
@@ -18,7 +18,7 @@ def is_covered(pattern: str, command: str) -> bool:
 
 
 def is_touched(pattern: str, command: str) -> bool:
-    return any(refuses(pattern, segment) for segment in judged(command).segments)
+    return any(restricts(pattern, segment) for segment in judged(command).segments)
 
 
 @each_row(
