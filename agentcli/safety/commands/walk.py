@@ -47,12 +47,12 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
         )
     scratch = _scratch_files(text)
     walk = Walk(structs.replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
-    cwd, home = str(places.cwd), str(places.home)
+    state = State(places=(str(places.cwd),), home=str(places.home), start=str(places.cwd))
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
-        walk.run(text, State((cwd,), None if changes_home else home, cwd), WalkContext())
+        walk.run(text, structs.replace(state, home=None) if changes_home else state, WalkContext())
         if changes_home:  # first the home was unknown; but the command may use it before it sets another one
-            walk.add_questions_in(text, State((cwd,), home, cwd))
+            walk.add_questions_in(text, state)
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
     return structs.replace(_conclusion(walk, disguise, text), scratch=scratch)
