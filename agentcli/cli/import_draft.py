@@ -134,14 +134,14 @@ def has_secret(value: Any) -> bool:
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
             for name, item in value.items()
-            if not (_is_reference(item) or (name == "bearer_token_env_var" and _names_variable(item)))
+            if not (_is_reference(item) or (name == "bearer_token_env_var" and _is_variable_name(item)))
         )
     if isinstance(value, list | tuple):
         return any(map(has_secret, value))
     return isinstance(value, str) and mask(value) != value
 
 
-def _names_variable(item: Any) -> bool:
+def _is_variable_name(item: Any) -> bool:
     """Return True for the name of a variable, and False for a token that somebody pasted in its place."""
     return isinstance(item, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", item) is not None and mask(item) == item
 
@@ -169,9 +169,9 @@ def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str
             continue
         source_key = f"{above}{key}"
         match table.get(key, table.get(OTHERS, NO_SETTING)):
-            case list() as takes if isinstance(value, list):
+            case list([take]) if isinstance(value, list):
                 for item in value:
-                    takes[0](draft, source_key, item)
+                    take(draft, source_key, item)
             case Mapping() as rows if isinstance(value, Mapping):
                 take_table(draft, rows, value, f"{source_key}.")
             case list() | Mapping():  # the value has another type than the row expects

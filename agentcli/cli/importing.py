@@ -90,7 +90,7 @@ def _take_host(draft: Draft, source_key: str, host: Any) -> None:
 
 def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     is_secret = credentials_in({source_key.removeprefix("env."): str(value)})
-    draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, which commands inherit it from")
+    draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, from which commands inherit it")
 
 
 def _take_status_line(draft: Draft, source_key: str, command: Any) -> None:
@@ -105,10 +105,12 @@ def _take_model(
     if not isinstance(name, str):
         draft.leave_out(source_key, "it is not a name")
         return
-    before, slash, model = name.rpartition("/")
-    families = ("claude", "anthropic"), ("gemini", "gemini")
-    guess = next((provider for start, provider in families if model.startswith(start)), "openai")
-    provider = other_tools()["providers"].get(before, before) if slash else provider or guess
+    written_provider, slash, model = name.rpartition("/")
+    if slash:
+        provider = other_tools()["providers"].get(written_provider, written_provider)
+    elif not provider:
+        families = ("claude", "anthropic"), ("gemini", "gemini")
+        provider = next((provider for start, provider in families if model.startswith(start)), "openai")
     if provider.partition("/")[0] in {*provider_names(), *draft.values.get("providers", {})}:
         draft.take(source_key, f"{provider}/{model}", *setting.split("."))
     else:
@@ -224,7 +226,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
         if name == "claude-code":
             if is_project:
                 _take_file(local, root / ".claude/settings.local.json", name, table)
-            _take_remembered(local if is_project else shared, home / ".claude.json", root, table)
+            _take_claude_state(local if is_project else shared, home / ".claude.json", root, table)
         for folder in tool.get(commands, ()):
             own = root / ".agentcli" if is_project else config.paths.config
             _take_commands(shared, base / folder, own / "commands")
@@ -249,24 +251,31 @@ def import_notice(config: Config) -> str:
     return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""
 
 
-def _take_remembered(draft: Draft, file: Path, root: Path, table: Any) -> None:
-    """Import Claude Code's state file: the person's servers, and for each project those below "projects"."""
-    rows: Table = {"mcpServers": Draft.take_servers, "allowedTools": table["permissions"]["allow"], OTHERS: ""}
-    of_project: Table = {"projects": {str(root): rows, OTHERS: ""}, OTHERS: ""}
-    _take_file(draft, file, "", of_project if draft.is_project else {**rows, "allowedTools": ""})
+def _take_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None:
+    """Import the state file of Claude Code: the user's servers, or the servers and allowed tools of this project."""
+    rows: Table = {"mcpServers": Draft.take_servers, OTHERS: ""}
+    if draft.is_project:
+        rows = {**rows, "allowedTools": table["permissions"]["allow"]}
+        rows = {"projects": {str(root): rows, OTHERS: ""}, OTHERS: ""}
+    _take_file(draft, file, "", rows)
 
 
 def _take_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
     if files.is_file(file):
         draft.source = file
-        take_table(draft, table, _prepared(tool, dict(_read(draft))))
+        take_table(draft, table, _with_joined_keys(tool, dict(_read(draft))))
 
 
-def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
+def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:
     """Join settings that a tool spreads over several keys: above all the model, as `provider/model`."""
     match tool, values:
-        case "codex", {"profiles": dict(profiles), "profile": str(active)} if isinstance(profiles.get(active), dict):
-            values |= profiles[active]
+        case "codex", _:
+            profiles, active = values.get("profiles"), str(values.pop("profile", ""))
+            if isinstance(profiles, dict) and isinstance(profiles.get(active), dict):
+                values |= profiles[active]
+            provider = values.pop("model_provider", "openai")
+            if isinstance(model := values.get("model"), str):
+                values["model"] = f"{provider}/{model}"
         case "goose", {"GOOSE_PROVIDER": provider, "GOOSE_MODEL": model}:
             values["model"] = f"{provider}/{model}"
             del values["GOOSE_PROVIDER"], values["GOOSE_MODEL"]
@@ -274,11 +283,6 @@ def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
             values["mcp"] = servers
         case "gemini", {"model": str(model)}:
             values["model"] = {"name": model}
-    if tool == "codex":
-        provider, model = values.pop("model_provider", "openai"), values.get("model")
-        values.pop("profile", None)
-        if isinstance(model, str):
-            values["model"] = f"{provider}/{model}"
     # Keys that name models come after those that define the models' providers.
     models_last = sorted(values, key=lambda key: "model" in key and "provider" not in key)
     return {key: values[key] for key in models_last}

@@ -48,7 +48,7 @@ class OtherMessage(Struct):
     role: Role
     content: list[Block]
     is_note: bool = False  # sent by the tool in the user's name
-    reply: str = ""  # the id of the model's reply: both tools store its blocks one by one
+    reply_id: str = ""  # the id of the model's reply: both tools store its blocks one by one
 
 
 class OtherTranscript(Struct, kw_only=True):
@@ -62,12 +62,12 @@ class OtherTranscript(Struct, kw_only=True):
     results: dict[str, ToolResult] = field(default_factory=dict)  # by the ids of calls
     left_out: list[str] = field(default_factory=list)  # descriptions of the parts that were not imported
 
-    def add_reply(self, reply: str, blocks: Iterable[Block]) -> None:
+    def add_reply(self, reply_id: str, blocks: Iterable[Block]) -> None:
         content = [block for block in blocks if not isinstance(block, Thinking) or block.thinking.strip()]
-        if self.messages and self.messages[-1].reply == reply:
+        if self.messages and self.messages[-1].reply_id == reply_id:
             self.messages[-1].content += content
         elif content:
-            self.messages.append(OtherMessage("assistant", content, reply=reply))
+            self.messages.append(OtherMessage("assistant", content, reply_id=reply_id))
 
     def add_prompt(self, content: Any, *, is_note: bool = False) -> None:
         parts = list(_parts(content))
@@ -111,7 +111,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
         if line.get("type") not in ("user", "assistant") or not isinstance(message, dict):
             continue
         content = message.get("content")
-        for block in _tables(content):  # also outside the branch, where parallel calls have their results
+        for block in _objects_in(content):  # also outside the branch, where parallel calls have their results
             match block:
                 case {"type": "tool_result", "tool_use_id": str(id)}:
                     found.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
@@ -144,7 +144,7 @@ def _newest_branch(lines: list[dict[str, Any]]) -> set[str]:
 
 
 def _reply_blocks(content: Any) -> Iterator[Block]:
-    for block in _tables(content):
+    for block in _objects_in(content):
         match block:
             case {"type": "thinking", "thinking": str(text)}:
                 yield Thinking(text)  # without the signature, which is valid only in the original conversation
@@ -168,7 +168,7 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
                 compacted += len(found.messages)
                 is_replaced = isinstance(history := summary.get("replacement_history"), list)
                 found.messages = [] if is_replaced else [one for one in found.messages if one.role == "user"]
-                for item in _tables(history):
+                for item in _objects_in(history):
                     _add_item(found, item)
                 found.add_prompt(summary.get("message") or (), is_note=True)
             case "response_item", dict(item):
@@ -179,20 +179,20 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
 
 
 def _add_item(found: OtherTranscript, item: Mapping[str, Any]) -> None:
-    reply = f"after {len(found.results)} results"  # a reply ends when results arrive: what follows is a new one
+    reply_id = f"after {len(found.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
-            found.add_reply(reply, _parts(item.get("content")))
+            found.add_reply(reply_id, _parts(item.get("content")))
         case {"type": "message", "role": "user"}:
             found.add_prompt(item.get("content"))
         case {"type": "reasoning"}:
-            found.add_reply(reply, [Thinking(part.text) for part in _parts(item.get("summary"))])
+            found.add_reply(reply_id, [Thinking(part.text) for part in _parts(item.get("summary"))])
         case {"type": "function_call", "call_id": str(id), "name": str(name)}:
-            found.add_reply(reply, [ToolUse(id, name, parse_arguments(str(item.get("arguments") or "")) or {})])
+            found.add_reply(reply_id, [ToolUse(id, name, parse_arguments(str(item.get("arguments") or "")) or {})])
         case {"type": "custom_tool_call", "call_id": str(id), "name": str(name)}:
-            found.add_reply(reply, [ToolUse(id, name, {"input": item.get("input")})])
+            found.add_reply(reply_id, [ToolUse(id, name, {"input": item.get("input")})])
         case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
-            found.add_reply(reply, [ToolUse(id, "shell", action)])
+            found.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
             match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:
                 case ({"output": content} | {"content": content, "success": _}) as table if isinstance(table, dict):
@@ -201,7 +201,7 @@ def _add_item(found: OtherTranscript, item: Mapping[str, Any]) -> None:
                     found.add_result(id, output, is_error=False)
 
 
-def _tables(content: Any) -> list[dict[str, Any]]:
+def _objects_in(content: Any) -> list[dict[str, Any]]:
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
@@ -209,7 +209,7 @@ def _parts(content: Any) -> Iterator[Any]:
     """Yield the texts, images and documents of either tool; a text names each part that cannot be imported."""
     if isinstance(content, str):
         yield from [Text(content)] if content.strip() else ()
-    for part in _tables(content):
+    for part in _objects_in(content):
         kind = part.get("type")
         match part:
             case {"type": "text" | "input_text" | "output_text" | "summary_text", "text": str(text)}:

@@ -143,12 +143,12 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
         model = await self._stored_model(choice) or model
         opened = await super().open(session_id, model=model, fork=fork, take_over=take_over)
-        await self._end_page()
+        await self._close_remote_page()
         return opened
 
-    async def _end_page(self) -> None:
+    async def _close_remote_page(self) -> None:
         if await self._remote.aclose():
-            self.on_notice("The page of the session before is closed. To open one for this session: /remote")
+            self.on_notice("The page of the previous session is closed. To open one for this session: /remote")
 
     async def _stored_model(self, choice: SessionChoice) -> str:
         """Return the model for a session to resume, with a notice if it is not the default; empty for a new session."""
@@ -298,7 +298,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         for notice in config.notices:
             self._notify(notice)
         await before.close()
-        await self._end_page()
+        await self._close_remote_page()
         await self._builder.aclose()
         super().__init__(config, builder)
         choice = SessionChoice(how="id", id=before.id) if chosen.conversation.entries else SessionChoice()

@@ -44,7 +44,7 @@ class _Definition(NamedTuple):
 
 def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]]]:
     """Return the calls (names and inputs of tools) that an answer describes; none unless a change was asked for."""
-    prompt, files, written = _asked(request)
+    prompt, files, written = _newest_prompt(request)
     asks_for_file = bool(_ASKS_FOR_FILE.search(prompt)) and not _IS_QUESTION.match(prompt)
     if not asks_for_file and not asks_for_change(prompt):
         return []
@@ -69,7 +69,7 @@ def asks_for_change(prompt: str) -> bool:
     return bool(_ASKS_FOR_CHANGE.search(prompt)) and not _IS_QUESTION.match(prompt)
 
 
-def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
+def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
     """Return the newest prompt, the attached Python files with later edits applied, and the files written later."""
     uses: list[ToolUse] = []  # since the prompt, newest first
     done: set[str] = set()  # ids of the calls that succeeded
@@ -95,35 +95,36 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     """Let a block's definitions replace those of the same name, or append them; return False if none has a file."""
     if (module := _parsed(block)) is None:
         return False
-    # `belongs`: a definition of the block has a file; `touched`: the paths of the files that it changed.
-    lines, belongs, touched = block.split("\n"), False, set()
+    lines, has_file = block.split("\n"), False
+    changed_paths = set()
     code_paths = {path for path in files if not _TEST_FILE.search(path)}
     classes = {old.name for text in files.values() for old in _outline(text) if old.is_class}
     for new in _outline(block):
         # The methods of an existing class are replaced one by one; a new class is added as a whole.
-        is_method = bool(new.class_name)
-        if (is_method and new.class_name not in classes) or (new.is_class and not is_method and new.name in classes):
+        is_in_new_class = bool(new.class_name) and new.class_name not in classes
+        is_existing_class = new.is_class and not new.class_name and new.name in classes
+        if is_in_new_class or is_existing_class:
             continue
         new_lines = lines[new.first : new.end]
         key = (new.class_name, new.name)
         matches = [(p, old) for p, text in files.items() for old in _outline(text) if (old.class_name, old.name) == key]
-        belongs = belongs or bool(matches)
+        has_file = has_file or bool(matches)
         if len(matches) == 1:
             path, old = matches[0]
             if code_paths and path not in code_paths:
                 continue  # tests of the changed code stay: small models repeat them with mistakes
-            touched.add(path)
+            changed_paths.add(path)
             files[path] = _with_lines(files[path], old.first, old.end, new_lines)
-        elif not matches and (path := _place(new, files)):
-            belongs = True
-            touched.add(path)
+        elif not matches and (path := _file_for(new, files)):
+            has_file = True
+            changed_paths.add(path)
             last = max(old.end for old in _outline(files[path]) if old.class_name == new.class_name)
             blank = [""] if new.class_name else ["", ""]
             files[path] = _with_lines(files[path], last, last, [*blank, *new_lines])
-    if len(touched) == 1:  # else the imports may be for any of the files
-        path = touched.pop()
+    if len(changed_paths) == 1:  # else the imports may be for any of the files
+        path = changed_paths.pop()
         files[path] = _with_imports(files[path], module, PurePath(path).stem)
-    return belongs
+    return has_file
 
 
 def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
@@ -131,9 +132,9 @@ def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
     if (module := _parsed(text)) is None:
         return text
     imports = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    known = {name for node in imports for name in _imported(node)}
-    names = (name for node in block.body for name in _imported(node))
-    new = [name for name in names if name not in known and module_name not in name.split()]
+    known = {statement for node in imports for statement in _imported(node)}
+    wanted = (statement for node in block.body for statement in _imported(node))
+    new = [statement for statement in wanted if statement not in known and module_name not in statement.split()]
     docstring = module.body[:1] if ast.get_docstring(module) is not None else []
     last = max((node.end_lineno or 0 for node in (*docstring, *imports)), default=0)
     return _with_lines(text, last, last, new) if new else text
@@ -150,8 +151,8 @@ def _imported(node: ast.stmt) -> list[str]:
             return []
 
 
-def _place(new: _Definition, files: Mapping[str, str]) -> str:
-    """Return the file that a new definition belongs to: that of its class, else the only file of tests or of code."""
+def _file_for(new: _Definition, files: Mapping[str, str]) -> str:
+    """Return the path of the file to append to: that of the class, or the only one of tests or code; empty if none."""
     paths = [path for path, text in files.items() if any(old.class_name == new.class_name for old in _outline(text))]
     if not new.class_name:
         is_test = bool(_TEST_NAME.match(new.name))
@@ -162,17 +163,17 @@ def _place(new: _Definition, files: Mapping[str, str]) -> str:
 def _outline(text: str) -> list[_Definition]:
     """Return the functions, classes and methods of a module. The text need not parse."""
     module = _parsed(text)
-    return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax(module.body))]
+    return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax_tree(module.body))]
 
 
-def _by_syntax(nodes: Sequence[ast.stmt], class_name: str = "") -> Iterator[_Definition]:
+def _by_syntax_tree(nodes: Sequence[ast.stmt], class_name: str = "") -> Iterator[_Definition]:
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             is_class = isinstance(node, ast.ClassDef)
             line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])  # counted from 1
             yield _Definition(class_name, node.name, is_class, line - 1, node.end_lineno or line)
             if is_class and not class_name:
-                yield from _by_syntax(node.body, node.name)
+                yield from _by_syntax_tree(node.body, node.name)
 
 
 def _by_indentation(lines: Sequence[str]) -> Iterator[_Definition]:

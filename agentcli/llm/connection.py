@@ -185,7 +185,10 @@ class Response:
         """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
         self.url, self.idle_since = url, 0.0
         self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
-        self._is_complete, self._can_go_on = False, False  # the response has ended; another request may follow it
+        self._is_complete, self._can_take_another = (
+            False,
+            False,
+        )  # the response has ended; another request may follow it
         self._head_bytes = 0  # bytes that have arrived since the last ones of the body
         self._pieces = list[bytes]()  # of the body, not read yet
         self._failure: Exception | None = None  # a fault of the bytes after those in `_pieces`
@@ -243,7 +246,10 @@ class Response:
             # The server accepted the request, so it may bill it.
             raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._failure, self._can_go_on = error, False  # raised by the next call, once `_pieces` have been read
+            self._failure, self._can_take_another = (
+                error,
+                False,
+            )  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
         self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # with `_pieces`, the body has begun
@@ -260,7 +266,7 @@ class Response:
 
     def on_message_begin(self) -> None:
         if self._is_complete:  # a second response without a request
-            self._can_go_on = False
+            self._can_take_another = False
 
     def on_status(self, text: bytes) -> None:
         if not self.status:
@@ -275,19 +281,19 @@ class Response:
             self.reason, self.headers = "", {}
             self._head_bytes = -READ_SIZE  # `_receive` still adds the bytes that it has just read
         elif not self.status:
-            self.status, self._can_go_on = self._parser.get_status_code(), self._parser.should_keep_alive()
+            self.status, self._can_take_another = self._parser.get_status_code(), self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
         if not self._is_complete:
             self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
-        self._is_complete = bool(self.status)
+        self._is_complete = bool(self.status)  # 0 after an interim response, whose end is not that of the body
 
     @property
     def can_be_reused(self) -> bool:
         """True if the response was read to the end and the connection can carry another request."""
-        return self._is_complete and not self._pieces and self._can_go_on and self.is_alive()
+        return self._is_complete and not self._pieces and self._can_take_another and self.is_alive()
 
     @property
     def has_unread(self) -> bool:

@@ -147,7 +147,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
             )
 
 
-async def check_status(response: Response, *, is_followed: bool = True) -> SplitResult | None:
+async def check_status(response: Response, *, follows_redirects: bool = True) -> SplitResult | None:
     """Return the address on the same host that a response redirects to; None if it is good. Raises `ProviderError`."""
     if response.status >= 400:
         raise_for_refusal(response, await read_start(response))
@@ -157,8 +157,8 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
     where = "a malformed address" if location else "nowhere"
     with suppress(ValueError):
         target = urlsplit(urljoin(response.url.geturl(), location))
-        is_repeated = is_followed and response.status != 303  # 303 asks for a GET request without the body
-        if location and is_repeated and is_same_place(response.url, target):
+        can_repeat = follows_redirects and response.status != 303  # 303 asks for a GET request without the body
+        if location and can_repeat and is_same_place(response.url, target):
             return target
         where = redacted_address(target) if location else where
     raise errors.BadRequest(

@@ -93,7 +93,7 @@ async def acquire(
                 "`pip install 'agentcli[local]'`."
             )
         for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
-            await _order(other, b"yield\n")
+            await _send_order(other, b"yield\n")
         if _free_memory() < 4 * 1024**3:  # with less memory it ends with its last user
             linger_s = 0.0
         stays = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
@@ -113,11 +113,11 @@ async def running_servers(state_folder: Path) -> list[ServerInfo]:
 
 async def stop_servers(state_folder: Path) -> int:
     """End all servers, even if they are in use, and return how many there were."""
-    return sum([await _order(control, b"stop\n") for control in _control_folder(state_folder).glob("*.sock")])
+    return sum([await _send_order(control, b"stop\n") for control in _control_folder(state_folder).glob("*.sock")])
 
 
 def stamp_of(path: Path) -> str:
-    """Return a text that identifies a file and the version that reads it; empty if there is no file."""
+    """Return a text that identifies a file and this version of agentcli; empty if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -177,7 +177,7 @@ async def _join(control: Path, stamp: str) -> LocalServer | None:
         return None
     except msgspec.DecodeError:
         pass  # another version may have another form
-    await _order(control, b"stop\n")
+    await _send_order(control, b"stop\n")
     return None
 
 
@@ -209,7 +209,7 @@ async def _wait_for_server(connection: socket.socket, deadline_s: float) -> Loca
         raise
 
 
-async def _order(control: Path, word: bytes) -> bool:
+async def _send_order(control: Path, word: bytes) -> bool:
     """Send an order to a server; return True if it ended within two seconds."""
     try:
         with _connect(control) as connection:

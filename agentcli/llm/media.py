@@ -159,7 +159,7 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Seque
 
     `positions` are those of all messages with media.
     """
-    reasons = iter(_reasons(list(media_in(messages[n] for n in positions)), rules))
+    reasons = iter(_rejection_reasons(list(media_in(messages[n] for n in positions)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
@@ -175,22 +175,22 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Seque
 
 def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str]:
     """Return sentences for the person on the media that `fit_media` leaves out, and why; each sentence once."""
-    reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
+    reasons = zip(media := list(media_in(messages)), _rejection_reasons(media, rules), strict=True)
     return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 
 
-def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
+def _rejection_reasons(media: list[Medium], rules: MediaRules) -> list[str]:
     """Return for each medium the reason why the API would reject it; empty if it is sent."""
-    reasons = [_reason(block, rules, rules.edge) for block in media]
+    reasons = [_rejection_reason(block, rules, rules.edge) for block in media]
     sent_images = [block for block, why in zip(media, reasons, strict=True) if isinstance(block, Image) and not why]
     if len(sent_images) > rules.crowd:  # so many images must be smaller
-        reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
+        reasons = [_rejection_reason(block, rules, rules.crowded_edge) for block in media]
     for number in _too_many(media, reasons, rules):
         reasons[number] = "newer ones fill the request"
     return reasons
 
 
-def _reason(block: Medium, rules: MediaRules, edge: int) -> str:
+def _rejection_reason(block: Medium, rules: MediaRules, edge: int) -> str:
     if isinstance(block, Document) and not rules.documents:
         return "this model takes none; read its text with a tool, such as pdftotext"
     if isinstance(block, Image) and not rules.images:

@@ -221,10 +221,10 @@ def repair_messages(
     # The empty message at the end gets the missing results of the newest calls; without any, it is dropped again.
     for message in (*_allowed(unchecked), Message("user", ())):
         if message.role == "user":
-            content, waiting = _answers(waiting, message.content), []
+            content, waiting = _results_in_order(waiting, message.content), []
         else:
             if waiting:  # one reply follows another: the results belong between them
-                repaired.append(Message("user", _answers(waiting, ())))
+                repaired.append(Message("user", _results_in_order(waiting, ())))
             if not (checked or repaired):
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
             content, waiting = _with_own_ids(message.content, taken_ids)
@@ -269,7 +269,7 @@ def _with_own_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple
     return tuple(blocks), ids
 
 
-def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[Block, ...]:
+def _results_in_order(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[Block, ...]:
     """Return the results of these calls in their order, then the rest; results of other calls are dropped."""
     found: dict[str, list[ToolResult]] = {}
     for block in content:

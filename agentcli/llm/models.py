@@ -120,23 +120,23 @@ class ModelTable:
     def find(self, provider: str, model: str) -> ModelInfo:
         """Return the row of a model, for a cloud that of the model's maker, or assumptions about an unknown model."""
         id = self._aliases.get((provider, model), model)
-        row = self._rows.get((provider, model)) or self._rows.get((provider, id)) or self._served(provider, model)
+        row = self._rows.get((provider, model)) or self._rows.get((provider, id)) or self._cloud_row(provider, model)
         return row or ModelInfo(model, provider, is_known=False)
 
     def find_short(self, name: str) -> ModelInfo | None:
         """Return the first model with an id or alias, whatever its provider: `opus` is `anthropic/claude-opus-5-5`."""
         return next((row for row in self._rows.values() if name in (row.id, *row.aliases)), None)
 
-    def _served(self, cloud: str, model: str) -> ModelInfo | None:
+    def _cloud_row(self, cloud: str, model: str) -> ModelInfo | None:
         """Return the row of the model's maker with the prices of a cloud; None if there is no such row."""
         maker, parts = _MAKERS.get(cloud), _NAME_IN_CLOUD.fullmatch(model)
         if maker is None or parts is None:
             return None
-        row = self.find(maker, parts["name"])
+        if not (row := self.find(maker, parts["name"])).is_known:
+            return None
         surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(parts["place"], REGIONAL)
         prices = row.prices and row.prices.times(surcharge)  # None stays None
-        own = msgspec.structs.replace(row, id=model, provider=cloud, prices=prices, aliases=())
-        return own if row.is_known else None
+        return msgspec.structs.replace(row, id=model, provider=cloud, prices=prices, aliases=())
 
 
 @cache
@@ -288,8 +288,8 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
     return TokenCount(int(tokens) + TOKENS_PER_MESSAGE * len(request.messages) + size.media, exact=False)
 
 
-def most_tokens(request: Request, model: ModelInfo) -> int:
-    """Return the most tokens that a prompt can have, if the provider has not counted any of it."""
+def max_estimate(request: Request, model: ModelInfo) -> int:
+    """Return the most tokens that a prompt can have, for a request of which the provider has counted no part."""
     size = request_size(request, model)
     # A tokenizer may split a text into more tokens than usual ones do, but never into more than its bytes.
     ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))

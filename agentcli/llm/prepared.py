@@ -34,7 +34,7 @@ class PreparedMessages:
         self._messages: tuple[Message, ...] = ()
         self._boundaries = [0]  # positions of replies; the messages between two of them can be built separately
         self._call_ids: set[str] = set()
-        self._special: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
+        self._media_or_marks: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
         self._form: object = None  # identifies the API and its options that `_built` is for
         self._built: list[list[Raw] | None] = []  # the part from each boundary to the next; None: not reusable
 
@@ -47,7 +47,7 @@ class PreparedMessages:
             self._boundaries += replies[:-1]
             self._messages = messages[: replies[-2]]
             self._call_ids |= _call_ids(self._messages[start:])
-            self._special += _special(self._messages, start)
+            self._media_or_marks += _positions_of_media_or_marks(self._messages, start)
         return len(self._messages)
 
     def _continues(self, messages: tuple[Message, ...]) -> bool:
@@ -72,10 +72,10 @@ class PreparedMessages:
         start = self.prepare(messages)
         return self._call_ids | _call_ids(messages[start:])
 
-    def special(self, messages: tuple[Message, ...]) -> list[int]:
+    def media_or_marks(self, messages: tuple[Message, ...]) -> list[int]:
         """Return the positions of the messages that hold images, documents or a caller's cache breakpoints."""
         start = self.prepare(messages)
-        return [*self._special, *_special(messages, start)]
+        return [*self._media_or_marks, *_positions_of_media_or_marks(messages, start)]
 
     def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
         """Return the messages in the form of an API, with the media that fit.
@@ -83,8 +83,8 @@ class PreparedMessages:
         `build` converts messages to that form. Its results for an earlier request are reused as `Raw` JSON, except for
         parts with media, which would take as much memory again, or with a caller's breakpoints, which may change.
         """
-        special = self.special(messages)
-        fitted = fit_media(messages, rules, special)
+        media_or_marks = self.media_or_marks(messages)
+        fitted = fit_media(messages, rules, media_or_marks)
         if form != self._form:
             self._form, self._built = form, []
         wire: list[Any] = []
@@ -95,7 +95,7 @@ class PreparedMessages:
             part = [*build(fitted[start:end])]
             wire += part
             if number == len(self._built):  # the first time that this part is built
-                is_fixed = not any(start <= position < end for position in special)
+                is_fixed = not any(start <= position < end for position in media_or_marks)
                 self._built.append([Raw(encode_json(message)) for message in part] if is_fixed else None)
         return [*wire, *build(fitted[len(self._messages) :])]
 
@@ -113,7 +113,7 @@ def _call_ids(messages: Iterable[Message]) -> set[str]:
     return {use.id for message in messages for use in message.tool_uses}
 
 
-def _special(messages: tuple[Message, ...], start: int) -> list[int]:
+def _positions_of_media_or_marks(messages: tuple[Message, ...], start: int) -> list[int]:
     return [
         n
         for n in range(start, len(messages))

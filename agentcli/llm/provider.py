@@ -66,7 +66,7 @@ class Request(Struct, frozen=True):
     @property
     def lasts_an_hour(self) -> bool:
         """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
-        marked = (self.messages[n] for n in self.prepared.special(self.messages))
+        marked = (self.messages[n] for n in self.prepared.media_or_marks(self.messages))
         hour = CacheControl("1h")
         return any(getattr(block, "cache_control", None) == hour for message in marked for block in message.content)
 

@@ -53,12 +53,12 @@ async def stream_reply(
     reader: EventReader,
     parser: "LineParser | None" = None,
     content_type: str = "text/event-stream",
-    whole: str = "",
+    unstreamed_field: str = "",
     window: int = 0,
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the reply's events, `Done` last. Raises `ProviderError` with the part of the reply that had arrived.
 
-    `build` makes the request's body. `whole` names the field that marks a reply that came at once, as one JSON object.
+    `build` makes the request's body. A JSON object with the field `unstreamed_field` is a reply that came at once.
     With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its beginning without an error.
     """
     json, has_begun = JsonItems(), False
@@ -75,7 +75,7 @@ async def stream_reply(
         try:
             async with carrier.send(path, body) as response:
                 has_begun = True
-                pieces = _parsed(response, parser or SseParser(), content_type, whole)
+                pieces = _read_items(response, parser or SseParser(), content_type, unstreamed_field)
                 async for items in pieces:
                     events, failure = read_items(items, feed)
                     for event in events:
@@ -113,17 +113,17 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
                 pass
 
 
-async def _parsed(
-    response: Response, parser: "LineParser", content_type: str, whole: str
+async def _read_items(
+    response: Response, parser: "LineParser", content_type: str, unstreamed_field: str
 ) -> AsyncGenerator[list[Any], None]:
-    """Yield the body's items, a list for each piece; a JSON object with the field `whole` is a reply too."""
+    """Yield the body's items, a list for each piece; for `unstreamed_field` see `stream_reply`."""
     if content_type not in response.headers.get("content-type", content_type).lower():
-        start = await read_start(response, MAX_EVENT_BYTES if whole else MAX_ERROR_BODY)
+        start = await read_start(response, MAX_EVENT_BYTES if unstreamed_field else MAX_ERROR_BODY)
         try:
             value = decode_json(start)
         except ValueError:
             value = None
-        if whole and isinstance(value, dict) and value.get(whole):
+        if unstreamed_field and isinstance(value, dict) and value.get(unstreamed_field):
             yield [start]
             return
         if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
@@ -153,12 +153,12 @@ def stream_openai(
     if (info.api or quirks.api) == "responses":
         from agentcli.llm.wire import responses
 
-        path, whole, to_body = "/responses", "output", responses.to_body
+        path, unstreamed_field, to_body = "/responses", "output", responses.to_body
         reader = responses.ResponsesReader(info.id, info.provider, ids=ids)
     else:
         from agentcli.llm.wire import chat_completions
 
-        path, whole, to_body = "/chat/completions", "choices", chat_completions.to_body
+        path, unstreamed_field, to_body = "/chat/completions", "choices", chat_completions.to_body
         reader = chat_completions.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
     return stream_reply(
         carrier,
@@ -166,7 +166,7 @@ def stream_openai(
         request,
         build=lambda: to_body(request, info, quirks, info.provider),
         reader=reader,
-        whole=whole,
+        unstreamed_field=unstreamed_field,
         window=info.window if info.is_known else 0,
     )
 

@@ -111,7 +111,7 @@ def test_the_page_ends_with_its_session(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "Hello."}])
     page = paired(link_of(terminal))
     terminal.type("/clear\r")
-    terminal.see("The page of the session before is closed")
+    terminal.see("The page of the previous session is closed")
     with pytest.raises(httpx2.HTTPError):
         page.say("is anybody there?")
     assert paired(link_of(terminal)).id != page.id

@@ -22,7 +22,7 @@ from agentcli.llm.media import Medium, media_in, with_media
 from agentcli.llm.messages import (  # isort: skip
     Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Usage, encode_json,
 )  # fmt: skip
-from agentcli.llm.models import ModelInfo, RequestTarget, estimate, most_tokens
+from agentcli.llm.models import ModelInfo, RequestTarget, estimate, max_estimate
 
 
 class Attempt(Struct, kw_only=True):
@@ -48,7 +48,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
     # Called for a try that ended without a reply, with the reported or estimated usage. Budgets get the worst case.
     on_broken: Callable[[Usage], None]
     on_retry: llm.OnRetry = lambda *failure: None
-    max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = most_tokens  # an upper bound
+    max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = max_estimate  # an upper bound
 
     async def reply(
         self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None

@@ -17,7 +17,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, most_tokens, request_size
+from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, max_estimate, request_size
 from agentcli.tools.workspace import Workspace
 
 # The maximum tokens of a prompt, for each token that the provider counted in it earlier.
@@ -83,7 +83,7 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request
     rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
     if rules is None:
         return
-    messages_with_media = [request.messages[n] for n in request.prepared.special(request.messages)]
+    messages_with_media = [request.messages[n] for n in request.prepared.media_or_marks(request.messages)]
     for text in omission_notices(messages_with_media, rules):
         notice = f"{target.name}: {text}."
         if notice not in turn.state.model.reported:
@@ -219,7 +219,7 @@ def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelI
                 break
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
                 return _tokens_since(body, position, model, request, info)
-    return most_tokens(request, info)
+    return max_estimate(request, info)
 
 
 def _tokens_since(reply: entries.Assistant, position: int, model: str, request: llm.Request, info: ModelInfo) -> int:
@@ -228,11 +228,11 @@ def _tokens_since(reply: entries.Assistant, position: int, model: str, request: 
     known = int(reply.usage.prompt_tokens * (SAME_MODEL_MARGIN if is_same_model else OTHER_MODEL_MARGIN))
     if not is_same_model:  # the count may be that of a model that did not get the images
         known += int(request_size(llm.Request("", messages[: position + 1]), info).media * MEDIA_MARGIN)
-    reply_tokens = most_tokens(llm.Request("", messages[position : position + 1]), info)
+    reply_tokens = max_estimate(llm.Request("", messages[position : position + 1]), info)
     new = llm.Request("", messages[position + 1 :])
     if reply.prefix != prefix_hash(request):  # the system text or the tools have changed, so they are new as well
         new = llm.Request(request.system, new.messages, request.tools)
-    return known + max(reply_tokens, reply.usage.output_tokens) + most_tokens(new, info)
+    return known + max(reply_tokens, reply.usage.output_tokens) + max_estimate(new, info)
 
 
 def prefix_hash(request: llm.Request) -> str:

@@ -73,22 +73,22 @@ def run_tools(
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     try:
         if not is_utf8(input):  # it contains bytes of a file's name, or of the locale's charset
-            input = json.dumps(_with_text(json.loads(input)))
+            input = json.dumps(_decoded(json.loads(input)))
         call = ToolCallLine(name, msgspec.json.decode(input, type=dict[str, Any])) if name else None
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
     raise typer.Exit(asyncio.run(_run_calls(call, parse_mode(permission_mode))))
 
 
-def _with_text(value: Any, key: str = "") -> Any:
+def _decoded(value: Any, key: str = "") -> Any:
     """Decode all strings of a JSON value: paths to the names that tools use, others as `text_of_argument` does."""
     match value:
         case str():
             return display_name(value) if key in ("path", "cwd") else text_of_argument(value)
         case dict():
-            return {text_of_argument(name): _with_text(item, name) for name, item in value.items()}
+            return {text_of_argument(name): _decoded(item, name) for name, item in value.items()}
         case list():
-            return list(map(_with_text, value))
+            return list(map(_decoded, value))
         case _:
             return value
 

@@ -179,7 +179,7 @@ class SdkClient(Carrier):
                         raise BadRequest(str(error)) from error
             async with aclosing(await self._request(self._clients[key], path, body)) as response:
                 masked = response.masked
-                await check_status(response, is_followed=False)  # a redirect would get the key, too
+                await check_status(response, follows_redirects=False)  # a redirect would get the key, too
                 yield response
         except ProviderError as error:
             error.args = (masked(str(error)),)
@@ -225,7 +225,7 @@ class SdkClient(Carrier):
         except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # HTTPError: a refusal could not be read
             raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
         except Exception as error:
-            if isinstance(error, RuntimeError) or _is_vendor_error(error):
+            if isinstance(error, RuntimeError) or _is_vendor_error(error):  # RuntimeError: the SDK's, for Vertex AI
                 raise self._no_credentials(error) from error
             raise
 

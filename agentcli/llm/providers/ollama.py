@@ -64,10 +64,10 @@ class OllamaProvider(BaseProvider):
 
 
 def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
-    """Return `info` with the abilities and the window in `shown`, the answer of `/api/show`."""
+    """Return `info` with the abilities in `shown`, the answer of `/api/show`, and at most the window there."""
     details, abilities = shown.get("model_info"), shown.get("capabilities")
     details = details if isinstance(details, dict) else {}
-    windows = [v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v]
+    windows = (v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v)
     if isinstance(abilities, list):
         form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others: on or off
         info = msgspec.structs.replace(
@@ -77,7 +77,7 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
             takes_tools="tools" in abilities,
             is_known=True,
         )
-    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))  # one name at most
+    return msgspec.structs.replace(info, window=min(info.window, next(windows, info.window)))
 
 
 MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut

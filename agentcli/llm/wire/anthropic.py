@@ -52,7 +52,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
     new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON
-    body |= _thinking(request, model, new)
+    body |= _thinking_and_output(request, model, new)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
     if request.tools:
@@ -66,13 +66,14 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     return request.remove_unsent(body)
 
 
-def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _thinking_and_output(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the fields of the body that ask for thinking, for an effort, and for a form of the answer."""
     fields: dict[str, Any] = {}
-    can_think = request.effort is not None and request.max_tokens > 2048  # the API wants a budget of 1,024 at least
+    fits_budget = request.max_tokens > 2048  # because the API wants a budget of 1,024 at least
+    wants_budget = model.thinking == "budget" and request.effort is not None
     if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
         fields["thinking"] = {"type": "adaptive", "display": "summarized"}
-    elif model.thinking == "budget" and can_think and not _continues_without_thinking(messages):
+    elif wants_budget and fits_budget and not _continues_without_thinking(messages):
         fields["thinking"] = {"type": "enabled", "budget_tokens": min(16_000, request.max_tokens // 2)}
     output: dict[str, Any] = {}
     if request.effort is not None and model.takes_effort:

@@ -303,7 +303,7 @@ class ChatReader:
                 f"{remedy if self._looks_whole() else ''}"
             )
         if not was_cut:
-            self._prose.require_text(out)
+            self._prose.use_reasoning_as_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"

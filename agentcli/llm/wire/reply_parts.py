@@ -93,24 +93,24 @@ class Prose:
         self.text, self.thinking = list[str](), list[str]()
         self._held = ""  # the end of the text so far, if it may be the beginning of a tag
         self._state: Literal["start", "thinking", "text"] = "start"  # until more than white space has come
-        self._is_unclosed = begins_inside  # True in reasoning that no tag opened, until a tag closes it
+        self._has_no_opening_tag = begins_inside  # True in reasoning that began without a tag, until a tag closes it
         self._skips_newlines = False  # True after a tag, until other text comes
-        self._may_end = True  # False after the first tag that does not begin the reply: all the rest is text
+        self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
         self._last = ""  # the last character before `_held`
         self._line = ""  # the beginning of the line before `_held`, which may be a fence
         self._fence = ""  # the fence of the code block that `_held` belongs to, if any
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
         """Add reasoning that the server sends separately. A tag in the text is then part of the answer."""
-        if self._state == "start" or self._is_unclosed:
-            self._state, self._is_unclosed = "text", False
+        if self._state == "start" or self._has_no_opening_tag:
+            self._state, self._has_no_opening_tag = "text", False
         self.thinking.append(thought)
         out.append(ThinkingDelta(thought))
 
     def add(self, text: str, out: list[StreamEvent]) -> None:
         """Add text that may contain tags, and append the events of the part whose kind is certain."""
         is_plain = self._state == "text" and not self._held and not self._skips_newlines
-        if is_plain and (not self._may_end or "<" not in text):
+        if is_plain and (not self._expects_tag or "<" not in text):
             self._emit(text, out)
             return
         self._held += text
@@ -123,16 +123,16 @@ class Prose:
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
                     break  # the rest of the tag may still come
-                self._state = "thinking" if begun.startswith(OPEN) or self._is_unclosed else "text"
+                self._state = "thinking" if begun.startswith(OPEN) or self._has_no_opening_tag else "text"
                 if begun.startswith(OPEN):
-                    self._held, self._skips_newlines, self._is_unclosed = begun.removeprefix(OPEN), True, False
+                    self._held, self._skips_newlines, self._has_no_opening_tag = begun.removeprefix(OPEN), True, False
             elif not self._read_to_tag(out, first):
                 break
 
     def _read_to_tag(self, out: list[StreamEvent], first: int) -> bool:
         """Emit held text up to the next tag; False if more must arrive. The newest text's events begin at `first`."""
         is_thinking = self._state == "thinking"
-        if not self._may_end:  # the tag was read already
+        if not self._expects_tag:
             self._emit_held(len(self._held), out)
             return True
         tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
@@ -140,11 +140,12 @@ class Prose:
             self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
         self._emit_held(tag.start(), out)
-        self._may_end = False  # only this tag is read; if it is text, it stays held, and the next call emits it
+        self._expects_tag = False
         is_mentioned = self._last in _BEFORE_A_WORD or bool(self._fence)
+        # Any other tag is text: it stays held, and the next call emits it.
         if is_thinking or (tag[0] == CLOSE and not is_mentioned):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
-            self._state, self._is_unclosed = "text", False
+            self._state, self._has_no_opening_tag = "text", False
             if not is_thinking:  # the text before the tag was reasoning
                 self.thinking += self.text
                 self.text.clear()
@@ -161,7 +162,7 @@ class Prose:
         is_thinking = self._state == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
-        if not self._may_end or not piece:  # no later tag is read, so the text before one does not matter
+        if not self._expects_tag or not piece:  # no later tag is read, so the text before one does not matter
             return
         self._last = piece[-1]
         *lines, self._line = (self._line + piece).split("\n")
@@ -175,9 +176,9 @@ class Prose:
     def close(self, out: list[StreamEvent]) -> None:
         self._emit_held(len(self._held), out)
 
-    def require_text(self, out: list[StreamEvent]) -> None:
-        """Make the reasoning of a complete reply its text, if no tag ever closed it."""
-        if self._is_unclosed and self.thinking:
+    def use_reasoning_as_text(self, out: list[StreamEvent]) -> None:
+        """Make the reasoning of a complete reply its text if no tag opened or closed it: it was the answer."""
+        if self._has_no_opening_tag and self.thinking:
             self.text, self.thinking = self.thinking, []
             out.append(TextDelta("".join(self.text)))
 
@@ -229,10 +230,10 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
     """Return a call's arguments; None if they are not an object. Those of a call that `was_cut` are not repaired."""
     if not text.strip():
         return {}
-    value = _strict(text)
-    value = _lenient(text) if value is None and not was_cut else value
+    value = _parse_json(text)
+    value = _repair_json(text) if value is None and not was_cut else value
     if isinstance(value, str):  # encoded twice
-        value = _strict(value)
+        value = _parse_json(value)
     return without_lone_surrogates(value) if isinstance(value, dict) else None
 
 
@@ -242,7 +243,7 @@ def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -
     return ToolUse(id, name, {}, unparsed=arguments) if input is None else ToolUse(id, name, input)
 
 
-def _strict(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     import json
 
     try:
@@ -251,7 +252,7 @@ def _strict(text: str) -> Any:
         return None
 
 
-def _lenient(text: str) -> Any:
+def _repair_json(text: str) -> Any:
     """Return the value that broken JSON must mean, by the strictest reading; None if that would be a guess."""
     import ast
     import json
@@ -286,7 +287,7 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
     for mark in _CALL_MARKS:
         found = []
         for written in mark.findall(text):
-            value = _strict(written) or _lenient(written)
+            value = _parse_json(written) or _repair_json(written)
             for call in value if isinstance(value, list) else [value]:
                 name = call.get("name") if isinstance(call, dict) else None
                 if isinstance(name, str) and name in names:

@@ -5,6 +5,7 @@ of the openai SDK 3.54.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from agentcli.llm import provider as llm
@@ -60,31 +61,34 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
-    own = provider + OPAQUE_SUFFIX
+    opaque_provider = provider + OPAQUE_SUFFIX
     body["input"] = request.prepared.to_wire(
-        request.messages, media_rules(info, quirks), form=own, build=lambda messages: _to_wire(messages, own=own)
+        request.messages,
+        media_rules(info, quirks),
+        form=opaque_provider,
+        build=partial(_to_wire, opaque_provider=opaque_provider),
     )
     return request.remove_unsent(body | quirks.extra_body)
 
 
-def _to_wire(messages: tuple[Message, ...], *, own: str) -> Iterator[dict[str, Any]]:
+def _to_wire(messages: tuple[Message, ...], *, opaque_provider: str) -> Iterator[dict[str, Any]]:
     for message in in_turn(messages):
         if message.role == "assistant":
-            yield from _reply(message, own)
+            yield from _reply_items(message, opaque_provider=opaque_provider)
             continue
         yield from (_result(block) for block in message.content if isinstance(block, ToolResult))
         if parts := _parts(*message.content):
             yield {"type": "message", "role": "user", "content": parts}
 
 
-def _reply(message: Message, own: str) -> Items:
+def _reply_items(message: Message, *, opaque_provider: str) -> Items:
     """Return a reply's items in their order. Reasoning at the end is left out, because the API rejects it."""
     items: Items = []
     reasoning: Items = []
     phase: dict[str, Any] = {}  # marks the next message as a comment or the final answer
     for block in message.content:
         match block:
-            case Opaque(of, data) if of == own:
+            case Opaque(of, data) if of == opaque_provider:
                 if data.get("type") == "reasoning":
                     reasoning.append(data)
                 else:
@@ -136,7 +140,7 @@ class ResponsesReader:
     """Builds a reply from the stream's events; unknown ones are ignored."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
-        self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
+        self.model, self._opaque_provider, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.is_finished = self.is_closed = self._refused = False  # `_refused`: the model sent a refusal
         self._items: dict[Any, ArrivingBlock] = {}  # by output index
         self._reason, self._usage = "", Usage()  # `_reason`: the server's, if the reply is incomplete
@@ -237,10 +241,10 @@ class ResponsesReader:
                 thought: list[Block] = [Thinking(item.text)] if item.parts else []
                 fields = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
                 is_encrypted = item.is_whole and item.start.get("encrypted_content")
-                return [*thought, Opaque(self._own, fields)] if is_encrypted else thought
+                return [*thought, Opaque(self._opaque_provider, fields)] if is_encrypted else thought
             case "message" if item.parts:
                 phase = item.start.get("phase")
-                return [*([Opaque(self._own, {"phase": phase})] if phase else []), Text(item.text)]
+                return [*([Opaque(self._opaque_provider, {"phase": phase})] if phase else []), Text(item.text)]
             case "function_call" if item.is_whole:
                 use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
                 return [] if use.unparsed and self._reason else [use]  # the reply was cut inside the arguments

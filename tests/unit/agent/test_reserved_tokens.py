@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from agentcli.llm.messages import user_message
-from agentcli.llm.models import ModelInfo, most_tokens
+from agentcli.llm.models import ModelInfo, max_estimate
 from agentcli.llm.provider import Request
 from agentcli.llm.token_encoders import EncoderRow, encoders
 
@@ -44,5 +44,5 @@ TEXTS = {
 @pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])
 def test_no_text_has_more_tokens_than_are_reserved(name: str, encoding: str) -> None:
     text = TEXTS[name]
-    most = most_tokens(Request("", (user_message(text),)), ModelInfo("m", "p"))
+    most = max_estimate(Request("", (user_message(text),)), ModelInfo("m", "p"))
     assert encoders.encoder(EncoderRow(encoder=encoding)).count(text) <= most <= len(text.encode()) + 20
