@@ -304,7 +304,7 @@ class _Conversion:
 
     def __init__(self, transcript: OtherTranscript, mask: Mask) -> None:
         self._transcript, self._mask, self._ids = transcript, mask, CallIds()
-        self._names = tomllib.loads(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
+        self._equivalents = tomllib.loads(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
         self._arguments = {tool.name: tool.arguments for tool in builtin_tools()}
         self._files = set[str]()
         self._messages = self._calls = self._calls_as_text = self._images = self._secrets = 0
@@ -318,17 +318,17 @@ class _Conversion:
             yield reminder(text) if message.is_note else User(tuple(content))
             return
         uses = [block for block in content if isinstance(block, ToolUse)]
-        calls = {use.id: self._own_call(use) for use in uses}
-        shown = [calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
+        own_calls = {use.id: self._own_call(use) for use in uses}
+        shown = [own_calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
         provider, _, model = self._transcript.model.partition("/")
         if blocks := tuple(block for block in shown if block is not None):
-            end: Literal["tool_use", "end_turn"] = "tool_use" if any(calls.values()) else "end_turn"
+            end: Literal["tool_use", "end_turn"] = "tool_use" if any(own_calls.values()) else "end_turn"
             yield Assistant(content=blocks, provider=provider, model=model, stop_reason=end, cost_usd=0.0)
         notes = list[Body]()
         for use in uses:
             result = self._transcript.results.get(use.id) or ToolResult(use.id, (_MISSING,), is_error=True)
             parts = tuple(self._masked(part) for part in result.parts)
-            if own := calls[use.id]:
+            if own := own_calls[use.id]:
                 yield Result(result=ToolResult(own.id, parts, result.is_error), name=own.name)
             else:
                 # Encoded first, so that the names of arguments are masked as well.
@@ -339,8 +339,8 @@ class _Conversion:
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
-        ((own, names),) = self._names.get(use.name, {"": {}}).items()
-        arguments = {key: use.input[other] for key, other in names.items() if use.input.get(other) is not None}
+        ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()  # one tool, and its arguments there
+        arguments = {key: use.input[other] for key, other in other_names.items() if use.input.get(other) is not None}
         match arguments.get("command"):
             case [_, "-lc" | "-c", str(script)]:
                 arguments["command"] = script

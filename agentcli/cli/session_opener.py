@@ -76,7 +76,7 @@ class ConfiguredOpener:
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
         """Return the table's models in columns, models with a key first; `with_key`: only those with a key."""
         infos, keys = list(self.models.table()), self.models.keys
-        has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
+        has_key = {name: keys.has(name) for name in {info.provider for info in infos}}  # True also if it needs none
         if with_key:
             infos = [info for info in infos if has_key[info.provider] and keys.variables(info.provider)]
         infos.sort(key=lambda info: not has_key[info.provider])

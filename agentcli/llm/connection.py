@@ -53,7 +53,7 @@ class Connections:
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
             target = f"http://{host_header(url)}{target}"
-        connection = await self._idle_to(origin_of(url)) or await self._open_connection(url, addresses)
+        connection = await self._take_idle_connection(origin_of(url)) or await self._open_connection(url, addresses)
         try:
             await connection.send(method, url, target, headers=headers, body=body)
             yield connection
@@ -62,7 +62,7 @@ class Connections:
             if not connection.can_be_reused:
                 await self._close(connection)
 
-    async def _idle_to(self, origin: Origin) -> "Response | None":
+    async def _take_idle_connection(self, origin: Origin) -> "Response | None":
         for connection in tuple(self._open):
             if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
@@ -84,7 +84,7 @@ class Connections:
                     break
             except OSError as error:  # TimeoutError is one
                 if isinstance(error, ssl.SSLError) or address == addresses[-1]:
-                    raise self._no_connection(error) from error
+                    raise self._connecting_error(error) from error
         self._open.add(connection)
         return connection
 
@@ -133,7 +133,7 @@ class Connections:
             raise ConnectionFailed(f"{self._where} could not be reached: {error}.") from error
         return stream.reader, stream.writer
 
-    def _no_connection(self, error: OSError) -> ProviderError:
+    def _connecting_error(self, error: OSError) -> ProviderError:
         if isinstance(error, TimeoutError):
             return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -329,10 +329,11 @@ def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
 
 def tls_context() -> ssl.SSLContext:
     """Return a context that trusts only SSL_CERT_FILE or SSL_CERT_DIR, else the system's. Raises `ConnectionFailed`."""
-    return _context_for(*_own_certificates())
+    return _context_for(*_certificate_variable())
 
 
-def _own_certificates() -> tuple[str, str]:
+def _certificate_variable() -> tuple[str, str]:
+    """Return the environment variable that names certificates, and its value; two empty texts if none is set."""
     return next(((name, value) for name in _PARAMETERS if (value := os.environ.get(name))), ("", ""))
 
 
@@ -344,7 +345,7 @@ def _system_has_certificates() -> bool:
 
 @cache
 def _context_for(name: str, value: str) -> ssl.SSLContext:
-    """Return the context for a variable's `name` and `value`; both are empty if no variable is set."""
+    """Return the context for what `_certificate_variable` returns."""
     if name or (sys.platform == "linux" and _system_has_certificates()):
         try:
             if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody
@@ -368,7 +369,7 @@ def _context_for(name: str, value: str) -> ssl.SSLContext:
 
 def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
     """Return the error for a server whose certificate is not trusted; it is not tried again."""
-    name, value = _own_certificates()
+    name, value = _certificate_variable()
     remedy = f"Add the certificate of its authority to {name} ({value})."
     if not name:
         remedy = (

@@ -112,7 +112,7 @@ async def running_servers(state_folder: Path) -> list[ServerInfo]:
 
 
 async def stop_servers(state_folder: Path) -> int:
-    """End all servers, even if they are in use, and return how many there were."""
+    """End all servers, even if they are in use; return how many ended."""
     return sum([await _send_order(control, b"stop\n") for control in _control_folder(state_folder).glob("*.sock")])
 
 

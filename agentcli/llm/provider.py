@@ -179,17 +179,17 @@ class ReplyLimits(Struct, frozen=True):
     def check(self, reply_bytes: int, argument_bytes: int) -> None:
         """Raise `ServerError` that names a limit if a reply has become larger."""
         if argument_bytes > self.max_arguments_mb * MB:
-            raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {self.max_arguments_mb:g} MB")
+            raise _limit_error(f"holds calls with more than limits.max_arguments_mb = {self.max_arguments_mb:g} MB")
         if reply_bytes > self.max_reply_mb * MB:
-            raise _exceeded(f"is longer than limits.max_reply_mb = {self.max_reply_mb:g} MB")
+            raise _limit_error(f"is longer than limits.max_reply_mb = {self.max_reply_mb:g} MB")
 
     def late_error(self) -> ServerError:
-        return _exceeded(f"took longer than limits.max_reply_s = {self.max_reply_s:g} seconds")
+        return _limit_error(f"took longer than limits.max_reply_s = {self.max_reply_s:g} seconds")
 
 
-def _exceeded(what: str) -> ServerError:
+def _limit_error(excess: str) -> ServerError:
     return ServerError(
-        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
+        f"The reply {excess}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
         is_retryable=False,
     )
 
