@@ -585,6 +585,7 @@ def test_a_server_whose_worker_dies_at_the_start_says_so(place: Place) -> None:
         ended = server.left()
     assert (ended.code, ended.out) == (1, "")
     assert "serve.advertise" in ended.err
+    assert "A worker could not start." in ended.err
 
 
 def test_ctrl_c_which_reaches_all_processes_ends_the_workers_in_order(place: Place) -> None:

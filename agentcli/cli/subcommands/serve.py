@@ -200,21 +200,20 @@ class Workers:
         while not self._signal and count:
             with suppress(BlockingIOError):
                 count -= len(os.read(ready, 1_024))  # each worker writes one byte when it is ready
-            if self._ended():
-                self._end()
+            if self._reap():
+                self._end_all()
                 raise UserError("A worker could not start. Its error is above, or in the log.")
             time.sleep(_CHECK_EVERY_S)
         if not self._signal:
             on_ready()
         while not self._signal:
-            for pid, status in self._ended():
-                lifetime = time.monotonic() - self._started.pop(pid)
+            for pid, status, lifetime_s in self._reap():
                 warn(f"worker {pid} exited with {os.waitstatus_to_exitcode(status)}. Starting another one.")
-                time.sleep(max(0.0, _MIN_LIFE_S - lifetime))
+                time.sleep(max(0.0, _MIN_LIFE_S - lifetime_s))
                 if not self._signal:
                     self._start(lambda: None)
             time.sleep(_CHECK_EVERY_S)
-        return self._end()
+        return self._end_all()
 
     def _note_signal(self, number: int, frame: object) -> None:
         self._signal = number
@@ -229,17 +228,16 @@ class Workers:
         os.close(self._alive)
         _work_in_child(self._worker, on_ready, self._parent)
 
-    def _ended(self) -> list[tuple[int, int]]:
-        """Return the ids and wait statuses of the processes that have ended since the last call."""
+    def _reap(self) -> list[tuple[int, int, float]]:
+        """Forget the processes that have ended; return their ids, wait statuses and lifetimes in seconds."""
         states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]  # the id is 0 while a process is running
-        return [(pid, status) for pid, status in states if pid]
+        return [(pid, status, time.monotonic() - self._started.pop(pid)) for pid, status in states if pid]
 
-    def _end(self) -> int:
+    def _end_all(self) -> int:
         deadline = time.monotonic() + _END_S
         self._signal_all(signal.SIGTERM)
         while self._started and time.monotonic() < deadline:
-            for pid, _ in self._ended():
-                del self._started[pid]
+            self._reap()
             time.sleep(0.02)
         self._signal_all(signal.SIGKILL)
         for pid in self._started:
