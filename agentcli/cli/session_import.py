@@ -34,7 +34,7 @@ from agentcli.tools.builtin.toolset import builtin_tools
 
 _MISSING = Text("The imported conversation has no result of this call.")
 _TEXTS: dict[type, str] = {Text: "text", Thinking: "thinking", ToolUse: "input"}  # the field that may contain secrets
-_ID_IN_NAME = len("rollout-2026-01-31T10-20-30-")  # the id's position in the name of a Codex file
+_ID_START = len("rollout-2026-01-31T10-20-30-")  # the id's position in the name of a Codex file
 # Texts that these tools send in the user's name, about the environment or about their own commands.
 _NOTES = re.compile(
     r"\s*(<(command-name|command-message|local-command-\w+|bash-\w+|system-reminder|environment_context"
@@ -235,12 +235,12 @@ def _checked(media: Image | Document) -> Image | Document | Text:
 def import_for_resume(config: Config, options: argparse.Namespace) -> str:
     """Import the conversation that `--resume` names as `claude:ID` or `codex:ID`, and return the session's id."""
     session_choice(options)  # raises `UsageError` for flags that do not go together
-    session_id, report = import_file(config, _find(options.resume, config))
+    session_id, report = import_file(config, _find_conversation(options.resume, config))
     warn(f"{report} To continue it later: agentcli -r {session_id}", at_words=True)
     return session_id
 
 
-def _find(name: str, config: Config) -> Path:
+def _find_conversation(name: str, config: Config) -> Path:
     """Return the file of `claude:ID` or `codex:ID`. ID may be shortened; without one, the folder's newest is meant."""
     tool, _, id = name.partition(":")
     home, ids = home_of(config.environment), dict[Path, str]()
@@ -250,7 +250,7 @@ def _find(name: str, config: Config) -> Path:
         ids = {file: file.stem for file in place.glob(f"{folder}/*.jsonl") if not file.name.startswith("agent-")}
     else:
         place = Path(config.environment.get("CODEX_HOME") or home / ".codex") / "sessions"
-        ids = {file: file.stem[_ID_IN_NAME:] for file in place.rglob("rollout-*.jsonl")}
+        ids = {file: file.stem[_ID_START:] for file in place.rglob("rollout-*.jsonl")}
     found = sorted((file for file in ids if ids[file].startswith(id)), key=lambda file: -file.stat().st_mtime)
     if not id and tool == "codex":
         found = [file for file in found if _codex_folder(file) == str(config.cwd)]
@@ -273,10 +273,11 @@ def _codex_folder(file: Path) -> str:
 
 def import_file(config: Config, file: Path) -> tuple[str, str]:
     """Store the conversation in a file as a session of this folder; return its id and a report. Raises `UserError`."""
-    return asyncio.run(_store(config, read_transcript(file)))
+    return asyncio.run(_store_conversation(config, read_transcript(file)))
 
 
-async def _store(config: Config, transcript: OtherTranscript) -> tuple[str, str]:
+async def _store_conversation(config: Config, transcript: OtherTranscript) -> tuple[str, str]:
+    """Store a conversation as a new session; return its id and the report."""
     conversion = _Conversion(transcript, await folder_mask(config))
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
     report = conversion.report(config.cwd)
@@ -371,12 +372,12 @@ class _Conversion:
     def report(self, cwd: Path) -> str:
         """Return sentences on the parts that were imported and those that were not."""
         transcript = self._transcript
-        came = [counted(self._messages, "message"), f"{counted(self._calls, 'call')} with results"]
-        came += [f"{counted(self._calls_as_text, 'call')} as text"] if self._calls_as_text else []
-        came += [counted(self._images, "image")] if self._images else []
-        came.append(f"the names of {counted(len(self._files), 'file')}")
+        imported = [counted(self._messages, "message"), f"{counted(self._calls, 'call')} with results"]
+        imported += [f"{counted(self._calls_as_text, 'call')} as text"] if self._calls_as_text else []
+        imported += [counted(self._images, "image")] if self._images else []
+        imported.append(f"the names of {counted(len(self._files), 'file')}")
         missing = transcript.left_out + ([f"{counted(self._secrets, 'secret')} (masked)"] if self._secrets else [])
-        text = f"Imported from {transcript.tool}, {transcript.id or 'no id'}: {', '.join(came)}."
+        text = f"Imported from {transcript.tool}, {transcript.id or 'no id'}: {', '.join(imported)}."
         text += f" Not imported: {', '.join(missing)}." if missing else ""
         is_elsewhere = transcript.cwd not in ("", str(cwd))
-        return text + f" It was held in {transcript.cwd}; this session works in {cwd}." * is_elsewhere
+        return f"{text} It was held in {transcript.cwd}; this session works in {cwd}." if is_elsewhere else text

@@ -215,8 +215,8 @@ def _parsed(code: str) -> ast.Module | None:
 def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     """Return the edit of the lines that differ, with as many lines around them as make the text unique."""
     old, new = before.split("\n"), after.split("\n")
-    start = _shared(old, new)  # the number of equal lines before the difference; `end` is that after it
-    end = _shared(old[start:][::-1], new[start:][::-1])
+    start = _count_equal(old, new)  # the number of equal lines before the difference; `end` is that after it
+    end = _count_equal(old[start:][::-1], new[start:][::-1])
     while True:
         old_lines, new_lines = old[start : len(old) - end], new[start : len(new) - end]
         old_text = "\n".join(old_lines)
@@ -225,5 +225,5 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
         start, end = max(0, start - 1), max(0, end - 1)
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+def _count_equal(one: Sequence[str], other: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

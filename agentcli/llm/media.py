@@ -39,16 +39,16 @@ class MediaFacts(NamedTuple):
 
 
 class MediaRules(Struct, frozen=True, kw_only=True):
-    """An API's limits. An image's edges have `edge` pixels at most, `crowded_edge` if there are more than `crowd`."""
+    """An API's limits. Sides are in pixels; `max_side_of_many` applies to more than `max_large_images` images."""
 
     images: int = 0
     documents: bool = False
     pages: int = 100  # platform.claude.com/docs, "PDF support", read 2026-11
     image_types: tuple[str, ...] = ("image/png", "image/jpeg", "image/gif", "image/webp")
     image_bytes: int = 20 * 1024 * 1024
-    edge: int = 16_000
-    crowd: int = 1_000
-    crowded_edge: int = 16_000
+    max_side: int = 16_000
+    max_large_images: int = 1_000
+    max_side_of_many: int = 16_000
 
 
 def media_type_of(head: bytes) -> str:
@@ -181,16 +181,16 @@ def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str
 
 def _rejection_reasons(media: list[Medium], rules: MediaRules) -> list[str]:
     """Return for each medium the reason why the API would reject it; empty if it is sent."""
-    reasons = [_rejection_reason(block, rules, rules.edge) for block in media]
+    reasons = [_rejection_reason(block, rules, rules.max_side) for block in media]
     sent_images = [block for block, why in zip(media, reasons, strict=True) if isinstance(block, Image) and not why]
-    if len(sent_images) > rules.crowd:  # so many images must be smaller
-        reasons = [_rejection_reason(block, rules, rules.crowded_edge) for block in media]
+    if len(sent_images) > rules.max_large_images:  # so many images must be smaller
+        reasons = [_rejection_reason(block, rules, rules.max_side_of_many) for block in media]
     for number in _too_many(media, reasons, rules):
         reasons[number] = "newer ones fill the request"
     return reasons
 
 
-def _rejection_reason(block: Medium, rules: MediaRules, edge: int) -> str:
+def _rejection_reason(block: Medium, rules: MediaRules, max_side: int) -> str:
     if isinstance(block, Document) and not rules.documents:
         return "this model takes none; read its text with a tool, such as pdftotext"
     if isinstance(block, Image) and not rules.images:
@@ -206,7 +206,7 @@ def _rejection_reason(block: Medium, rules: MediaRules, edge: int) -> str:
         return f"this model takes no {kind}"
     if len(block.source.data) > rules.image_bytes:
         return f"it has more than {rules.image_bytes // 4 * 3 / 1e6:.1f} MB"
-    return f"it has {size[0]} x {size[1]} pixels, more than {edge} on a side" if max(size) > edge else ""
+    return f"it has {size[0]} x {size[1]} pixels, more than {max_side} on a side" if max(size) > max_side else ""
 
 
 def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:

@@ -227,7 +227,7 @@ def repair_messages(
                 repaired.append(Message("user", _results_in_order(waiting, ())))
             if not (checked or repaired):
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
-            content, waiting = _with_own_ids(message.content, taken_ids)
+            content, waiting = _with_unique_ids(message.content, taken_ids)
         if content:
             repaired.append(Message(message.role, content))
     if (valid := tuple(_allowed(repaired))) == unchecked:
@@ -254,7 +254,7 @@ def _joined(messages: Iterable[Message], *, roles: Sequence[Role]) -> list[Messa
     return joined
 
 
-def _with_own_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
+def _with_unique_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
     """Return a reply whose calls have ids that are not in `used_ids`, and for each call its old and its new id."""
     blocks: list[Block] = []
     ids: list[tuple[str, str]] = []

@@ -205,7 +205,7 @@ class RetryPolicy(Struct, frozen=True):
     reply_limits: ReplyLimits = ReplyLimits()
     max_overloaded: int = sys.maxsize
 
-    def max_after(self, error: ProviderError) -> int:
+    def max_retries_after(self, error: ProviderError) -> int:
         return min(self.max_retries, self.max_overloaded if isinstance(error, Overloaded) else sys.maxsize)
 
 
@@ -237,7 +237,7 @@ async def stream_with_retry(
             error.shown = shown
             tries += 1
             wait_s = delay_before(tries, policy, error)
-            if shown or not error.is_retryable or tries > policy.max_after(error) or wait_s > MAX_WAIT_S:
+            if shown or not error.is_retryable or tries > policy.max_retries_after(error) or wait_s > MAX_WAIT_S:
                 error.tries, error.tried_s = tries, time.monotonic() - started
                 raise
             on_retry(tries, wait_s, error)

@@ -174,7 +174,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         nonlocal blocks
         blocks = ReplyBlocks(target.provider, turn.emit)
         turn.log.is_retrying = True
-        turn.emit(events.Retry(number, delay_s, describe_error(error), policy.max_after(error), fallback))
+        turn.emit(events.Retry(number, delay_s, describe_error(error), policy.max_retries_after(error), fallback))
 
     paid = PaidRequest(
         target=target,

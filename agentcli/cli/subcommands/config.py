@@ -104,8 +104,10 @@ def set_setting(
     # Check the new text, without its byte order mark, in place of the file and together with all other settings.
     _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
-    override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
-    echo(f"Set {key} in {file}.{override}" + " To use it, run agentcli config trust." * (scope != "user"))
+    note = " To use it, run agentcli config trust."
+    if scope == "user":
+        note = write.describe_override(configuration(), ".".join(parts), file)
+    echo(f"Set {key} in {file}.{note}")
 
 
 @config_app.command()
@@ -263,15 +265,17 @@ def _show(draft: Draft, plan: write.MergedFile) -> None:
 
 
 def _write(draft: Draft, plan: write.MergedFile) -> None:
-    for file in (draft.target, *draft.commands) if draft.is_project else ():
-        _require_within(file, project_root(current_folder()))
+    if draft.is_project:
+        for file in (draft.target, *draft.commands):
+            _require_within(file, project_root(current_folder()))
     for file, text in draft.commands.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, text.encode(), mode=0o644)
         echo(f"Written: {file}")
     if plan.added:
         write.write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
-        echo(f"Written: {draft.target}" + " (to use it, run agentcli config trust)" * draft.is_project)
+        next_step = " (to use it, run agentcli config trust)" if draft.is_project else ""
+        echo(f"Written: {draft.target}{next_step}")
 
 
 def _require_within(file: Path, root: Path) -> None:

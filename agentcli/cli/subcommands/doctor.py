@@ -78,8 +78,8 @@ def doctor_app(json: AsJson = False) -> None:
     try:
         config = configuration()
     except ConfigError as error:
-        mend = "Correct it there (docs/settings.md lists all settings), then run agentcli doctor again."
-        findings = [Finding("settings", "problem", str(error), mend)]
+        fix = "Correct it there (docs/settings.md lists all settings), then run agentcli doctor again."
+        findings = [Finding("settings", "problem", str(error), fix)]
     else:
         findings = list(examine(Subject(config)))
     print_answer(list(map(msgspec.to_builtins, findings)), format_findings(findings), as_json=json)

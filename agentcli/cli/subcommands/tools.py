@@ -296,11 +296,11 @@ class CommandExplainer:
             "command": command,
             "verdict": _VERDICTS[verdict.decision],
             "rule": verdict.reason,
-            "segments": [self._segment(segment, facts, analysis.problem) for segment in analysis.segments],
+            "segments": [self._explain_segment(segment, facts, analysis.problem) for segment in analysis.segments],
             "effects": msgspec.to_builtins(analysis.effects),
         }
 
-    def _segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
+    def _explain_segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
         """Return the verdict on one part of a command, as if that were the whole command."""
         analysis = CommandAnalysis(
             segments=(segment,),
@@ -330,7 +330,7 @@ class CommandExplainer:
         verdict, facts, analysis = self._decide(command)
         lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
         if len(analysis.segments) > 1:
-            rows = [self._segment(segment, facts, analysis.problem) for segment in analysis.segments]
+            rows = [self._explain_segment(segment, facts, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
         lines += [f"  {line}" for line in command_effects(facts, analysis).lines]
         return "\n".join(map(exposed, lines))

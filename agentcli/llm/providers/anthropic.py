@@ -196,7 +196,7 @@ class SdkClient(Carrier):
         try:
             client = _client(service, httpx2.AsyncClient(**common))
         except Exception as error:
-            if isinstance(error, ValueError) or _is_vendor_error(error):
+            if isinstance(error, ValueError) or _is_vendor_error(error):  # ValueError: the SDK's, for a missing setting
                 raise self._no_credentials(error) from error
             raise
         address = str(client.base_url)

@@ -31,7 +31,9 @@ CACHE = {"type": "ephemeral"}
 HOUR = "1h"
 MAX_BREAKPOINTS = 4  # the API's limit
 # platform.claude.com/docs, "Vision"
-MEDIA = MediaRules(images=600, documents=True, image_bytes=5 * 1024 * 1024, edge=8_000, crowd=20, crowded_edge=2_000)
+MEDIA = MediaRules(
+    images=600, documents=True, image_bytes=5 * 1024 * 1024, max_side=8_000, max_large_images=20, max_side_of_many=2_000
+)
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
 _STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # agentcli's own
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too

@@ -10,7 +10,7 @@ from agentcli.llm.media import MAX_MEDIA_BYTES, MediaRules, fit_media, media_in
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse, user_message
 from tests.conformance.wire_rules import pdf, picture
 
-TAKES = MediaRules(images=8, documents=True, image_bytes=10_000, edge=100, crowd=4, crowded_edge=50)
+TAKES = MediaRules(images=8, documents=True, image_bytes=10_000, max_side=100, max_large_images=4, max_side_of_many=50)
 PDF = Document(Base64Source("application/pdf", base64.b64encode(b"%PDF-1.7").decode()))
 
 
