@@ -92,16 +92,15 @@ class Draft:
 
         `Authorization: Bearer abc123` of the server `github` becomes `Bearer ${GITHUB_AUTHORIZATION}`.
         """
-        result, prefix = dict(values), _variable(server)
+        result, prefix = dict(values), _variable_name(server)
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
-                variable = f"{prefix}_{_variable(name).removeprefix(f'{prefix}_')}"
+                variable = f"{prefix}_{_variable_name(name).removeprefix(f'{prefix}_')}"
                 scheme, space, _ = str(value).partition(" ")  # "Bearer " without a token has a scheme as well
                 has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
-                self.leave_out(
-                    f"{place}.{name}", f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
-                )
+                why = f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
+                self.leave_out(f"{place}.{name}", why)
         return result
 
 
@@ -123,9 +122,9 @@ def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:
         own["enabled"] = not own.pop("disabled")
     if own.get("type") not in ("stdio", "http", "sse", None):  # "local", "remote", "streamable_http"
         own.pop("type")
-    return {
-        key: value for key, value in own.items() if value not in ({}, [], None) and (key, value) != ("tools", ["*"])
-    }
+    if own.get("tools") == ["*"]:  # all tools, as without this key
+        del own["tools"]
+    return {key: value for key, value in own.items() if value not in ({}, [], None)}
 
 
 def has_secret(value: Any) -> bool:
@@ -146,7 +145,7 @@ def _is_variable_name(item: Any) -> bool:
     return isinstance(item, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", item) is not None and mask(item) == item
 
 
-def _variable(name: str) -> str:
+def _variable_name(name: str) -> str:
     return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()  # a variable's name must not begin with a digit
 
 

@@ -42,9 +42,8 @@ def _take_choice(
     draft: Draft, source_key: str, value: Any, *, path: Sequence[str], values: dict[str, str], why: str
 ) -> None:
     """Import a value under the name that `values` has for it (`=`: unchanged); a value without a name is left out."""
-    name = "="  # `Draft.take` reports a value that is not a text
-    if isinstance(value, str):
-        name = values.get(value, values.get(OTHERS, ""))
+    # `Draft.take` reports a value that is not a text.
+    name = values.get(value, values.get(OTHERS, "")) if isinstance(value, str) else "="
     if name:
         draft.take(source_key, value if name == "=" else name, *path)
     else:
@@ -128,9 +127,9 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
         if values.pop("wire_api", "") == "responses":
             values["api"] = "responses"
         rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
-        rows = {**rows, "api": ("providers", name, "quirks", "api")}
-        unnamed = dict.fromkeys(("name", "npm", "models", "options"), "")
-        take_table(draft, {**rows, **unnamed, "apiKey": "" if variable else LOGIN}, values, f"{source_key}.{name}.")
+        ignored = dict.fromkeys(("name", "npm", "models", "options"), "")
+        others: Table = {"api": ("providers", name, "quirks", "api"), "apiKey": "" if variable else LOGIN}
+        take_table(draft, {**rows, **ignored, **others}, values, f"{source_key}.{name}.")
 
 
 def _take_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
@@ -140,14 +139,15 @@ def _take_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *
     if name == "Mcp":
         server, _, call = pattern.partition(":")
         name, pattern = f"mcp__{server}" + (f"__{call}" if call not in ("", "*") else ""), ""
-    is_open = other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*")
-    _take_own_rule(verb, draft, source_key, name, pattern=f"{pattern} *" if is_open else pattern)
+    is_prefix = other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*")
+    _take_renamed_rule(verb, draft, source_key, name, pattern=f"{pattern} *" if is_prefix else pattern)
 
 
-def _take_own_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
-    own = other_tools()["tools"].get(name, name)
-    domain = "domain:" if own == "WebFetch" and pattern and ":" not in pattern else ""
-    _take_rule(verb, draft, source_key, f"{own}({domain}{pattern})" if pattern.strip("*") else own)
+def _take_renamed_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
+    """Import a rule for the tool that the other program calls `name`."""
+    tool = other_tools()["tools"].get(name, name)
+    domain = "domain:" if tool == "WebFetch" and pattern and ":" not in pattern else ""
+    _take_rule(verb, draft, source_key, f"{tool}({domain}{pattern})" if pattern.strip("*") else tool)
 
 
 def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) -> None:
@@ -162,7 +162,7 @@ def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) 
     for action, pattern, effect in rules:
         if effect in get_args(Verb) and not (effect == "ask" and pattern == "*"):  # agentcli asks anyway
             for name in ("edit", "write_file") if action == "edit" else (action,):
-                _take_own_rule(effect, draft, source_key, name, pattern=pattern)
+                _take_renamed_rule(effect, draft, source_key, name, pattern=pattern)
 
 
 _TAKES: dict[str, Callable[..., None]] = {
@@ -216,22 +216,21 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     for name in tools:
         tool = other_tools()[name]
-        place = home / str(tool["home"]).removeprefix("~").lstrip("/")
-        if moved := environment.get(tool.get("variable", "")):
-            place = Path(moved)
-        base, settings, commands = (root, "project", "project_commands") if is_project else (place, "user", "commands")
-        table = rows_of(name)
-        for file in tool.get(settings, ()):
+        folder_in_home = home / str(tool["home"]).removeprefix("~").lstrip("/")
+        tool_folder = Path(environment.get(tool.get("variable", "")) or folder_in_home)
+        base, table = root if is_project else tool_folder, rows_of(name)
+        for file in tool.get("project" if is_project else "user", ()):
             _take_file(shared, base / file, name, table)
         if name == "claude-code":
             if is_project:
                 _take_file(local, root / ".claude/settings.local.json", name, table)
             _take_claude_state(local if is_project else shared, home / ".claude.json", root, table)
-        for folder in tool.get(commands, ()):
+        for folder in tool.get("project_commands" if is_project else "commands", ()):
             own = root / ".agentcli" if is_project else config.paths.config
             _take_commands(shared, base / folder, own / "commands")
-        instructions = place / tool.get("instructions", "")
-        if not is_project and name != "claude-code" and files.is_file(instructions):  # which is read where it is
+        instructions = tool_folder / tool.get("instructions", "")
+        # Sessions read Claude Code's own file without an import.
+        if not is_project and name != "claude-code" and files.is_file(instructions):
             shared.source = instructions
             shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
     return [shared, local] if is_project else [shared]

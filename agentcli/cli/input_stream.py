@@ -1,7 +1,4 @@
-"""Opens the stream on stdin, and recognizes programs that use Claude Code's Agent SDK by the first line they write.
-
-Fields of that first request set flags of the session.
-"""
+"""Opens the stream on stdin; the first line shows if a program uses Claude Code's Agent SDK, and may set flags."""
 
 import argparse
 import json

@@ -112,9 +112,8 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
             continue
         content = message.get("content")
         for block in _objects_in(content):  # also outside the branch, where parallel calls have their results
-            match block:
-                case {"type": "tool_result", "tool_use_id": str(id)}:
-                    found.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
+            if block.get("type") == "tool_result" and isinstance(id := block.get("tool_use_id"), str):
+                found.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
         if line["uuid"] not in on_branch:
             elsewhere += bool([*_parts(content)])
         elif line["type"] == "user":

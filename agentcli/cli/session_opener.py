@@ -338,17 +338,12 @@ async def _answer(
 
 
 def _check_flags(options: argparse.Namespace) -> None:
-    takes_stream = options.input_format == "stream-json"
+    takes_stream, writes_stream = options.input_format == "stream-json", options.output_format == "stream-json"
+    two_uses = "Stdin is either the prompt (-) or the stream. Leave out - or --input-format stream-json."
     _reject(
         (options.resume == "", "--resume needs an ID here. To list the sessions: agentcli sessions list"),
-        (
-            takes_stream and options.output_format != "stream-json",
-            "--input-format stream-json needs --output-format stream-json.",
-        ),
-        (
-            takes_stream and options.prompt == "-",
-            "Stdin is either the prompt (-) or the stream. Leave out - or --input-format stream-json.",
-        ),
+        (takes_stream and not writes_stream, "--input-format stream-json needs --output-format stream-json."),
+        (takes_stream and options.prompt == "-", two_uses),
     )
 
 

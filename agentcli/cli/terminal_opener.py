@@ -176,10 +176,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return session_model
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit.
-
-        The list opens again until a model is found.
-        """
+        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""
         has_engine = find_spec("xllamacpp") is not None
         built_in = "1.2 GB once, then it runs on this machine" if has_engine else "needs its engine first, then 1.2 GB"
         options = (
@@ -236,10 +233,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return login.message if login else ""
 
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
-        """Ask for a key until one works or the person uses one anyway; return None if they leave.
-
-        Without a `provider` the person chooses one first.
-        """
+        """Ask for a key until one works or the person uses one anyway; return None if they leave."""
         models = self.models
         takers = models.keys.takers()
         if not provider:

@@ -51,16 +51,16 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
     changed = dict(files)
     # Models copy line numbers with the lines, but numbered text may also be data.
     blocks = [block if _parsed(block) else _NUMBERED.sub(r"\1", block) for block in _BLOCK.findall(answer)]
-    others = [block for block in blocks if not _apply(block, changed) and _parsed(block)]
+    unused = [block for block in blocks if not _apply(block, changed)]  # `_apply` also changes the texts in `changed`
     calls = [
         ("file_edit", _edit(path, before, changed[path]))
         for path, before in files.items()
         # A file that parsed before but no longer does was put together wrongly.
         if before != changed[path] and (_parsed(changed[path]) is not None or _parsed(before) is None)
     ]
-    names = set(_NAME.findall(prompt)) - files.keys() - written
-    if asks_for_file and len(names) == len(others) == 1:
-        calls.append(("file_write", {"path": names.pop(), "content": others[0]}))
+    new_paths, contents = set(_NAME.findall(prompt)) - files.keys() - written, list(filter(_parsed, unused))
+    if asks_for_file and len(new_paths) == len(contents) == 1:
+        calls.append(("file_write", {"path": new_paths.pop(), "content": contents[0]}))
     return calls
 
 

@@ -138,11 +138,8 @@ class Connections:
             return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, ssl.SSLCertVerificationError):
             return untrusted_certificate_error(self._where, str(error))
-        why = (
-            error.strerror or str(error)
-            if isinstance(error, gaierror | ssl.SSLError)
-            else "All connection attempts failed"
-        )
+        has_one_reason = isinstance(error, gaierror | ssl.SSLError)  # else the error lists each address that was tried
+        why = error.strerror or str(error) if has_one_reason else "All connection attempts failed"
         return unreachable_error(self._where, why)
 
     async def _close(self, connection: "Response") -> None:

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from agentcli.errors import UserError
 from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
-from agentcli.llm.connection import Connections, Response, host_header
+from agentcli.llm.connection import Connections, Headers, Response, host_header
 from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
@@ -40,7 +40,7 @@ class Carrier(ABC):
             try:
                 return decode_json(content)
             except ValueError as error:
-                raise not_a_reply(response, content) from error
+                raise no_reply_error(response, content) from error
 
     @asynccontextmanager
     async def send(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
@@ -79,7 +79,7 @@ class HttpClient(Carrier):
     def __init__(
         self,
         base_url: str,
-        headers: Mapping[str, str],
+        headers: Headers,
         *,
         key: Key = "",
         key_header: str = "authorization",
@@ -216,7 +216,7 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
     )
 
 
-def not_a_reply(response: Response, start: bytes) -> errors.ServerError:
+def no_reply_error(response: Response, start: bytes) -> errors.ServerError:
     """Return the error for a good status with a body that is not an API's reply, such as a login page."""
     kind = response.headers.get("content-type", "no content type")
     return errors.ServerError(

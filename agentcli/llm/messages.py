@@ -285,13 +285,12 @@ def _results_in_order(calls: list[tuple[str, str]], content: tuple[Block, ...]) 
 
 def _allowed(messages: Iterable[Message]) -> list[Message]:
     """Remove blocks that a message's role cannot have and empty messages, and join the user's neighbouring ones."""
-    allowed = (
-        Message(
-            message.role, without_empty_text(b for b in message.content if isinstance(b, BLOCKS_OF_ROLE[message.role]))
-        )
-        for message in messages
-    )
-    return _joined((message for message in allowed if message.content), roles=("user",))
+    allowed: list[Message] = []
+    for message in messages:
+        blocks = (block for block in message.content if isinstance(block, BLOCKS_OF_ROLE[message.role]))
+        if content := without_empty_text(blocks):
+            allowed.append(Message(message.role, content))
+    return _joined(allowed, roles=("user",))
 
 
 @lru_cache(maxsize=256)

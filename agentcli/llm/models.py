@@ -53,8 +53,8 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     def times(self, factor: float) -> "Prices":
         rates = ("input", "output", "cache_write", "cache_write_1h", "cache_read")
-        dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
-        return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))
+        scaled = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
+        return msgspec.structs.replace(self, **scaled, higher=self.higher and self.higher.times(factor))
 
     def max_rates(self, prompt_tokens: int) -> tuple[float, float]:
         """Return the highest USD per token of a prompt of this length, and those of its reply."""
@@ -164,7 +164,7 @@ def with_listed_limits(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
 
 PROVIDERS = ("anthropic", "openai_compat", "ollama", "local", "scripted", "bedrock", "vertex", "foundry")
 
-_SHOWN = {
+_DISPLAY_NAMES = {
     "anthropic": "Anthropic", "azure": "Azure OpenAI", "bedrock": "Amazon Bedrock", "deepseek": "DeepSeek",
     "foundry": "Microsoft Foundry", "gemini": "Gemini", "groq": "Groq", "lmstudio": "LM Studio", "ollama": "Ollama",
     "openai": "OpenAI", "openrouter": "OpenRouter", "vertex": "Google Vertex AI", "vllm": "vLLM",
@@ -173,7 +173,7 @@ _SHOWN = {
 
 def provider_display_name(provider: str) -> str:
     """Return the name of a provider as its vendor writes it."""
-    return _SHOWN.get(provider, provider)
+    return _DISPLAY_NAMES.get(provider, provider)
 
 
 @cache

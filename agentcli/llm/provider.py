@@ -195,15 +195,12 @@ def _limit_error(excess: str) -> ServerError:
 
 
 class RetryPolicy(Struct, frozen=True):
-    """The rules for retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double.
-
-    A service that is overloaded is tried again at most `max_overloaded` times, if a fallback model can answer instead.
-    """
+    """The rules for retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double."""
 
     max_retries: int = 3
     initial_delay: float = 1.0
     reply_limits: ReplyLimits = ReplyLimits()
-    max_overloaded: int = sys.maxsize
+    max_overloaded: int = sys.maxsize  # retries of an overloaded service, fewer if a fallback model can answer
 
     def max_retries_after(self, error: ProviderError) -> int:
         return min(self.max_retries, self.max_overloaded if isinstance(error, Overloaded) else sys.maxsize)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentcli.llm import errors
 from agentcli.llm.connection import Response
-from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, redacted_address
+from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, no_reply_error, read_start, redacted_address
 from agentcli.llm.messages import Message, decode_json
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
@@ -128,7 +128,7 @@ async def _read_items(
             return
         if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
             raise errors.embedded_error(value)
-        raise not_a_reply(response, start)
+        raise no_reply_error(response, start)
     received = 0
     async for piece in response.pieces():
         received += len(piece)

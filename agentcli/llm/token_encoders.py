@@ -198,15 +198,16 @@ class Encoders:
             raise ConfigError(found[1], file=str(file), key=found[0] or "tokens.encoders")
         for models, fields in rows.items():
             margin = fields.get("safety_margin", 1.0)
-            named = {_SECOND_NAMES.get(name, name): value for name, value in fields.items()}
+            row = {_SECOND_NAMES.get(name, name): value for name, value in fields.items()}
+            row |= {"margin": 1 + margin} if margin < 1 else {}  # 0.2 means 20 %
             try:
-                above.register(models, **named | ({"margin": 1 + margin} if margin < 1 else {}))
+                above.register(models, **row)
             except ValueError as error:
                 raise ConfigError(f"{error}.", file=str(file), key=f"{key}.{models}".lstrip(".")) from error
         return above
 
     def file_margin(self, model: str) -> float | None:
-        """Return the margin of `provider/model` if its row comes from the file, else None."""
+        """Return the margin of `provider/model` if its row comes from the setting `tokens.encoders`, else None."""
         row, file_rows = self.row(model), self._rows.maps[0].values()  # the map that `with_file` added
         return row.margin if any(row is one for one in file_rows) else None
 
@@ -305,7 +306,9 @@ def exact_count(address: str, model: str, text: str) -> int | None:
     body = {"model": model, "text": text.encode(errors="replace").decode()}
     pool = ThreadPoolExecutor(1)
     try:  # looking up a name can take longer than the request may, and cannot be ended
-        return pool.submit(asyncio.run, _ask(address, body)).result(TIMEOUT_S + 1)  # after the request's own time-out
+        return pool.submit(asyncio.run, _ask_counter(address, body)).result(
+            TIMEOUT_S + 1
+        )  # after the request's own time-out
     except (AgentcliError, OSError, ValueError, RuntimeError) as error:  # a time-out is an OSError
         why = str(error) or f"no answer within {TIMEOUT_S:g} s"
         logging.getLogger("agentcli").warning(
@@ -317,7 +320,7 @@ def exact_count(address: str, model: str, text: str) -> int | None:
         pool.shutdown(wait=False)
 
 
-async def _ask(address: str, body: dict[str, Any]) -> int:
+async def _ask_counter(address: str, body: dict[str, Any]) -> int:
     parts = urlsplit(address)
     client = HttpClient(f"{parts.scheme}://{parts.netloc}", {}, read_timeout=TIMEOUT_S)
     try:

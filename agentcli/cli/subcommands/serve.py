@@ -85,10 +85,12 @@ def run(arguments: list[str]) -> int:
 
 def open_access(config: Config, chosen: str | None, name: str) -> tuple[Path, str, ServeTokenSettings]:
     """Return a token's file, the token, and its rights. Without a `chosen` file it is `name` in the state folder."""
-    make_private_folder(folder := config.paths.state / "serve")
-    token = read_or_create_token(file := Path(chosen).absolute() if chosen else folder / name)
-    limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
-    return file, token, ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # "" is the owner
+    folder, settings = config.paths.state / "serve", config.settings.serve
+    make_private_folder(folder)
+    file = Path(chosen).absolute() if chosen else folder / name
+    token = read_or_create_token(file)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return file, token, ServeTokenSettings(digest, "", settings.rate_per_minute, settings.budget_usd)  # "": the owner
 
 
 def read_or_create_token(file: Path) -> str:

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -153,9 +154,8 @@ def fork(
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
     copy = shared.in_store(work)
-    shared.print_answer(
-        copy, f"Forked to {copy['session_id']}. To open it: agentcli -r {copy['session_id']}", as_json=json
-    )
+    id = copy["session_id"]
+    shared.print_answer(copy, f"Forked to {id}. To open it: agentcli -r {id}", as_json=json)
 
 
 @sessions_app.command("rm")
@@ -218,15 +218,11 @@ def redact(
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for name, item in value.items():
-                yield from (name, *_texts_in(item))
-        case list() | tuple():
-            for item in value:
-                yield from _texts_in(item)
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        parts = chain.from_iterable(value.items()) if isinstance(value, dict) else value
+        yield from chain.from_iterable(map(_texts_in, parts))
 
 
 def _copies(database: Path) -> list[Path]:

@@ -153,14 +153,11 @@ def _problem(line: bytes, error: Exception) -> str:
 
 
 class Bench(NamedTuple):
-    """Runs tool calls as in a conversation, but for a program instead of a model.
-
-    An idempotent call that succeeded does not run again for the same id and input: its answer is repeated.
-    """
+    """Runs tool calls as in a conversation, but for a program instead of a model."""
 
     calls: SessionCalls
     state: AgentState
-    answers: TTLCache[bytes, dict[str, Any]]  # to idempotent calls, by the hash of the call
+    answers: TTLCache[bytes, dict[str, Any]]  # to idempotent calls, which run only once; by the hash of the call
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
@@ -263,17 +260,15 @@ def _explain_line(line: bytes, explainer: "CommandExplainer") -> dict[str, Any]:
 
 
 class CommandExplainer:
-    """Explains the policy decisions that a session here would make on commands.
-
-    The sandbox is examined only for dry runs and in the mode `auto`, because that takes time.
-    """
+    """Explains the policy decisions that a session here would make on commands."""
 
     def __init__(self, permission_mode: str) -> None:
         self._builder = _builder()
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"  # without a sandbox
+        # Without a sandbox, which takes time to examine, where the decision does not depend on it.
+        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 
     @cached_property

@@ -42,19 +42,15 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
         id, result = in_store(
-            lambda store: _run(config, direction, store, session=session, argument=argument), config.paths.sessions
+            lambda store: _undo_or_redo(config, direction, store, session=session, argument=argument),
+            config.paths.sessions,
         )
         files = [
             {"path": _relative(Path(file.path)), "change": file.how, **({"why": file.why} if file.why else {})}
             for file in result.files
         ]
-        data = {
-            "session_id": id,
-            "turn": result.turn and result.turn.number,
-            "files": files,
-            "done": result.is_wanted and result.is_complete,
-        }
-        print_answer(data, result.text, as_json=json)
+        turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
+        print_answer({"session_id": id, "turn": turn, "files": files, "done": is_done}, result.text, as_json=json)
         has_nothing_to_list = only_list and result.turn is None
         raise typer.Exit(int(not (result.is_complete or has_nothing_to_list)))
 
@@ -66,7 +62,7 @@ undo_app = make_command("undo", "Undo the file changes of a session's last turn.
 redo_app = make_command("redo", "Reapply the changes that undo reverted. Exits with 1 if some were not.")
 
 
-async def _run(
+async def _undo_or_redo(
     config: Config, direction: Direction, store: SqliteSessions, *, session: str, argument: str
 ) -> tuple[str | None, UndoResult]:
     """Undo or redo a turn; return the id of its session (None if there is no session) and the result."""
@@ -96,12 +92,9 @@ async def _run(
 
 
 async def _find_session(store: SqliteSessions, config: Config, direction: Direction) -> str:
-    """Return the newest of this directory's 50 newest sessions that has a turn to undo or redo.
-
-    A session whose turn has already failed with conflicts is used only if there is no other.
-    """
+    """Return the newest of this directory's 50 newest sessions that has a turn to undo or redo."""
     sessions = await store.list(cwd=config.cwd, limit=50)
-    with_conflicts = ""
+    with_conflicts = ""  # a session whose turn has already failed with conflicts; used only if there is no other
     for info in sessions:
         _, entries = await store.load(info.id)
         turn = History(entries).find(direction)

@@ -103,13 +103,9 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
         effort = request.effort or "medium"
         body["think"] = "high" if effort in ("xhigh", "max") else effort  # its highest
     if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
-            }
-            for t in request.tools
-        ]
+        names = {"name": "name", "description": "description", "parameters": "input_schema"}
+        functions = ({key: getattr(tool, name) for key, name in names.items()} for tool in request.tools)
+        body["tools"] = [{"type": "function", "function": function} for function in functions]
     body["messages"] = list(_messages(request, info))
     return request.remove_unsent(body)
 
@@ -199,8 +195,8 @@ class OllamaReader:
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
         reason: StopReason = "max_tokens" if self._is_cut else "tool_use" if self._uses else "end_turn"
-        return Done(self.partial(calls=True), reason, self._usage, self.model)
+        return Done(self.partial(with_calls=True), reason, self._usage, self.model)
 
-    def partial(self, *, calls: bool = False) -> Message:
+    def partial(self, *, with_calls: bool = False) -> Message:
         self._prose.close([])
-        return Message("assistant", (*self._prose.blocks(), *(self._uses if calls else ())))
+        return Message("assistant", (*self._prose.blocks(), *(self._uses if with_calls else ())))

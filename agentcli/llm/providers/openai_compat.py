@@ -17,17 +17,14 @@ from agentcli.settings.keys import Key
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A server: its address, the environment variable of its key, and its quirks.
-
-    `key_path` is a path that needs a valid key. `lists_models`: a model that the server does not list does not exist.
-    """
+    """A server: its address, the environment variable of its key, and its quirks."""
 
     base_url: str = ""
     key_env: str = ""
     key_header: str = "authorization"
-    lists_models: bool = True
+    lists_models: bool = True  # a model that the server does not list does not exist
     needs_key: bool = True
-    key_path: str = ""
+    key_path: str = ""  # a path that, unlike `/models`, needs a valid key
     quirks: Quirks = Quirks()
 
 

@@ -39,44 +39,32 @@ _JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that ar
 
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The differences of one server from the reference. Every field can be set for a server in the configuration.
-
-    `efforts`: the server's own names of efforts. `thinking_format`: the fields that ask for reasoning.
-    `no_obfuscation`: the server is asked not to pad the stream. `null_content`: a reply without text has null for it.
-    `assistant_after_tool_result`: no message of the user may follow a tool's result directly.
-    `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
-    `read_text_calls`: calls that the model wrote as plain text are run.
-    `fixed_ids`: call ids have nine letters or digits.
-    `images`: the largest number of images in one request. `documents`: PDFs are accepted.
-    `extra_content`: added to the first call of a reply that another server gave; this server's calls keep their own.
-    `api`: the API of OpenAI that the server speaks.
-    `reasoning_first`: replies begin with reasoning that only `</think>` ends.
-    `silent_end`: replies may end without `finish_reason` and `[DONE]`; elsewhere such an end is a broken connection.
-    """
+    """The differences of one server from the reference. Every field can be set for a server in the configuration."""
 
     system_role: Literal["system", "developer"] = "system"
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     stream_usage: bool = True
-    no_obfuscation: bool = False
+    no_obfuscation: bool = False  # asks the server not to pad the stream
+    # The fields of a request that ask for reasoning.
     thinking_format: Literal["none", "reasoning_effort", "thinking", "enable_thinking", "chat_template_kwargs"] = "none"
-    efforts: dict[str, str] = {}
-    echo_reasoning: bool = False
+    efforts: dict[str, str] = {}  # the server's own names of our efforts
+    echo_reasoning: bool = False  # turns with calls send earlier reasoning back as `reasoning_content`, even empty
     tool_result_name: bool = False
-    assistant_after_tool_result: bool = False
+    assistant_after_tool_result: bool = False  # no message of the user may follow a tool's result directly
     strict_tools: bool = False
-    null_content: bool = True
-    fixed_ids: bool = False
+    null_content: bool = True  # replies without text are sent back with null for it
+    fixed_ids: bool = False  # call ids have nine letters or digits
     parallel_tool_calls: bool | None = None
     cache_control: bool = False
-    read_text_calls: bool = False
-    reasoning_first: bool = False
-    silent_end: bool = False
-    images: int = 100
-    documents: bool = False
+    read_text_calls: bool = False  # runs the calls that the model wrote as plain text
+    reasoning_first: bool = False  # replies begin with reasoning that only `</think>` ends
+    silent_end: bool = False  # complete replies may end without `finish_reason` and `[DONE]`
+    images: int = 100  # at most, in one request
+    documents: bool = False  # accepts PDFs
     store: bool | None = None
     extra_body: dict[str, Any] = {}
-    extra_content: dict[str, Any] = {}
-    api: Literal["chat", "responses"] = "chat"
+    extra_content: dict[str, Any] = {}  # of the first call in a reply of another server; its own calls keep theirs
+    api: Literal["chat", "responses"] = "chat"  # the one of OpenAI's APIs that the server speaks
 
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
@@ -281,11 +269,8 @@ class ChatReader:
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if progress := chunk.get("prompt_progress"):  # llama.cpp
-            out.append(
-                UsageUpdate(
-                    Usage(reply_parts.count_in(progress.get("processed"))), reply_parts.count_in(progress.get("total"))
-                )
-            )
+            processed, total = (reply_parts.count_in(progress.get(name)) for name in ("processed", "total"))
+            out.append(UsageUpdate(Usage(processed), total))
         places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
         usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):
@@ -305,8 +290,8 @@ class ChatReader:
         if not was_cut:
             self._prose.use_reasoning_as_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
-        is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
-        note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
+        has_known_reason = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
+        note = "" if has_known_reason else f"unknown finish reason {self._finish_reason!r}"
         text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
         is_searched = runs_text_calls or len(text) <= 100_000  # a note alone is not worth a longer search
         if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):

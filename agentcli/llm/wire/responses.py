@@ -181,9 +181,8 @@ class ResponsesReader:
 
     def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
         is_call = start.get("type") == "function_call"
-        item = self._items[index] = ArrivingBlock(
-            start, self._ids.take(text_in(start.get("call_id"))) if is_call else ""
-        )
+        id = self._ids.take(text_in(start.get("call_id"))) if is_call else ""
+        item = self._items[index] = ArrivingBlock(start, id)
         if is_call:
             out.append(llm.ToolCallStarted(item.id, text_in(start.get("name"))))
             item.add(text_in(start.get("arguments")), out)
