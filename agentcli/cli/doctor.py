@@ -235,12 +235,12 @@ def check_hooks(subject: Subject) -> Iterator[Result]:
     notes = dict.fromkeys(f"{spec.source}: {spec.note}." for spec in specs if spec.note)
     yield from (("ok", note, "") for note in notes)
     for spec in specs:
-        if missing := _missing_in(spec.shown_command, subject):
+        if missing := _missing_program(spec.shown_command, subject):
             about = f"{spec.source}: hooks.{spec.event}: {missing} does not exist or cannot be run ({spec.title})."
             yield "problem", about, "Correct the command, or install the program. To test it: agentcli hooks test"
 
 
-def _missing_in(command: str, subject: Subject) -> str:
+def _missing_program(command: str, subject: Subject) -> str:
     """Return the missing program of a hook's command, or its missing script; empty if none is known to be missing."""
     cwd, root = subject.config.cwd, str(project_root(subject.config.cwd))
     for name in ("AGENTCLI_PROJECT_DIR", "CLAUDE_PROJECT_DIR"):

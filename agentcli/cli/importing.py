@@ -183,16 +183,16 @@ _TAKES: dict[str, Callable[..., None]] = {
 
 
 def rows_of(tool: str) -> Any:
-    return _row(other_tools()[tool]["rows"])
+    return _parse_row(other_tools()[tool]["rows"])
 
 
-def _row(written: Any) -> Row:
+def _parse_row(written: Any) -> Row:
     """Parse a row of other_settings.toml; the top of that file explains the syntax."""
     match written:
         case {"choice": str(path), "values": values, "why": why}:
             return partial(_take_choice, path=path.split("."), values=values, why=why)
         case dict():
-            return {key: _row(row) for key, row in written.items()}
+            return {key: _parse_row(row) for key, row in written.items()}
         case [str(item)]:
             return [_taker(item)]
         case str() if written.startswith("="):
@@ -262,7 +262,7 @@ def _take_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None
 def _take_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
     if files.is_file(file):
         draft.source = file
-        take_table(draft, table, _with_joined_keys(tool, dict(_read(draft))))
+        take_table(draft, table, _with_joined_keys(tool, dict(_read_source(draft))))
 
 
 def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
             draft.leave_out("", f"an earlier file already becomes {command}")
 
 
-def _read(draft: Draft) -> Mapping[str, Any]:
+def _read_source(draft: Draft) -> Mapping[str, Any]:
     """Return the settings in a draft's source file; empty, with a note, if the file cannot be read."""
     import yaml  # 10 ms
 

@@ -66,7 +66,7 @@ def _run(arguments: list[str], ending: "Ending") -> int:
             from agentcli.cli.completion import print_words
 
             return print_words(*arguments[1:2])
-        return ending.finish(_run_session(_options(arguments), ending))
+        return ending.finish(_run_session(_parse_options(arguments), ending))
     except KeyboardInterrupt:
         return 130
     except SystemExit as ended:  # argparse has shown its help or the version
@@ -86,7 +86,7 @@ def _check_memory_limit() -> None:
         )
 
 
-def _options(arguments: list[str]) -> argparse.Namespace:
+def _parse_options(arguments: list[str]) -> argparse.Namespace:
     """Return the flags and the prompt. Raises `UsageError`, also if the prompt is, or resembles, a command's name."""
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
@@ -119,7 +119,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once
 
-            return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _prompt(options), ending)))
+            return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _one_shot_prompt(options), ending)))
         if options.json_schema is not None:
             raise UsageError("--json-schema works only with -p.")
         config = with_agent(options, config)
@@ -159,7 +159,7 @@ def _working_directory(folder: str | None) -> Path:
     return current_folder()
 
 
-def _prompt(options: argparse.Namespace) -> str:
+def _one_shot_prompt(options: argparse.Namespace) -> str:
     """Return the prompt of a one-shot run: the argument, stdin, or both. Raises `UsageError` if there is none."""
     if options.input_format == "stream-json":
         return options.prompt or ""
@@ -193,8 +193,8 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
-    own = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
-    theme = Theme(palette, own, is_true=has_true_colours(config.environment))
+    own_colours = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
+    theme = Theme(palette, own_colours, is_true=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
     console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
@@ -281,7 +281,7 @@ class Ending:
         if self._is_leaving:  # a second signal arrived while the first one is being handled
             return
         if self._out.ends_with_result and (self._format == "json" or self.has_answered):
-            return  # the last result is written, so let the run end with its own exit code
+            return  # the last result is written (a stream may have several): the run ends with its own exit code
         self._is_leaving = True
         if self._needs_result:
             from agentcli.agent.result import to_json_line

@@ -21,11 +21,11 @@ from agentcli.settings.trust import CLAUDE_SETTINGS
 from agentcli.version import __version__
 
 
-def text_of_argument(argument: str) -> str:
-    return text_of(os.fsencode(argument))  # Python decoded bytes that are not UTF-8 as lone surrogates
+def decode_argument(argument: str) -> str:
+    return decode_text(os.fsencode(argument))  # Python decoded bytes that are not UTF-8 as lone surrogates
 
 
-def text_of(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Decode an argument or stdin as UTF-8, or else in the charset of the locale; invalid bytes are replaced."""
     try:
         return data.decode()
@@ -34,7 +34,7 @@ def text_of(data: bytes) -> str:
 
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-_TEXT: dict[str, Any] = {"type": text_of_argument}
+_TEXT: dict[str, Any] = {"type": decode_argument}
 
 
 def _flag(names: str, help: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -105,7 +105,7 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     commands = "\n".join(f"  {name:<13}{text}" for name, text in subcommands.items())
     about = "A coding assistant for the terminal. Without -p it opens a session; PROMPT is its first message."
     help = "the task, or a slash command; '-' with -p reads it from stdin"
-    prompt = (("prompt",), {"nargs": "?", "type": text_of_argument, "metavar": "PROMPT", "help": help})
+    prompt = (("prompt",), {"nargs": "?", "type": decode_argument, "metavar": "PROMPT", "help": help})
     main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
     group = main_parser.add_argument_group("flags of Claude Code", field_flags.HELP)
     for names, options in field_flags.FIELD_FLAGS:
@@ -191,7 +191,7 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         trust=options.trust,
         sources=field_flags.setting_sources(options.setting_sources),
     )
-    notices, root = [*config.notices, *field_flags.notes(options), *notes], project_root(cwd)
+    notices, root = [*config.notices, *field_flags.unused_flag_notes(options), *notes], project_root(cwd)
     if not (options.bare or options.setting_sources) and any(is_file(root / name) for name in CLAUDE_SETTINGS):
         from agentcli.cli.importing import import_notice  # 50 ms, for few projects
 
@@ -212,7 +212,7 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
 
 
 def read_stdin() -> str:
-    return text_of(sys.stdin.buffer.read()) if _has_stdin() else ""
+    return decode_text(sys.stdin.buffer.read()) if _has_stdin() else ""
 
 
 def _has_stdin() -> bool:

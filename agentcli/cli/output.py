@@ -156,7 +156,7 @@ def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] 
     if not cells:
         echo(empty)
     elif sys.stdout.isatty():
-        _draw(headings, cells, numeric)
+        _draw_table(headings, cells, numeric)
     else:
         cells = [[cell.replace("\n", " ") for cell in row] for row in cells]
         widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
@@ -165,7 +165,7 @@ def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] 
             echo("  ".join([*padded, row[-1]]))
 
 
-def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
+def _draw_table(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
     """Draw a table. Only the last column wraps, so that ids can be copied; on a narrow terminal all columns wrap."""
     from rich.box import SIMPLE_HEAD  # rich takes 60 ms to import, and only tables on a terminal need it
     from rich.cells import cell_len

@@ -105,7 +105,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
     found = OtherTranscript(tool="Claude Code")
     main = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
-    on_branch, elsewhere = _newest_branch(main), 0
+    on_branch, elsewhere = _newest_branch_ids(main), 0
     for line in main:
         message = line.get("message")
         if line.get("type") not in ("user", "assistant") or not isinstance(message, dict):
@@ -129,17 +129,17 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
     return found
 
 
-def _newest_branch(lines: list[dict[str, Any]]) -> set[str]:
+def _newest_branch_ids(lines: list[dict[str, Any]]) -> set[str]:
     """Return the ids of the newest line and its ancestors. The preceding line replaces a parent that is missing."""
-    places = {line["uuid"]: place for place, line in enumerate(lines)}
-    branch = set[str]()
-    place = next((n for n in reversed(range(len(lines))) if lines[n].get("type") in ("user", "assistant")), -1)
-    while place >= 0:
-        branch.add(lines[place]["uuid"])
-        if (parent := lines[place].get("parentUuid")) is None:
+    positions = {line["uuid"]: n for n, line in enumerate(lines)}
+    ids = set[str]()
+    n = next((n for n in reversed(range(len(lines))) if lines[n].get("type") in ("user", "assistant")), -1)
+    while n >= 0:
+        ids.add(lines[n]["uuid"])
+        if (parent := lines[n].get("parentUuid")) is None:
             break
-        place = min(places.get(str(parent), place), place - 1)  # always goes back, so damaged files cause no loop
-    return branch
+        n = min(positions.get(str(parent), n), n - 1)  # always goes back, so damaged files cause no loop
+    return ids
 
 
 def _reply_blocks(content: Any) -> Iterator[Block]:
@@ -168,16 +168,16 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
                 is_replaced = isinstance(history := summary.get("replacement_history"), list)
                 found.messages = [] if is_replaced else [one for one in found.messages if one.role == "user"]
                 for item in _objects_in(history):
-                    _add_item(found, item)
+                    _add_codex_item(found, item)
                 found.add_prompt(summary.get("message") or (), is_note=True)
             case "response_item", dict(item):
-                _add_item(found, item)
+                _add_codex_item(found, item)
     if compacted:
         found.left_out.append(f"{counted(compacted, 'message')} from before a compaction, except what it carried on")
     return found
 
 
-def _add_item(found: OtherTranscript, item: Mapping[str, Any]) -> None:
+def _add_codex_item(found: OtherTranscript, item: Mapping[str, Any]) -> None:
     reply_id = f"after {len(found.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
@@ -214,16 +214,17 @@ def _parts(content: Any) -> Iterator[Any]:
             case {"type": "text" | "input_text" | "output_text" | "summary_text", "text": str(text)}:
                 yield from [Text(text)] if text.strip() else ()
             case {"type": "image" | "document", "source": {"media_type": str(media_type), "data": str(data)}}:
-                yield _checked((Image if kind == "image" else Document)(Base64Source(media_type, data)))
+                yield _media_or_note((Image if kind == "image" else Document)(Base64Source(media_type, data)))
             case {"type": "input_image", "image_url": str(url)} if url.startswith("data:"):
-                yield _checked(Image(Base64Source.of_url(url)))
+                yield _media_or_note(Image(Base64Source.of_url(url)))
             case {"type": "tool_result" | "redacted_thinking"}:  # results are read by `_read_claude`
                 pass
             case _:
                 yield Text(f"[{kind} left out]")
 
 
-def _checked(media: Image | Document) -> Image | Document | Text:
+def _media_or_note(media: Image | Document) -> Image | Document | Text:
+    """Return an image or document if providers take it, else a text with the reason why it is left out."""
     try:
         check_media([media])
     except ValueError as error:

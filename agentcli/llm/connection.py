@@ -154,13 +154,13 @@ class Connections:
 
 
 class Response:
-    """A connection, and the response to its newest request. `masked` masks keys in a text.
+    """A connection, and the response to its newest request. `mask` masks keys in a text.
 
     `status` is 0 until the head of the response has arrived, `received` counts the bytes of the body before they are
     decompressed, and `idle_since` is 0 while a request uses the connection. httptools calls the `on_` methods.
     """
 
-    masked: Mask = str
+    mask: Mask = str
 
     def __init__(self, origin: Origin, streams: Streams, where: str, read_timeout: float) -> None:
         self.origin, self.idle_since = origin, 0.0
@@ -182,10 +182,7 @@ class Response:
         """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
         self.url, self.idle_since = url, 0.0
         self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
-        self._is_complete, self._can_take_another = (
-            False,
-            False,
-        )  # the response has ended; another request may follow it
+        self._is_complete, self._allows_next = False, False  # the response has ended; another request may follow it
         self._head_bytes = 0  # bytes that have arrived since the last ones of the body
         self._pieces = list[bytes]()  # of the body, not read yet
         self._failure: Exception | None = None  # a fault of the bytes after those in `_pieces`
@@ -243,10 +240,7 @@ class Response:
             # The server accepted the request, so it may bill it.
             raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._failure, self._can_take_another = (
-                error,
-                False,
-            )  # raised by the next call, once `_pieces` have been read
+            self._failure, self._allows_next = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
         self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # with `_pieces`, the body has begun
@@ -263,7 +257,7 @@ class Response:
 
     def on_message_begin(self) -> None:
         if self._is_complete:  # a second response without a request
-            self._can_take_another = False
+            self._allows_next = False
 
     def on_status(self, text: bytes) -> None:
         if not self.status:
@@ -278,7 +272,7 @@ class Response:
             self.reason, self.headers = "", {}
             self._head_bytes = -READ_SIZE  # `_receive` still adds the bytes that it has just read
         elif not self.status:
-            self.status, self._can_take_another = self._parser.get_status_code(), self._parser.should_keep_alive()
+            self.status, self._allows_next = self._parser.get_status_code(), self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
         if not self._is_complete:
@@ -290,7 +284,7 @@ class Response:
     @property
     def can_be_reused(self) -> bool:
         """True if the response was read to the end and the connection can carry another request."""
-        return self._is_complete and not self._pieces and self._can_take_another and self.is_alive()
+        return self._is_complete and not self._pieces and self._allows_next and self.is_alive()
 
     @property
     def has_unread(self) -> bool:
@@ -320,6 +314,7 @@ def unreachable_error(where: str, why: str) -> ConnectionFailed:
 
 
 def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
+    """Return the error for a connection that ended or was damaged; `error` is the reason."""
     why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
     return ConnectionFailed(f"The connection to {where} broke: {why}.")
 

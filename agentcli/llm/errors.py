@@ -155,19 +155,19 @@ def error_for_status(
     return error
 
 
-def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
-    """Return the message and the code in an error body of any service; `masked` removes secrets before it is cut."""
+def error_in_body(body: bytes, mask: Mask = str) -> tuple[str, str]:
+    """Return the message and the code in an error body of any service; `mask` removes secrets before it is cut."""
     try:
         data = decode_json(body)
     except ValueError:
         text = body.decode(errors="replace").strip()
         if text.lower().startswith(("<!doctype", "<html")):
             return "The server answered with an HTML page, not with an API's error.", ""
-        return masked(text)[:MAX_MESSAGE_CHARS], ""
-    return error_in_json(data, masked)
+        return mask(text)[:MAX_MESSAGE_CHARS], ""
+    return error_in_json(data, mask)
 
 
-def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
+def error_in_json(data: Any, mask: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
@@ -176,10 +176,10 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     if isinstance(data, list):
         data = data[0] if data else {}
     if not isinstance(data, dict):
-        return masked(str(data))[:MAX_MESSAGE_CHARS], ""
+        return mask(str(data))[:MAX_MESSAGE_CHARS], ""
     error = data.get("error") or data
     if isinstance(error, str) and error.startswith("{"):  # Ollama passes on the whole answer of its runner
-        return error_in_body(error.encode(), masked)
+        return error_in_body(error.encode(), mask)
     if not isinstance(error, dict):
         return str(error), ""
     message = error.get("message") or error.get("detail") or data.get("detail") or ""
@@ -195,7 +195,7 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
         return message, code
     import json
 
-    return masked(json.dumps(message))[:MAX_MESSAGE_CHARS], code
+    return mask(json.dumps(message))[:MAX_MESSAGE_CHARS], code
 
 
 def embedded_error(data: Any) -> ProviderError:

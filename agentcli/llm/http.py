@@ -97,7 +97,7 @@ class HttpClient(Carrier):
         headers = dict(self._headers)
         if key:
             headers[self._key_header] = (f"Bearer {key}" if self._key_header == "authorization" else key).strip()
-        masked = mask_of(headers, self.base_url)
+        mask = mask_of(headers, self.base_url)
         try:
             check_sendable(self.base_url, headers)
             address, mark, query = self.base_url.partition("?")  # Azure's address has its version in the query
@@ -115,7 +115,7 @@ class HttpClient(Carrier):
                 if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
                     sent |= self._proxy.authorization()
                 async with self._connections.send(method, url, sent | headers, content) as response:
-                    response.masked = masked
+                    response.mask = mask
                     if (target := await check_status(response)) is None:
                         yield response
                         return
@@ -125,7 +125,7 @@ class HttpClient(Carrier):
                 "Is the base_url right?"
             )
         except errors.ProviderError as error:
-            error.args = (masked(str(error)),)  # a server may quote the key
+            error.args = (mask(str(error)),)  # a server may quote the key
             raise
 
     async def aclose(self) -> None:
@@ -200,7 +200,8 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
-    message, code = errors.error_in_body(body, response.masked)
+    """Raise the error for a status of 400 or more, with the server's message and the time it asks to wait."""
+    message, code = errors.error_in_body(body, response.mask)
     if response.status == 404:  # perhaps the address is wrong
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {redacted_address(response.url)}"
     retry_after = errors.retry_after_seconds(response.headers)
@@ -221,6 +222,6 @@ def no_reply_error(response: Response, start: bytes) -> errors.ServerError:
     kind = response.headers.get("content-type", "no content type")
     return errors.ServerError(
         f"{redacted_address(response.url)} answered with {kind}, and not as a model's server does: is the base_url "
-        f"right? It begins: {response.masked(start.decode(errors='replace'))[:120]!r}",
+        f"right? It begins: {response.mask(start.decode(errors='replace'))[:120]!r}",
         is_retryable=False,
     )

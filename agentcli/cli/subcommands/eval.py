@@ -75,11 +75,12 @@ def run_tasks(
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
     )
-    chosen = _tasks(folder, tasks or [], repositories)
+    chosen = _chosen_tasks(folder, tasks or [], repositories)
     place = "" if folder == BUNDLED else str(folder.resolve())
-    about = About(variant=variant, tasks=_plan(chosen), samples=samples, tasks_folder=place, name=name, engine=engine)
+    planned = _planned(chosen)
+    about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     run = _finish_run(about, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
-    shared.print_answer(_as_result(run), _summary(run), as_json=json)
+    shared.print_answer(_result_object(run), _summary(run), as_json=json)
 
 
 @app.command("skill")
@@ -101,7 +102,7 @@ def evaluate_skill(
     model = model or asyncio.run(Models(config).default())
     for name, added in (("without", ()), ("with", (str(skills),))):
         variant = Variant(model=model, judge=judge, skills=added)
-        about = About(variant=variant, tasks=_plan(tasks), samples=samples, name=f"{folder.name}-{name}")
+        about = About(variant=variant, tasks=_planned(tasks), samples=samples, name=f"{folder.name}-{name}")
         runs.append(_finish_run(about, tasks, config, parallel=parallel, is_new=new))
     found, reverse = compare(*runs), compare(*runs[::-1])
     if json:
@@ -114,7 +115,7 @@ def evaluate_skill(
     raise typer.Exit(int(found.is_worse))
 
 
-def _plan(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
+def _planned(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
     return tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in tasks)
 
 
@@ -152,7 +153,7 @@ def _without_tasks(config: Config, tasks: Path) -> Config:
     return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
 
 
-def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
+def _chosen_tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
     if not folder.is_file():
         return list(find_tasks(folder, names))
     if repositories is None:
@@ -168,7 +169,7 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
     return RayEngine(config, variant, parallel=parallel) if name == "ray" else LocalEngine(config, variant)
 
 
-def _as_result(run: EvalRun) -> dict[str, Any]:
+def _result_object(run: EvalRun) -> dict[str, Any]:
     return {
         "run_id": run.id,
         "passed": run.passed,
@@ -198,7 +199,7 @@ def list_runs(json: shared.AsJson = False) -> None:
     """List the runs, newest first."""
     runs = _store().runs()
     shared.print_list(
-        [{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs],
+        [{key: value for key, value in _result_object(run).items() if key != "tasks"} for run in runs],
         ("run", "name", "begun", "passed", "cost", "state", "model"),
         list(map(_run_row, runs)),
         as_json=json,
@@ -219,7 +220,7 @@ def show(run_name: RunName, json: shared.AsJson = False) -> None:
     lines = [_summary(run)]
     for outcome in run.outcomes:
         lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
-    shared.print_answer(_as_result(run), "\n".join(lines), as_json=json)
+    shared.print_answer(_result_object(run), "\n".join(lines), as_json=json)
 
 
 @app.command("compare")
@@ -278,7 +279,7 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 def print_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
-    differences = (f"   differs: {part}" for part in _differences(a, b))
+    differences = (f"   differs: {part}" for part in _run_differences(a, b))
     echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", *differences, "")))
     print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})
     echo("")
@@ -302,7 +303,7 @@ def print_comparison(found: Comparison) -> None:
         echo(f"B is not worse: {score}.")
 
 
-def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
+def _run_differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
     for field in a.about.variant.__struct_fields__:
         if getattr(a.about.variant, field) != getattr(b.about.variant, field):
             yield field.replace("_", " ")

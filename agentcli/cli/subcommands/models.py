@@ -34,7 +34,7 @@ def list_models(json: AsJson = False) -> None:
     models = Models(configuration())
     facts = list(map(models.encoders.facts, models.table()))
     data = [msgspec.to_builtins(model) for model in facts]
-    print_list(data, HEADINGS, list(map(_row, facts)), as_json=json, numeric={"window", "reply", "margin"})
+    print_list(data, HEADINGS, list(map(_model_row, facts)), as_json=json, numeric={"window", "reply", "margin"})
     if not json:
         echo("\nOther models work too, as PROVIDER/MODEL, but their window and price are guesses.")
 
@@ -42,12 +42,12 @@ def list_models(json: AsJson = False) -> None:
 @models_app.command()
 def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL. Default: the model in use.")] = "") -> None:
     """Check that the server of a model answers and accepts the key."""
-    name, health = asyncio.run(_check(model))
+    name, health = asyncio.run(_check_health(model))
     echo(f"{name}: {health.detail}")
     raise typer.Exit(int(not health.ok))
 
 
-async def _check(model: str) -> tuple[str, Health]:
+async def _check_health(model: str) -> tuple[str, Health]:
     models = Models(configuration())
     try:
         name = model or await models.default()
@@ -62,7 +62,7 @@ def default() -> None:
     echo(asyncio.run(Models(configuration()).default()))
 
 
-def _row(model: ModelFacts) -> tuple[str, ...]:
+def _model_row(model: ModelFacts) -> tuple[str, ...]:
     prices = model.prices
     cost = f"${prices.input:g} in, ${prices.output:g} out" if prices else "price unknown"
     limits = f"{model.window:,} tokens", f"{model.max_output:,} out"

@@ -125,6 +125,7 @@ def listen(host: str, port: int, unix_socket: str | None = None) -> tuple[socket
 
 
 def _bind_unix(path: Path) -> socket.socket:
+    """Return a unix socket at `path` that only its owner can use. Raises `OSError` if another server listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         if path.is_socket() and client.connect_ex(str(path)):  # nobody listens: a killed server left the socket
             path.unlink()

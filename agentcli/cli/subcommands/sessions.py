@@ -277,18 +277,18 @@ def usage_app(
     elif not found.total.requests:
         echo("No usage." if session or not days else f"No usage in the last {days} days. To see all, add --days 0.")
     else:
-        _report(found, one_session=bool(session))
+        _print_usage(found, one_session=bool(session))
 
 
-def _report(found: UsageCollector, *, one_session: bool) -> None:
+def _print_usage(found: UsageCollector, *, one_session: bool) -> None:
     total = found.total
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
     echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{retries}\n")
-    _tallies("day", sorted(found.days.items()))
-    _tallies("model", by_cost(found.models))
+    _print_tallies("day", sorted(found.days.items()))
+    _print_tallies("model", by_cost(found.models))
     if len(found.users) > 1:
-        _tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
+        _print_tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
     if found.tools:
         rows = []
         for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls):
@@ -303,7 +303,7 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
         echo(f"\nThe price of {counted(total.unpriced, 'request')} is unknown and not included in the costs.")
 
 
-def _tallies(heading: str, tallies: Sequence[tuple[str, Tally]]) -> None:
+def _print_tallies(heading: str, tallies: Sequence[tuple[str, Tally]]) -> None:
     print_table((heading, *_FIGURES), [(name, *_figures(tally)) for name, tally in tallies], numeric=set(_FIGURES))
     echo("")
 

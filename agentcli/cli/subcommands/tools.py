@@ -25,7 +25,7 @@ from agentcli.agent.permissions.matches import find_matches
 from agentcli.agent.permissions.modes import MODES, Mode, Verdict, parse_mode
 from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
-from agentcli.cli.options import text_of_argument, unshared_stdin
+from agentcli.cli.options import decode_argument, unshared_stdin
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands import shared
 from agentcli.errors import ToolError, UsageError
@@ -81,12 +81,12 @@ def run_tools(
 
 
 def _decoded(value: Any, key: str = "") -> Any:
-    """Decode all strings of a JSON value: paths to the names that tools use, others as `text_of_argument` does."""
+    """Decode all strings of a JSON value: paths to the names that tools use, others as `decode_argument` does."""
     match value:
         case str():
-            return display_name(value) if key in ("path", "cwd") else text_of_argument(value)
+            return display_name(value) if key in ("path", "cwd") else decode_argument(value)
         case dict():
-            return {text_of_argument(name): _decoded(item, name) for name, item in value.items()}
+            return {decode_argument(name): _decoded(item, name) for name, item in value.items()}
         case list():
             return list(map(_decoded, value))
         case _:
@@ -127,10 +127,10 @@ async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
         call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
         example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
-        id, message = _id_in(line), f"Not a valid call: {_problem(line, error)}. Write a line like {example}"
+        id, message = _id_in(line), f"Not a valid call: {_describe_error(line, error)}. Write a line like {example}"
         call_error = CallError("invalid_parameters", "invalid_parameters", message, id)
         finished = ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=call_error)
-        return _answer(ToolCallLine("", id=id), finished)
+        return _result_object(ToolCallLine("", id=id), finished)
     return await bench.answer(call)
 
 
@@ -143,7 +143,7 @@ def _id_in(line: bytes) -> str:
     return ""
 
 
-def _problem(line: bytes, error: Exception) -> str:
+def _describe_error(line: bytes, error: Exception) -> str:
     if not isinstance(error, msgspec.ValidationError):
         half = ", possibly because of half a surrogate pair" if rb"\ud" in line.lower() else ""
         return f"it is not valid JSON ({error}){half}"
@@ -166,7 +166,7 @@ class Bench(NamedTuple):
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         run = Call(use, TurnCalls(session=self.calls, state=self.state, emit=lambda event: None))
         await run_call(run)
-        answer = _answer(call, run.report.finished)
+        answer = _result_object(call, run.report.finished)
         # The summary contains arguments of the call, which are not masked yet.
         answer["summary"] = self.calls.services.mask.text(answer["summary"])
         if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
@@ -189,7 +189,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
         await builder.aclose()
 
 
-def _answer(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
+def _result_object(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
     content = finished.result.content
     answer: dict[str, Any] = {
         "id": call.id,

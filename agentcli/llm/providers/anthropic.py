@@ -168,24 +168,24 @@ class SdkClient(Carrier):
         kind = "api_key" if self._service.api_key else "auth_token"
         service = structs.replace(self._service, **{kind: key})
         headers = {**service.headers, **({"key": key} if key else {})}  # the key as a header, to be checked and masked
-        masked = mask_of(headers, service.base_url)
+        mask = mask_of(headers, service.base_url)
         try:
             async with self._opening:
                 if key not in self._clients:
                     check_sendable(service.base_url or "https://chosen.by.sdk", headers)
                     try:
-                        self._clients[key] = await asyncio.to_thread(self._open, service)
+                        self._clients[key] = await asyncio.to_thread(self._open_client, service)
                     except UserError as error:
                         raise BadRequest(str(error)) from error
             async with aclosing(await self._request(self._clients[key], path, body)) as response:
-                masked = response.masked
+                mask = response.mask
                 await check_status(response, follows_redirects=False)  # a redirect would get the key, too
                 yield response
         except ProviderError as error:
-            error.args = (masked(str(error)),)
+            error.args = (mask(str(error)),)
             raise
 
-    def _open(self, service: Service) -> Any:
+    def _open_client(self, service: Service) -> Any:
         """Return the SDK's client with our own proxies and certificates. Raises `ProviderError`, `ConfigError`."""
         import httpx2
 
@@ -194,7 +194,7 @@ class SdkClient(Carrier):
         tls, timeout = connection.tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)
         common: dict[str, Any] = {"verify": tls, "timeout": timeout, "trust_env": False, "follow_redirects": False}
         try:
-            client = _client(service, httpx2.AsyncClient(**common))
+            client = _make_client(service, httpx2.AsyncClient(**common))
         except Exception as error:
             if isinstance(error, ValueError) or _is_vendor_error(error):  # ValueError: the SDK's, for a missing setting
                 raise self._no_credentials(error) from error
@@ -219,17 +219,18 @@ class SdkClient(Carrier):
             else:
                 sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write
                 answer = await client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
-            return _SdkResponse(answer, self._failure)
+            return _SdkResponse(answer, self._translate_error)
         except anthropic.APIStatusError as error:
-            return _SdkResponse(error.response, self._failure)
+            return _SdkResponse(error.response, self._translate_error)
         except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # HTTPError: a refusal could not be read
-            raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
+            cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
+            raise self._translate_error(cause) from error
         except Exception as error:
             if isinstance(error, RuntimeError) or _is_vendor_error(error):  # RuntimeError: the SDK's, for Vertex AI
                 raise self._no_credentials(error) from error
             raise
 
-    def _failure(self, error: BaseException) -> ProviderError:
+    def _translate_error(self, error: BaseException) -> ProviderError:
         import httpx2
 
         match error:
@@ -256,7 +257,7 @@ class SdkClient(Carrier):
             await client.close()
 
 
-def _client(service: Service, http: "httpx2.AsyncClient") -> Any:
+def _make_client(service: Service, http: "httpx2.AsyncClient") -> Any:
     """Return the SDK's client for a service. The vendor's libraries raise their own errors if a setting is missing."""
     import anthropic
 
@@ -331,10 +332,10 @@ class _SdkResponse(Response):
     """The SDK's response in the form of ours. AWS's frames become server-sent events."""
 
     def __init__(self, response: "httpx2.Response", failure: Callable[[BaseException], ProviderError]) -> None:
-        self.masked = mask_of(dict(response.request.headers), str(response.request.url))
+        self.mask = mask_of(dict(response.request.headers), str(response.request.url))
         self.url, self.headers = urlsplit(str(response.url)), dict(response.headers)
         self.status, self.reason = response.status_code, response.reason_phrase
-        self._response, self._failed, self.aclose = response, failure, response.aclose
+        self._response, self._translate_error, self.aclose = response, failure, response.aclose
         self._is_aws = self.headers.get("content-type", "").startswith("application/vnd.amazon.eventstream")
         if self._is_aws:
             self.headers["content-type"] = "text/event-stream"
@@ -347,7 +348,7 @@ class _SdkResponse(Response):
             async for piece in aws_events(body) if self._is_aws else body:
                 yield piece
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise self._failed(error) from error
+            raise self._translate_error(error) from error
 
 
 async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -78,7 +78,7 @@ class ScriptedProvider(BaseProvider):
     async def stream(self, request: provider.Request) -> AsyncGenerator[provider.StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
-        number = len(self._replies) - len(self._waiting)  # for its calls' ids; subagents take later replies
+        number = len(self._replies) - len(self._waiting)  # read now, because subagents may take replies meanwhile
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield provider.UsageUpdate(reply.usage)
@@ -91,7 +91,7 @@ class ScriptedProvider(BaseProvider):
             blocks += [kind(text)] if text else []
         await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
-            raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
+            raise _scripted_error(reply.error, partial=Message("assistant", tuple(blocks)))
         ids = CallIds(request.call_ids, prefix=f"call_{number}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
@@ -130,7 +130,7 @@ def _complete(reply: AnyReply) -> ScriptedReply:
     return msgspec.convert({"text": reply} if isinstance(reply, str) else reply, ScriptedReply)
 
 
-def _failure(error: ScriptedError | str, *, partial: Message) -> errors.ProviderError:
+def _scripted_error(error: ScriptedError | str, *, partial: Message) -> errors.ProviderError:
     error = ScriptedError(error) if isinstance(error, str) else error
     if error.kind not in _ERRORS:
         raise UserError(f"No error kind {error.kind!r} in a script; there is {', '.join(_ERRORS)}.")

@@ -104,8 +104,8 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
     messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
     # Counted on the wire, because a message without blocks is not sent.
-    new = len([*_to_wire(request.messages[request.earlier_messages :])])
-    earlier = messages[: len(messages) - new]
+    new_count = len([*_to_wire(request.messages[request.earlier_messages :])])
+    earlier = messages[: len(messages) - new_count]
     # Only messages before the second newest reply can be `Raw` JSON, which cannot be marked. Both messages marked here
     # come later, because the earlier request ended just before the newest reply.
     for message in (*earlier[-1:], *messages[-1:]):
@@ -113,8 +113,8 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
     # A reply that ended while the API ran tools of its own (`Opaque`) continues if it is the last message sent.
-    waits = messages and any(isinstance(b, Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
-    if messages and messages[-1]["role"] == "assistant" and not waits:
+    is_paused = messages and any(isinstance(b, Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
+    if messages and messages[-1]["role"] == "assistant" and not is_paused:
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
 
@@ -223,7 +223,7 @@ class AnthropicReader:
                 self._add_delta(event, out)
             case "content_block_start":
                 self._start(event, out)
-            case "content_block_stop" if block := self._block_at(event):
+            case "content_block_stop" if block := self._named_block(event):
                 self._close(block, out)
             case "message_start":
                 message = event.get("message") or {}
@@ -291,7 +291,7 @@ class AnthropicReader:
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         delta = event.get("delta")
-        if not isinstance(delta, dict) or (block := self._block_for(event, delta.get("type"), out)) is None:
+        if not isinstance(delta, dict) or (block := self._block_of_delta(event, delta.get("type"), out)) is None:
             return
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
@@ -301,16 +301,16 @@ class AnthropicReader:
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
-    def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
+    def _block_of_delta(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
         """Return a delta's block; open one if the server did not. Raises `ServerError` for arguments without a call."""
-        block = self._block_at(event)
+        block = self._named_block(event)
         if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
             return self._start({"index": event.get("index"), "content_block": {"type": kind}}, out)
         if delta == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
             raise ServerError("The server sent the arguments of a call that it had not begun.")
         return block
 
-    def _block_at(self, event: dict[str, Any]) -> _ContentBlock | None:
+    def _named_block(self, event: dict[str, Any]) -> _ContentBlock | None:
         """Return the block that an event's index names; the newest if the event or the blocks have no index."""
         index = event.get("index")
         if index not in self._by_index and (index is None or None in self._by_index):

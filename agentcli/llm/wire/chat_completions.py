@@ -281,11 +281,11 @@ class ChatReader:
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
         has_ended = self.is_finished or (self._has_begun and (self.is_closed or self._is_unstreamed))
-        if not has_ended and not (self._quirks.silent_end and self._looks_whole()):
+        if not has_ended and not (self._quirks.silent_end and self._looks_complete()):
             remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
             raise ConnectionFailed(
                 "The server closed the stream before the reply was complete (neither finish_reason nor [DONE] came)."
-                f"{remedy if self._looks_whole() else ''}"
+                f"{remedy if self._looks_complete() else ''}"
             )
         if not was_cut:
             self._prose.use_reasoning_as_text(out)
@@ -308,7 +308,7 @@ class ChatReader:
         message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
-    def _looks_whole(self) -> bool:
+    def _looks_complete(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
         is_complete = self._calls.is_last_complete  # None: no call, so the text decides
         return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete

@@ -283,7 +283,7 @@ def _repair_json(text: str) -> Any:
 
 
 def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the names and arguments of the calls of known tools that a model wrote as plain text."""
+    """Return the names and arguments of the calls of known tools that a model wrote as text, all in the same form."""
     for mark in _CALL_MARKS:
         found = []
         for written in mark.findall(text):

@@ -168,9 +168,9 @@ class ResponsesReader:
             case "response.completed" | "response.incomplete":
                 self._finish(event.get("response") or {}, out)
             case "response.failed" | "response.cancelled":
-                raise _failure((event.get("response") or {}).get("error"))
+                raise _stream_error((event.get("response") or {}).get("error"))
             case "error":
-                raise _failure(event.get("error") or event)
+                raise _stream_error(event.get("error") or event)
             case "" if event.get("error"):  # from a gateway that has no event types
                 raise embedded_error(event)
 
@@ -256,7 +256,7 @@ class ResponsesReader:
         return Message("assistant", tuple(blocks))
 
 
-def _failure(error: Any) -> ProviderError:
+def _stream_error(error: Any) -> ProviderError:
     error = error if isinstance(error, dict) else {}
     code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
     status = _STATUS.get(code) or (400 if code.startswith(_BAD_REQUEST) else 500)
