@@ -83,7 +83,7 @@ _FIELD_KEYS = frozenset(
 
 
 def unused_flag_notes(options: argparse.Namespace) -> Sequence[str]:
-    """Return a note on the flags that were given but have no effect."""
+    """Return a note on the flags that were given (so argparse set them) but have no effect."""
     unused = [flag for flag in UNUSED_FLAGS if hasattr(options, flag.removeprefix("--").replace("-", "_"))]
     if options.permission_prompt_tool not in (None, "stdio"):  # an MCP tool, which agentcli does not ask for approval
         unused.append("--permission-prompt-tool")

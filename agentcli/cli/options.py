@@ -134,8 +134,8 @@ def server_parser(prog: str, description: str, flags: Flags) -> argparse.Argumen
     prompts, options = map(flag_parser.add_argument_group, ("positional arguments", "options"))
     options.add_argument("-h", "--help", action="help", help="show this help message and exit")
     flag_parser.set_defaults(**DEFAULTS)
-    for names, how in flags:
-        (options if names[0].startswith("-") else prompts).add_argument(*names, **how)
+    for names, argparse_options in flags:
+        (options if names[0].startswith("-") else prompts).add_argument(*names, **argparse_options)
     return flag_parser
 
 

@@ -104,9 +104,9 @@ def read_transcript(file: Path) -> OtherTranscript:
 def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
     found = OtherTranscript(tool="Claude Code")
-    main = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
-    on_branch, elsewhere = _newest_branch_ids(main), 0
-    for line in main:
+    main_lines = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
+    branch_ids, omitted = _newest_branch_ids(main_lines), 0
+    for line in main_lines:
         message = line.get("message")
         if line.get("type") not in ("user", "assistant") or not isinstance(message, dict):
             continue
@@ -114,16 +114,16 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
         for block in _objects_in(content):  # also outside the branch, where parallel calls have their results
             if block.get("type") == "tool_result" and isinstance(id := block.get("tool_use_id"), str):
                 found.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
-        if line["uuid"] not in on_branch:
-            elsewhere += bool([*_parts(content)])
+        if line["uuid"] not in branch_ids:
+            omitted += any(True for _ in _parts(content))
         elif line["type"] == "user":
             found.add_prompt(content, is_note=bool(line.get("isMeta") or line.get("isCompactSummary")))
         elif not line.get("isApiErrorMessage"):
             found.add_reply(str(message.get("id") or line["uuid"]), _reply_blocks(content))
             found.model = f"anthropic/{name}" if isinstance(name := message.get("model"), str) else found.model
         found.id, found.cwd = str(line.get("sessionId") or found.id), str(line.get("cwd") or found.cwd)
-    if elsewhere:
-        found.left_out.append(f"{counted(elsewhere, 'message')} of other branches or from before a compaction")
+    if omitted:
+        found.left_out.append(f"{counted(omitted, 'message')} of other branches or from before a compaction")
     if sidechain := sum(bool(line.get("isSidechain")) for line in lines):
         found.left_out.append(f"{counted(sidechain, 'line')} of subagents")
     return found

@@ -284,6 +284,7 @@ async def _answer(
     if client is not None and client.transcripts is not None and choice.id:
         from agentcli.frontends.agent_sdk.transcripts import import_missing
 
+        # The Agent SDK keeps transcripts itself, so the session to resume may come from another machine.
         await import_missing(store, choice.id, client.transcripts, config.cwd)
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
@@ -299,7 +300,7 @@ async def _answer(
         session = await builder.build_session(choice)
         set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
-        typed = "" if options.prompt in (None, "-") else options.prompt
+        typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
         is_command = typed.lstrip().startswith("/")
         if choice.how != "new" and not takes_stream and not is_command:  # the session's own model may have no key here
             try:
@@ -328,10 +329,10 @@ async def _answer(
                 ending.has_answered = True
             finally:
                 watching.cancel()
-                jobs = jobs_that_end(host.session)
+                notice = jobs_that_end(host.session)
                 await host.session.close()
-                if jobs:
-                    warn(jobs)
+                if notice:
+                    warn(notice)
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()

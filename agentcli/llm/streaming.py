@@ -75,7 +75,7 @@ async def stream_reply(
         try:
             async with carrier.send(path, body) as response:
                 has_begun = True
-                pieces = _read_items(response, parser or SseParser(), content_type, unstreamed_field)
+                pieces = _arriving_items(response, parser or SseParser(), content_type, unstreamed_field)
                 async for items in pieces:
                     events, failure = read_items(items, feed)
                     for event in events:
@@ -113,7 +113,7 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
                 pass
 
 
-async def _read_items(
+async def _arriving_items(
     response: Response, parser: "LineParser", content_type: str, unstreamed_field: str
 ) -> AsyncGenerator[list[Any], None]:
     """Yield the body's items, a list for each piece; for `unstreamed_field` see `stream_reply`."""

@@ -306,9 +306,8 @@ def exact_count(address: str, model: str, text: str) -> int | None:
     body = {"model": model, "text": text.encode(errors="replace").decode()}
     pool = ThreadPoolExecutor(1)
     try:  # looking up a name can take longer than the request may, and cannot be ended
-        return pool.submit(asyncio.run, _ask_counter(address, body)).result(
-            TIMEOUT_S + 1
-        )  # after the request's own time-out
+        counting = pool.submit(asyncio.run, _ask_counter(address, body))
+        return counting.result(TIMEOUT_S + 1)  # after the request's own time-out
     except (AgentcliError, OSError, ValueError, RuntimeError) as error:  # a time-out is an OSError
         why = str(error) or f"no answer within {TIMEOUT_S:g} s"
         logging.getLogger("agentcli").warning(

@@ -70,9 +70,9 @@ async def _tour(repository: Path, model: str) -> int:
 
 
 def _verify(repository: Path, view: TurnView) -> int:
-    tests = subprocess.run(
-        [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
-    )
+    """Run the sample's test, show the outcome, and return the exit code."""
+    command = [sys.executable, "-m", "unittest", "-q"]
+    tests = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     if tests.returncode == 0:
         view.print_line("✓ The sample's test passes now: the change is correct.", "ok")
         return 0

@@ -267,7 +267,7 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        # Without a sandbox, which takes time to examine, where the decision does not depend on it.
+        # Only decisions in the mode `auto` depend on the sandbox, and to examine it takes time.
         profile: Profile | None = None if self._mode == "auto" else "danger-full-access"
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 

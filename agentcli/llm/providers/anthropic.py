@@ -165,8 +165,8 @@ class SdkClient(Carrier):
 
     @asynccontextmanager
     async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
-        kind = "api_key" if self._service.api_key else "auth_token"
-        service = structs.replace(self._service, **{kind: key})
+        key_field = "api_key" if self._service.api_key else "auth_token"
+        service = structs.replace(self._service, **{key_field: key})
         headers = {**service.headers, **({"key": key} if key else {})}  # the key as a header, to be checked and masked
         mask = mask_of(headers, service.base_url)
         try:
@@ -178,7 +178,7 @@ class SdkClient(Carrier):
                     except UserError as error:
                         raise BadRequest(str(error)) from error
             async with aclosing(await self._request(self._clients[key], path, body)) as response:
-                mask = response.mask
+                mask = response.mask  # it also knows the headers that the SDK added
                 await check_status(response, follows_redirects=False)  # a redirect would get the key, too
                 yield response
         except ProviderError as error:
