@@ -226,6 +226,7 @@ class Response:
                     yield piece
 
     async def _receive(self) -> None:
+        """Wait for bytes, and pass them to the parser, which calls the `on_` methods. Raises `ProviderError`."""
         if self._failure is not None:
             raise broken_connection(self._where, self._failure) from self._failure
         self._waits_since = asyncio.get_running_loop().time()

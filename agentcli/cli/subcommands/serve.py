@@ -194,6 +194,7 @@ class Workers:
         self._parent, self._alive = os.pipe()
 
     def run(self, count: int, on_ready: Callable[[], None]) -> int:
+        """Keep `count` workers running until a signal arrives, and return the exit code. Raises `UserError`."""
         for number in _END_SIGNALS:
             signal.signal(number, self._note_signal)
         ready, report = os.pipe()

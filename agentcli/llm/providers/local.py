@@ -48,7 +48,7 @@ class LocalProvider(BaseProvider):
         return media_rules(self.info, QUIRKS)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        http = await self._connected()
+        http = await self._connected_client()
         async with aclosing(stream_openai(http, request, self.info, QUIRKS)) as events:
             async for event in events:
                 if isinstance(event, Done) and not event.message.tool_uses:
@@ -63,7 +63,7 @@ class LocalProvider(BaseProvider):
             async for _ in self.stream(msgspec.structs.replace(request, max_tokens=1)):
                 pass
 
-    async def _connected(self) -> HttpClient:
+    async def _connected_client(self) -> HttpClient:
         async with self._starting:
             if self._server is not None and not self._server.is_running:
                 await self.aclose()
@@ -78,7 +78,7 @@ class LocalProvider(BaseProvider):
             return self._carrier
 
     async def _check(self) -> None:
-        await (await self._connected()).fetch_json("/models")
+        await (await self._connected_client()).fetch_json("/models")
 
     async def aclose(self) -> None:
         server, self._server = self._server, None

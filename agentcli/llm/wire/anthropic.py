@@ -222,9 +222,9 @@ class AnthropicReader:
             case "content_block_delta":
                 self._add_delta(event, out)
             case "content_block_start":
-                self._start(event, out)
+                self._start_block(event, out)
             case "content_block_stop" if block := self._named_block(event):
-                self._close(block, out)
+                self._close_block(block, out)
             case "message_start":
                 message = event.get("message") or {}
                 self.model = reply_parts.text_in(message.get("model")) or self.model
@@ -254,7 +254,7 @@ class AnthropicReader:
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
         if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then blocks are whole, even without end events
             for block in self._blocks:
-                self._close(block, out)
+                self._close_block(block, out)
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
@@ -272,13 +272,13 @@ class AnthropicReader:
             message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=lost_call, note=note
         )
 
-    def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _ContentBlock:
+    def _start_block(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _ContentBlock:
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
         block = _ContentBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
         index = event.get("index")
         if (earlier := self._by_index.get(index)) is not None:  # some gateways give all blocks one index, or none
-            self._close(earlier, out)
+            self._close_block(earlier, out)
         self._by_index[index] = block
         self._blocks.append(block)
         if is_call:
@@ -305,7 +305,7 @@ class AnthropicReader:
         """Return a delta's block; open one if the server did not. Raises `ServerError` for arguments without a call."""
         block = self._named_block(event)
         if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
-            return self._start({"index": event.get("index"), "content_block": {"type": kind}}, out)
+            return self._start_block({"index": event.get("index"), "content_block": {"type": kind}}, out)
         if delta == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
             raise ServerError("The server sent the arguments of a call that it had not begun.")
         return block
@@ -317,7 +317,7 @@ class AnthropicReader:
             return self._blocks[-1] if self._blocks else None
         return self._by_index.get(index)
 
-    def _close(self, block: _ContentBlock, out: list[llm.StreamEvent]) -> None:
+    def _close_block(self, block: _ContentBlock, out: list[llm.StreamEvent]) -> None:
         if not block.is_whole and block.kind == "tool_use":
             out.append(llm.ToolCallEnded(block.id))
         block.is_whole = True

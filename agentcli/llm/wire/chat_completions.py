@@ -142,10 +142,10 @@ def to_wire(messages: Sequence[Message], *, quirks: Quirks, provider: str) -> It
     names = {use.id: use.name for message in messages for use in message.tool_uses}
     for message in messages:
         if message.role == "assistant":
-            yield _assistant(message, quirks, provider)
+            yield _assistant_message(message, quirks, provider)
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
-        yield from (_result(result, names, quirks) for result in results)
+        yield from (_result_message(result, names, quirks) for result in results)
         # A message of a tool may contain only text, so images and documents follow in one of the user.
         media = [part for result in results for part in result.parts if not isinstance(part, Text)]
         other = [block for block in message.content if not isinstance(block, ToolResult)]
@@ -155,7 +155,7 @@ def to_wire(messages: Sequence[Message], *, quirks: Quirks, provider: str) -> It
             yield {"role": "user", "content": content}
 
 
-def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
+def _assistant_message(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": "assistant", "content": message.text or (None if quirks.null_content else "")}
     if message.tool_uses:
         wire["tool_calls"] = [
@@ -180,7 +180,7 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
     return wire
 
 
-def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
+def _result_message(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
     has_file = any(not isinstance(part, Text) for part in result.parts)
     text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}

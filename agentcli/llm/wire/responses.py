@@ -160,13 +160,13 @@ class ResponsesReader:
             case "response.function_call_arguments.delta":
                 self._add_delta(event, "function_call", out)
             case "response.output_item.added":
-                self._begin(event.get("output_index"), event.get("item") or {}, out)
+                self._begin_item(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
-                self._end(event.get("output_index"), event.get("item") or {}, out)
+                self._end_item(event.get("output_index"), event.get("item") or {}, out)
             case "response.created" | "response.in_progress":
                 self.model = text_in((event.get("response") or {}).get("model")) or self.model
             case "response.completed" | "response.incomplete":
-                self._finish(event.get("response") or {}, out)
+                self._finish_reply(event.get("response") or {}, out)
             case "response.failed" | "response.cancelled":
                 raise _stream_error((event.get("response") or {}).get("error"))
             case "error":
@@ -179,7 +179,7 @@ class ResponsesReader:
         if delta := text_in(event.get("delta")):
             self._item(event, kind, out).add(delta, out)
 
-    def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
+    def _begin_item(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
         is_call = start.get("type") == "function_call"
         id = self._ids.take(text_in(start.get("call_id"))) if is_call else ""
         item = self._items[index] = ArrivingBlock(start, id)
@@ -191,11 +191,13 @@ class ResponsesReader:
     def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> ArrivingBlock:
         """Return the item that an event belongs to; begin one of this kind if the server did not announce it."""
         index = event.get("output_index")
-        return self._items.get(index) or self._begin(index, {"type": kind}, out)
+        return self._items.get(index) or self._begin_item(index, {"type": kind}, out)
 
-    def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
+    def _end_item(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
-        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)  # arguments are added below
+        item = self._items.get(index) or self._begin_item(
+            index, whole | {"arguments": ""}, out
+        )  # arguments are added below
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
@@ -206,12 +208,12 @@ class ResponsesReader:
                 self._refused |= part.get("type") == "refusal"
                 item.add(text_in(part.get("text") or part.get("refusal")), out)
 
-    def _finish(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
+    def _finish_reply(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
         # A server that does not stream sends all items here.
         for index, whole in enumerate(() if self._items else response.get("output") or ()):
-            self._end(index, whole, out)
+            self._end_item(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
             self._usage = usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))
