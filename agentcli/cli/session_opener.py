@@ -284,8 +284,7 @@ async def _answer(
     if client is not None and client.transcripts is not None and choice.id:
         from agentcli.frontends.agent_sdk.transcripts import import_missing
 
-        # The Agent SDK keeps transcripts itself, so the session to resume may come from another machine.
-        await import_missing(store, choice.id, client.transcripts, config.cwd)
+        await import_missing(store, choice.id, client.transcripts, config.cwd)  # of another machine, kept by the SDK
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
