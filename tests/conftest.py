@@ -37,18 +37,18 @@ def at_end(request: pytest.FixtureRequest) -> AsyncExitStack:
     return stack
 
 
-MAX_SLOW_CASES = 2  # of one slow test in tests/app: these run each time, the others at full length only
+MAX_SLOW_CASES = 2  # of one slow test: these run each time, the others at full length only
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but some cases of a test as `full`, which leaves them to the run at full length.
 
-    Of a `sampled` test its number of cases stays, of any other slow test in tests/app `MAX_SLOW_CASES`.
+    Of a `sampled` test its number of cases stays, of any other slow test `MAX_SLOW_CASES`.
     """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        is_slow = item.location[0].startswith("tests/app/") and item.get_closest_marker("slow") is not None
+        is_slow = item.get_closest_marker("slow") is not None
         if is_slow or item.get_closest_marker("sampled") is not None:
             cases.setdefault((item.location[0], getattr(item, "originalname", item.name)), []).append(item)
     for found in cases.values():

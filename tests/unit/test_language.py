@@ -6,14 +6,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "agentcli"
-MODULES = {
-    file.relative_to(PACKAGE.parent).as_posix(): ast.parse(file.read_text("utf-8"))
-    for file in sorted(PACKAGE.rglob("*.py"))
-    if "evals/tasks" not in file.as_posix()
-}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # A docstring says what a thing does, not a half sentence about it.
@@ -33,8 +29,17 @@ FIXED_NAMES = {"Steered", "TakenOver", "Pinned", "Labelled", "Paid", "is_wanted"
 SHARED_CLASS_NAMES = {"TextDelta", "ThinkingDelta", "Done", "Compaction"}
 
 
+@cache
+def modules() -> dict[str, ast.Module]:
+    return {
+        file.relative_to(PACKAGE.parent).as_posix(): ast.parse(file.read_text("utf-8"))
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if "evals/tasks" not in file.as_posix()
+    }
+
+
 def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         yield from (
             (f"{name}:{getattr(node, 'lineno', 1)}", node) for node in ast.walk(tree) if isinstance(node, kinds)
         )
@@ -78,7 +83,7 @@ def test_no_function_is_longer_than_a_screen_and_no_file_than_400_lines() -> Non
     long_functions = [
         where for where, node in nodes(*FUNCTIONS) if getattr(node, "end_lineno", 0) - getattr(node, "lineno", 0) >= 60
     ]
-    files = (PACKAGE.parent / name for name in MODULES)
+    files = (PACKAGE.parent / name for name in modules())
     assert long_functions + [str(file) for file in files if file.read_text("utf-8").count("\n") > 400] == []
 
 
