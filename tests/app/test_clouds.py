@@ -123,6 +123,7 @@ def test_bedrock_answers_with_the_credentials_of_the_environment(place: Place) -
     assert ran.result["total_cost_usd"] == pytest.approx(2 * (200 * 2 + 1_000 * 0.1 + 42 * 10) / 1e6 * 1.1)
 
 
+@pytest.mark.full
 def test_bedrock_answers_with_a_profile(place: Place, tmp_path: Path) -> None:
     (tmp_path / ".aws").mkdir()
     keys = f"aws_access_key_id={ACCESS_KEY}\naws_secret_access_key={SECRET_KEY}\n"
@@ -222,6 +223,7 @@ def token_server(answer: Reply) -> Any:
     return running(LoopbackServer([answer] * 4, chat_path="/token", routes={}))
 
 
+@pytest.mark.full
 def test_vertex_answers_with_a_token_of_the_default_credentials(place: Place, account: Path) -> None:
     script = [VERTEX.reply(Said(calls=(LOOK,))), VERTEX.reply("It says seventeen.")]
     token = json_reply({"access_token": "ya29.token", "expires_in": 3_600, "token_type": "Bearer"})
@@ -232,6 +234,7 @@ def test_vertex_answers_with_a_token_of_the_default_credentials(place: Place, ac
         assert len(tokens.requests) == 1
 
 
+@pytest.mark.full
 def test_vertex_tells_why_there_is_no_token(place: Place, account: Path) -> None:
     refused = json_reply({"error": "invalid_grant", "error_description": "Invalid JWT Signature."}, 400)
     with VERTEX.serving([], None) as server, token_server(refused) as tokens:
@@ -274,6 +277,7 @@ def test_foundry_answers_with_a_key_or_a_token(place: Place, variable: str, head
         assert "sk-other" not in str(server.requests[0].headers)
 
 
+@pytest.mark.full
 def test_foundry_answers_with_azure_s_own_sign_in(place: Place, tmp_path: Path) -> None:
     expires = int(time.time()) + 3_600
     az = tmp_path / "bin/az"

@@ -85,6 +85,7 @@ async def ask(agent: Agent, turns: int) -> list[Compaction]:
     return compactions
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["auto", "truncate", "extract"])
 async def test_nothing_is_refused_across_compactions(

@@ -486,6 +486,7 @@ def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -
     assert not (place.folder / ".git/hooks/pre-commit").exists()
 
 
+@pytest.mark.full
 def test_a_folder_with_more_than_can_be_kept_is_reported_once_and_its_settings_come_first(place: Place) -> None:
     claude = place.folder / ".claude"
     for name in ("hooks", "cache"):

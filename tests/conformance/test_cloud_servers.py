@@ -29,6 +29,7 @@ def test_frames_are_what_botocore_reads() -> None:
     assert {message.headers[":event-type"] for message in buffer} == {"chunk"}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_a_request_that_was_changed_or_signed_by_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in AWS_ENVIRONMENT.items():

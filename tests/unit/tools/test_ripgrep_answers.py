@@ -216,7 +216,7 @@ def compare(tmp_path: Path, seeds: range, questions: int) -> None:
 
 @pytest.mark.slow
 def test_listings_and_searches_are_those_of_ripgrep(tmp_path: Path) -> None:
-    compare(tmp_path, range(20), 4)
+    compare(tmp_path, range(8), 4)
 
 
 @pytest.mark.full
