@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
-from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, rendered
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, render_mounts
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Unconfined
 
 NOBODY = 65534
@@ -103,7 +103,7 @@ def run(
 
     def once() -> tuple[subprocess.CompletedProcess[str], str]:
         command = ["bash", "--noprofile", "--norc", "-c", argv] if isinstance(argv, str) else argv
-        with confinement.launch(command, cwd=where, bounds=bounds) as planned, rendered(planned) as launch:
+        with confinement.launch(command, cwd=where, bounds=bounds) as planned, render_mounts(planned) as launch:
             done = subprocess.run(
                 launch.argv,
                 cwd=where,
@@ -116,7 +116,7 @@ def run(
                 timeout=timeout_s,
                 check=False,
             )
-            return done, launch.refusal
+            return done, launch.setup_error_prefix
 
     def work() -> subprocess.CompletedProcess[str]:
         """As `Shell` does: again where what the sandbox was planned around has gone, as sockets of other tests do."""

@@ -115,7 +115,7 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
             if finish is None:  # a caller that can finish the plan removes the folder later
                 return
             finish(entry)
-        mount_points.remove_noted(entry / mount_points.NOTE)
+        mount_points.remove_listed(entry / mount_points.LIST_NAME)
         remove_tree(entry)
     finally:
         os.close(lock)

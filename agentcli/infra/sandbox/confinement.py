@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 import msgspec
 
 from agentcli.infra.sandbox.git_config import SYSTEM_GIT
-from agentcli.infra.sandbox.mount_points import Note, is_mount_point, real_path
+from agentcli.infra.sandbox.mount_points import MountPointList, is_mount_point, real_path
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
 
@@ -36,7 +36,7 @@ class CommandResources(msgspec.Struct, frozen=True, kw_only=True):
     proxy_socket: Path | None = None  # of the `NetworkProxy` through which commands reach the granted hosts
     ports: tuple[str, ...] = ()  # of this machine, such as 127.0.0.1:8000, which commands reach as if they were theirs
     cache: Path | None = None
-    note: Note | None = None  # lists mount points before they are created, so that they can be removed after a kill
+    mount_point_list: MountPointList | None = None  # by which mount points are removed after a kill
     scan: Scan = msgspec.field(default_factory=Scan)  # of the roots; sharing it saves another walk
     git: str = SYSTEM_GIT  # reads configurations; commands must not be able to replace this program
 
@@ -93,11 +93,11 @@ class Launch(NamedTuple):
     argv: list[str]
     pass_fds: tuple[int, ...] = ()  # descriptors that the command inherits
     environment: Mapping[str, str] = {}  # variables to add to the command's environment; never modified
-    refusal: str = ""  # output that begins with this means that confining failed and nothing ran; empty: unknown
+    setup_error_prefix: str = ""  # output that begins with it: confining failed and nothing ran; empty: unknown
     launcher_words: int | None = None
     reverts: Reverts = Reverts()  # filled when the context is left
-    note: int | None = None  # a descriptor of the session's note, for the keeper to clean up if agentcli is killed
-    mounts: tuple[Mount, ...] = ()  # in this order; `rendered` turns them into arguments
+    cleanup_note: int | None = None  # a descriptor of the session's `CleanupNote`, which the keeper uses after a kill
+    mounts: tuple[Mount, ...] = ()  # in this order; `render_mounts` turns them into arguments
 
 
 class Confinement(Protocol):

@@ -28,7 +28,7 @@ from agentcli.tools.sandbox import Listing, PathStatus, Search, SearchOutcome, U
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
-    from agentcli.infra.sandbox.processes.shell import Detaching, Shell
+    from agentcli.infra.sandbox.processes.shell import DetachHandle, Shell
 
 _SECRETS_FRESH_FOR_S = 1.0  # how long the list of secret files is reused, unless the caller knows of a change
 
@@ -168,8 +168,8 @@ class LocalSandbox:
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_runs = self.dry_runs.load()
 
-            async def run_dry(detaching: Detaching | None) -> CommandResult:
-                dry_run = await dry_runs.run(command, on_output=on_output, masked=secrets, detaching=detaching)
+            async def run_dry(detach_handle: DetachHandle | None) -> CommandResult:
+                dry_run = await dry_runs.run(command, on_output=on_output, masked=secrets, detach_handle=detach_handle)
                 return replace(dry_run.result, dry_run=dry_run)
 
             return await dry_runs.background.start(run_dry, detach)

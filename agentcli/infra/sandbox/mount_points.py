@@ -7,8 +7,8 @@ since 3.18), and with it the protection.
 
 Each command therefore holds a shared lock (flock) on its mount points; a command that ends removes those on which it
 gets the exclusive lock. A mount point is recognised by its mode and content, not by a list. After a kill the keeper, or
-else the next start, removes those in the session's note. Folders are removed by rmdir, which fails if the person has
-put something into one.
+else the next start, removes those in the session's `CleanupNote`. Folders are removed by rmdir, which fails if the
+person has put something into one.
 """
 
 import errno
@@ -29,16 +29,16 @@ MOUNT_POINT_MODE = 0o1755
 # The content of a mount point for the file `commondir`: "the common folder is this one", which git also assumes without
 # the file. With other contents git would look elsewhere for hooks and configuration; with an empty file it would fail.
 COMMON_FOLDER_IS_HERE = b".\n"
-NOTE = "mount_points"
-PROTECTED = "protected.json"  # a file beside the note: the contents to revert to after a kill
+LIST_NAME = "mount_points"  # the file of a `MountPointList`
+PROTECTED = "protected.json"  # a file beside it: the contents to revert to after a kill
 _PATIENCE_S = 0.5  # for another process to release a mount point
 _LOOK_EVERY_S = 0.02
-_NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
-_made: set[str] = set()  # paths where this process has had mount points
+_CANNOT_CREATE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
+_own_paths: set[str] = set()  # paths where this process has had mount points
 
 
-class _HeldName(NamedTuple):
-    """A locked mount point: a name in an open folder."""
+class _HeldMountPoint(NamedTuple):
+    """A mount point that this process has locked: a name in an open folder."""
 
     folder: int  # a descriptor
     name: str
@@ -46,7 +46,7 @@ class _HeldName(NamedTuple):
     content: bytes | None  # of a file; None for a folder
 
 
-class Note:
+class MountPointList:
     """Lists mount points in a file before they are created. A listed one that no longer exists does no harm."""
 
     def __init__(self, file: Path) -> None:
@@ -55,24 +55,24 @@ class Note:
 
     def add(self, path: str, content: bytes | None) -> None:
         if path not in self._named:
-            # On a full disk the command runs without a note, and a kill may leave the mount point behind.
+            # On a full disk the command runs anyway, and a kill may leave the mount point behind.
             with suppress(OSError), self._file.open("ab") as file:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
 
 
 class MountPoints:
-    """The mount points of one command, added to `note` before they are created; `close` releases them."""
+    """The mount points of one command, added to `listing` before they are created; `close` releases them."""
 
-    def __init__(self, note: Note | None = None) -> None:
-        self._held: list[_HeldName] = []
+    def __init__(self, listing: MountPointList | None = None) -> None:
+        self._held: list[_HeldMountPoint] = []
         self._folders: dict[str, int] = {}  # path of a folder with mount points -> its descriptor
-        self._note = note
+        self._listing = listing
 
     def close(self) -> None:
         for held in self._held:
             with suppress(OSError):
-                _remove_unless_used(held)
+                _remove_if_last(held)
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
         self._folders.clear()
@@ -84,32 +84,32 @@ class MountPoints:
         except RuntimeError:  # no more threads can be started
             _close(descriptors)
 
-    def hold(self, path: str, content: bytes | None = None) -> bool:
-        """Create a folder, or a file with this content, unless the path exists; return True if it can be mounted on.
+    def ensure(self, path: str, content: bytes | None = None) -> bool:
+        """Create and lock a folder, or a file with this content; return True if the path can be mounted on.
 
-        Returns False if neither agentcli nor the command could create it (a read-only disk, another user's folder), and
-        for a path with a symlink in it. Raises `OSError`.
+        What somebody else has at the path stays as it is. Returns False if neither agentcli nor the command could
+        create it (a read-only disk, another user's folder), and for a path with a symlink in it. Raises `OSError`.
         """
-        _made.add(path)
-        if self._note is not None:
-            self._note.add(path, content)
+        _own_paths.add(path)
+        if self._listing is not None:
+            self._listing.add(path, content)
         parent, _, name = path.rpartition("/")
         try:
             if parent not in self._folders:
                 self._folders[parent] = open_real(parent)
             folder = self._folders[parent]
-            lock = _lock_or_make(folder, name, content)
+            lock = _lock_or_create(folder, name, content)
         except OSError as error:
-            if error.errno in _NOTHING_CAN_BE_MADE:
+            if error.errno in _CANNOT_CREATE:
                 return False
             raise
         if lock is not None:
-            self._held.append(_HeldName(folder, name, lock, content))
+            self._held.append(_HeldMountPoint(folder, name, lock, content))
         return True
 
 
-class SessionNote(Note):
-    """Lists the mount points of a session's commands in a file, so that they can be removed after a kill.
+class CleanupNote(MountPointList):
+    """Lists the mount points of a session's commands, for cleaning up after a kill; `PROTECTED` may be beside it.
 
     agentcli holds a lock on the file's folder. It shares the lock on the file with the keeper, which outlives a killed
     agentcli until it has ended the commands. Creating a note raises `OSError`.
@@ -118,16 +118,16 @@ class SessionNote(Note):
     def __init__(self, around: Path) -> None:
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = Path(tempfile.mkdtemp(dir=around))
-        self.path = self._folder / NOTE
+        self.path = self._folder / LIST_NAME
         self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # before the note exists: an unlocked note would be cleaned up
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         super().__init__(self.path)
 
-    def close(self, *, is_done: bool = True) -> None:
-        """Remove the note if `is_done`; otherwise the next start of agentcli uses it to clean up."""
-        if is_done:
+    def close(self, *, is_all_reverted: bool) -> None:
+        """Remove the note if `is_all_reverted`; otherwise the next start of agentcli uses it to clean up."""
+        if is_all_reverted:
             shutil.rmtree(self._folder, ignore_errors=True)
         _close([self.descriptor, self._folder_lock])
 
@@ -155,13 +155,13 @@ def _try_lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def remove_noted(note: Path) -> None:
-    """Remove the mount points that a killed process noted, unless they are in use. Never raises `OSError`."""
+def remove_listed(file: Path) -> None:
+    """Remove the mount points in the list of a killed process, unless they are in use. Never raises `OSError`."""
     with closing(MountPoints()) as points, suppress(OSError):
-        words = note.read_bytes().split(b"\0")  # a path and its kind for each, from `Note.add`; the last may be cut off
+        words = file.read_bytes().split(b"\0")  # of `MountPointList.add`: paths and kinds; the last may be cut off
         for path, kind in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
-            if os.path.lexists(path):
-                points.hold(path, None if kind == b"folder" else kind.removeprefix(b"file "))
+            if os.path.lexists(path):  # take it over; closing `points` then removes it
+                points.ensure(path, None if kind == b"folder" else kind.removeprefix(b"file "))
 
 
 def open_real(path: str) -> int:
@@ -178,7 +178,7 @@ def real_path(descriptor: int) -> str:
 
 
 def is_mount_point(path: str) -> bool:
-    """Return True if a path is an empty folder that agentcli created as a mount point."""
+    """Return True if a path is an empty folder that agentcli created as a mount point, known by its sticky bit."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -186,14 +186,14 @@ def is_mount_point(path: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX) and not any(Path(path).iterdir())
 
 
-def came_and_went(path: str) -> bool:
+def has_only_had_mount_points(path: str) -> bool:
     """Return True if only mount points of this process have appeared and disappeared at a path."""
-    if path in _made and os.path.lexists(path) and not is_mount_point(path):
-        _made.discard(path)  # somebody else created it, so its removal will be a change as well
-    return path in _made
+    if path in _own_paths and os.path.lexists(path) and not is_mount_point(path):
+        _own_paths.discard(path)  # somebody else created it, so its removal will be a change as well
+    return path in _own_paths
 
 
-def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
+def _lock_or_create(folder: int, name: str, content: bytes | None) -> int | None:
     """Open the mount point with this name, created if the name is free, and lock it against removal.
 
     Return None if the name belongs to somebody else's file or folder. Raises `OSError`.
@@ -201,7 +201,7 @@ def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        is_new = _make(folder, name, content)
+        is_new = _create(folder, name, content)
         try:
             lock = os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:  # removed by the last command that held it
@@ -220,8 +220,8 @@ def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
     raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
 
 
-def _make(folder: int, name: str, content: bytes | None) -> bool:
-    """Create a mount point; return False if the name is taken. A file appears with its content: git may read it."""
+def _create(folder: int, name: str, content: bytes | None) -> bool:
+    """Create a mount point; return False if the name is taken. A file is never seen empty, because git may read it."""
     descriptor = -1
     try:
         if content is None:
@@ -246,7 +246,7 @@ def _make(folder: int, name: str, content: bytes | None) -> bool:
 def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
     """Lock a mount point; return False if it was removed meanwhile, or another command is removing it."""
     with suppress(OSError):  # on a file system without locks nobody gets the exclusive lock, so nothing is removed
-        if not _try_lock(lock, fcntl.LOCK_SH):  # another command is removing it
+        if not _try_lock(lock, fcntl.LOCK_SH):
             return False
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(lock))
@@ -260,12 +260,13 @@ def _close(descriptors: list[int]) -> None:
 
 
 def _is_ours(descriptor: int, content: bytes | None) -> bool:
+    """Return True for a mount point of agentcli: an empty folder with the sticky bit, or a file with this content."""
     if content is None:
         return bool(os.fstat(descriptor).st_mode & stat.S_ISVTX) and not os.listdir(descriptor)
     return os.pread(descriptor, len(content) + 1, 0) == content  # reads one byte more to recognise longer files
 
 
-def _remove_unless_used(held: _HeldName) -> None:
+def _remove_if_last(held: _HeldMountPoint) -> None:
     """Remove a mount point. Raises `BlockingIOError` if other commands hold it too: the last one removes it."""
     fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     status = os.fstat(held.lock)

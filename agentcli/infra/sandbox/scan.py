@@ -22,7 +22,7 @@ from weakref import finalize
 
 import msgspec
 
-from agentcli.infra.sandbox.mount_points import came_and_went
+from agentcli.infra.sandbox.mount_points import has_only_had_mount_points
 from agentcli.infra.sandbox.secret_files import TICK_NS, SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
@@ -93,7 +93,7 @@ class FolderWatch:
                 entries.add((path, name))
             if path is not None and event & (_REPLACED_EVENTS | _FORGOTTEN):
                 replaced.add(path)
-        changed = {path for path, name in entries if not came_and_went(f"{path}/{os.fsdecode(name)}")}
+        changed = {path for path, name in entries if not has_only_had_mount_points(f"{path}/{os.fsdecode(name)}")}
         return None if has_overflowed else (changed, replaced)
 
     def _events(self) -> Iterator[tuple[int, int, bytes]]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox import confinement
 from agentcli.infra.sandbox.git_config import find_git
-from agentcli.infra.sandbox.mount_points import Note, SessionNote
+from agentcli.infra.sandbox.mount_points import CleanupNote, MountPointList
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.auto_executed import may_exist, present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
@@ -97,7 +97,7 @@ class SessionConfinement:
         self._aside = state / "put_aside"  # files that were in the way of a revert are moved here
         self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each one allows
         self._starting_proxy = asyncio.Lock()
-        self._note: SessionNote | None = None  # lists the things to clean up after a kill
+        self._cleanup_note: CleanupNote | None = None
         self._snapshot: ProtectedSnapshot | None = None  # created if protected files must be reverted after commands
         self._left_by_killed: Reverts | None = None  # the result of `clean_up`; None before it ran
         self._unreported = Reverts()  # reverts of `clean_up` that the next command's result must mention
@@ -117,7 +117,9 @@ class SessionConfinement:
     def git(self, grants: Grants) -> str:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
-    def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> confinement.Bounds:
+    def bounds(
+        self, profile: Profile | None, grants: Grants, mount_point_list: MountPointList | None = None
+    ) -> confinement.Bounds:
         """Return the bounds for a command that starts now; the default `profile` is the session's.
 
         In an unconfined session every command is unconfined.
@@ -146,7 +148,7 @@ class SessionConfinement:
                 ports=self._open_ports(grants) if proxy is not None else (),
                 # A cache inside a root is not used: a command could replace it with a link before the next command.
                 cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
-                note=note,
+                mount_point_list=mount_point_list,
                 scan=self.scan,
                 git=self.git(grants),
             ),
@@ -220,7 +222,7 @@ class SessionConfinement:
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # failed reverts, tried again
-        note = self._session_note() if profile == "workspace-write" else None
+        note = self._open_cleanup_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
@@ -228,22 +230,22 @@ class SessionConfinement:
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # those that failed again are retried and reported after this command
             yield launch._replace(
-                reverts=self._with_unreported(reverts), note=note.descriptor if note is not None else None
+                reverts=self._with_unreported(reverts), cleanup_note=note.descriptor if note is not None else None
             )
 
-    def _session_note(self) -> SessionNote | None:
+    def _open_cleanup_note(self) -> CleanupNote | None:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
         # A backend that keeps names leaves only mount points after a kill; with others changes must be reverted too.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / _UNFINISHED
         try:
             with self._cleaning:
-                self._note = self._note or SessionNote(notes)
+                self._cleanup_note = self._cleanup_note or CleanupNote(notes)
         except OSError as error:  # a full disk: commands run anyway, although a kill may leave something behind
             log.warning("nothing is noted for after a kill: %s", error)
-        return self._note
+        return self._cleanup_note
 
     @contextmanager
-    def _guarded(self, bounds: confinement.Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:
+    def _guarded(self, bounds: confinement.Bounds, cwd: Path, note: CleanupNote | None) -> Iterator[Reverts]:
         """Revert a command's changes to protected files if the backend cannot prevent them."""
         if self.backend.keeps_names or bounds.profile != "workspace-write":
             yield Reverts()
@@ -311,9 +313,9 @@ class SessionConfinement:
 
     async def aclose(self) -> None:
         is_reverted = self._snapshot is None or self._snapshot.close()
-        if self._note is not None:
-            self._note.close(is_done=is_reverted)  # otherwise the next start uses the note to revert
-            self._note = None
+        if self._cleanup_note is not None:
+            self._cleanup_note.close(is_all_reverted=is_reverted)
+            self._cleanup_note = None
         while self._proxies:
             _, proxy = self._proxies.popitem()
             await proxy.aclose()

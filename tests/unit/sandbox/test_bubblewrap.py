@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentcli.infra.sandbox.backends.linux import rendered
+from agentcli.infra.sandbox.backends.linux import render_mounts
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement
 from tests.conformance.confining import (
     alive,
@@ -150,7 +150,7 @@ def test_descriptors_that_are_passed_arrive_and_others_do_not(bubblewrap: Confin
     try:
         argv = ["bash", "-c", f"cd sub; pwd -P >/dev/fd/{write}; ls /proc/self/fd"]
         planned = bubblewrap.launch(argv, cwd=ws, bounds=bounds_of(ws))
-        with planned as launch, rendered(launch) as launch:
+        with planned as launch, render_mounts(launch) as launch:
             done = subprocess.run(
                 launch.argv,
                 pass_fds=(write, *launch.pass_fds),
@@ -317,7 +317,10 @@ def test_package_managers_keep_their_caches_where_they_can_write(bubblewrap: Con
 
 
 def test_a_missing_folder_is_reported(bubblewrap: Confinement, base: Path) -> None:
-    with bubblewrap.launch(["true"], cwd=base / "gone", bounds=bounds_of(base)) as launch, rendered(launch) as launch:
+    with (
+        bubblewrap.launch(["true"], cwd=base / "gone", bounds=bounds_of(base)) as launch,
+        render_mounts(launch) as launch,
+    ):
         done = subprocess.run(launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "gone" in done.stderr
@@ -330,7 +333,7 @@ def started(confinement: Confinement, bounds: Bounds, script: str) -> Iterator[s
         begun, begun_write = os.pipe()
         told = f"printf . >/dev/fd/{begun_write}; exec {begun_write}>&-; {script}"
         planned = confinement.launch(["bash", "-c", told], cwd=bounds.roots[0], bounds=bounds)
-        with planned as launch, rendered(launch) as launch:
+        with planned as launch, render_mounts(launch) as launch:
             process = subprocess.Popen(
                 launch.argv,
                 pass_fds=(*launch.pass_fds, begun_write),

@@ -15,11 +15,11 @@ from agentcli.infra.sandbox.mount_points import MountPoints, is_mount_point
 def test_the_last_one_removes_it(tmp_path: Path) -> None:
     folder, file = tmp_path / "folder", tmp_path / "file"
     with closing(MountPoints()) as first:
-        assert first.hold(str(folder))
-        assert first.hold(str(file), b".\n")
+        assert first.ensure(str(folder))
+        assert first.ensure(str(file), b".\n")
         with closing(MountPoints()) as second:
-            assert second.hold(str(folder))
-            assert second.hold(str(file), b".\n")
+            assert second.ensure(str(folder))
+            assert second.ensure(str(file), b".\n")
         assert is_mount_point(str(folder))
         assert file.read_bytes() == b".\n"
     assert list(tmp_path.iterdir()) == []
@@ -29,18 +29,18 @@ def test_what_was_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
     with closing(MountPoints()) as held:
-        assert held.hold(str(tmp_path / "folder"))
-        assert held.hold(str(tmp_path / "file"))
-        assert held.hold(str(tmp_path / "file"), b".\n")
+        assert held.ensure(str(tmp_path / "folder"))
+        assert held.ensure(str(tmp_path / "file"))
+        assert held.ensure(str(tmp_path / "file"), b".\n")
     assert (tmp_path / "folder").is_dir()
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_files_created_meanwhile_are_left_alone(tmp_path: Path) -> None:
     with closing(MountPoints()) as held:
-        held.hold(str(tmp_path / "folder"))
-        held.hold(str(tmp_path / "file"), b".\n")
-        held.hold(str(tmp_path / "replaced"), b".\n")
+        held.ensure(str(tmp_path / "folder"))
+        held.ensure(str(tmp_path / "file"), b".\n")
+        held.ensure(str(tmp_path / "replaced"), b".\n")
         (tmp_path / "folder/inside").touch()
         (tmp_path / "file").write_text("mine")
         (tmp_path / "new").write_text(".\n")
@@ -54,7 +54,7 @@ def test_files_created_meanwhile_are_left_alone(tmp_path: Path) -> None:
 def test_leftovers_of_a_crash_are_taken_over(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir(0o1755)
     with closing(MountPoints()) as held:
-        held.hold(str(tmp_path / "folder"))
+        held.ensure(str(tmp_path / "folder"))
     assert not (tmp_path / "folder").exists()
 
 
@@ -65,7 +65,7 @@ def test_it_is_there_as_long_as_anyone_holds_it(tmp_path: Path) -> None:
         there = True
         for _ in range(40):
             with closing(MountPoints()) as held:
-                held.hold(str(folder))
+                held.ensure(str(folder))
                 before = folder.stat().st_ino
                 there = there and folder.stat().st_ino == before
         return there
@@ -80,9 +80,9 @@ def test_nothing_is_made_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("outside")
     (tmp_path / "name").symlink_to("outside")
     with closing(MountPoints()) as held:
-        assert not held.hold(str(tmp_path / "link/folder"))
-        assert not held.hold(str(tmp_path / "link/file"), b".\n")
-        held.hold(str(tmp_path / "name"))
+        assert not held.ensure(str(tmp_path / "link/folder"))
+        assert not held.ensure(str(tmp_path / "link/file"), b".\n")
+        held.ensure(str(tmp_path / "name"))
         assert list((tmp_path / "outside").iterdir()) == []
     assert (tmp_path / "name").is_symlink()
 
@@ -91,5 +91,5 @@ def test_nothing_is_made_through_a_link(tmp_path: Path) -> None:
 def test_where_nothing_can_be_made_a_command_cannot_either(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with closing(MountPoints()) as held:
-        assert not held.hold(str(tmp_path / "folder"))
+        assert not held.ensure(str(tmp_path / "folder"))
     tmp_path.chmod(0o755)

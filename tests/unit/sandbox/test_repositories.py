@@ -184,8 +184,8 @@ def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_pa
     time.sleep(0.05)  # else no plan is kept
     before = plan_protection(bounds, str(tmp_path))
     with closing(MountPoints()) as points:
-        points.hold(f"{tmp_path}/.vscode")
-        points.hold(f"{tmp_path}/.git/commondir", b".\n")
+        points.ensure(f"{tmp_path}/.vscode")
+        points.ensure(f"{tmp_path}/.git/commondir", b".\n")
     assert plan_protection(bounds, str(tmp_path)) is before
     subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
     after = plan_protection(bounds, str(tmp_path))

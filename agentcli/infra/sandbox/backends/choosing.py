@@ -18,7 +18,14 @@ from contextlib import closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.linux import NO_HOSTS, PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
+from agentcli.infra.sandbox.backends.linux import (
+    NO_HOSTS,
+    PROGRAMS,
+    Bubblewrap,
+    Landlock,
+    probe_landlock,
+    render_mounts,
+)
 from agentcli.infra.sandbox.confinement import (
     MAX_PLANS,
     Bounds,
@@ -100,7 +107,7 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
     root = folder.resolve()
     bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
-        with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
+        with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, render_mounts(planned) as launch:
             _, problem = run_probe(launch.argv, launch.pass_fds)
             return problem
     except FileNotFoundError as error:
@@ -160,8 +167,8 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
     made = [  # protected names that did not exist, so mount points were made for them
-        *filter(mount_points.hold, protection.missing_folders),
-        *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
+        *filter(mount_points.ensure, protection.missing_folders),
+        *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
     ]
     always_writable = [  # the cache, and folders that are mounted only so that they cannot be renamed
         *([] if bounds.resources.cache is None else [str(bounds.resources.cache)]),

@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-REFUSAL_START = "bwrap: "  # the start of bubblewrap's own errors, after which the confinement is planned again
+SETUP_ERROR_PREFIX = "bwrap: "  # the start of bubblewrap's own errors, after which the confinement is planned again
 MIN_ABI = 3  # version of Landlock (Linux 6.2); older ones let commands truncate any file
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on every architecture
@@ -57,10 +57,10 @@ def main() -> None:
     plan, *command = sys.argv[1:]
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # Python adds LC_CTYPE to os.environ
         environment = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
-    bound_and_become(os.getppid(), int(plan), list(map(os.fsencode, command)), environment)
+    confine_and_exec(os.getppid(), int(plan), list(map(os.fsencode, command)), environment)
 
 
-def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
+def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
     """Confine this process by a plan and become the command, which ends with the process `parent`.
 
     Without a command, only test the plan and return.
@@ -70,7 +70,7 @@ def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], en
         with os.fdopen(plan_descriptor, "rb") as file:
             kind, *parts = marshal.load(file)  # noqa: S302  # written by agentcli itself
         if kind == "overlays":
-            refusal = f"{REFUSAL_START}no overlay"
+            refusal = f"{SETUP_ERROR_PREFIX}no overlay"
             _mount_overlays(*parts, is_trial=not command)  # the command is a bubblewrap, which ends with its parent
         else:
             _restrict(parent, *parts, is_trial=not command)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
+from agentcli.infra.sandbox.backends.launcher import SETUP_ERROR_PREFIX
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import (
     NOTHING,
@@ -87,7 +87,7 @@ class Bubblewrap(FullConfinement):
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         resources = bounds.resources
         with (
-            closing(MountPoints(resources.note)) as mount_points,
+            closing(MountPoints(resources.mount_point_list)) as mount_points,
             memory_file(filter_program(internet=True)) as seccomp,  # each command has a network of its own
             closing(Layout(bounds, str(cwd), mount_points, self._covers)) as layout,
         ):
@@ -100,7 +100,7 @@ class Bubblewrap(FullConfinement):
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(seccomp), "--", *relay, *argv],
                 (seccomp, *layout.descriptors),
                 cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | network,
-                refusal=REFUSAL_START,
+                setup_error_prefix=SETUP_ERROR_PREFIX,
                 mounts=tuple(mounts),
             )
 
@@ -118,9 +118,11 @@ class Layout:
         self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        # The folders that are mounted on themselves, because they may be writable.
-        self._areas = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
-        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)  # visible even inside a private folder
+        # The folders that are bind-mounted on themselves, because they may be writable.
+        self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
+        self._shown_in_private = sorted(
+            {str(bounds.home), cwd}, key=_outer_first
+        )  # visible even inside a private folder
         self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one
 
     def close(self) -> None:
@@ -134,11 +136,11 @@ class Layout:
         private = private_folders()
         self._mounts += [Mount(folder, mode="1777") for folder in private]
         for path in (*self._shown_in_private, *python):  # these stay visible, also in a folder that is now private
-            if is_private(path) and path not in (*private, *self._areas) and kind_of(path) == "folder":
+            if is_private(path) and path not in (*private, *self._bound_folders) and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))
-        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside of `_areas`, and in them
+        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside of `_bound_folders`, and in them
         self._hide(hidden_outside)
-        for path in sorted({*self._areas, *protection.writable}, key=_depth):
+        for path in sorted({*self._bound_folders, *protection.writable}, key=_outer_first):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
         for path in self._grants:  # grants win over protection
@@ -159,8 +161,8 @@ class Layout:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_hiding(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan what to hide outside of `_areas`, and what to hide inside them, after these are mounted."""
-        visible = (*self._shown_in_private, *self._areas)
+        """Plan what to hide outside of `_bound_folders`, and what to hide inside them, after these are mounted."""
+        visible = (*self._shown_in_private, *self._bound_folders)
         masked = [
             place
             for place in find_places(self._bounds.masked)
@@ -168,11 +170,13 @@ class Layout:
         ]
         # A path with a link in it is not shown, because a command may have changed the link.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
-        inside = {place for place in (*masked, *shown) if _is_in_any(place.path, self._areas)}
+        inside = {place for place in (*masked, *shown) if _is_in_any(place.path, self._bound_folders)}
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
-        reachable = (*self._areas, os.path.realpath(self._bounds.home))
-        outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
-        return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
+        reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
+        return (
+            plan_hiding([p for p in masked if p not in inside], [p for p in shown if p not in inside], reachable),
+            plan_hiding([p for p in masked if p in inside], [p for p in shown if p in inside]),
+        )
 
     def _hide(self, steps: Sequence[HideStep]) -> None:
         """Mount covers over hidden paths, and over these the paths in them that are shown again."""
@@ -189,20 +193,23 @@ class Layout:
 
     def _protect(self, protection: Protection) -> None:
         """Mount read-only paths on themselves, and an empty file system in memory at each missing folder."""
-        made = [path for path, text in protection.missing_files.items() if self._mount_points.hold(path, text)]
-        for path in sorted({*protection.read_only, *made}, key=_depth):
+        created = [path for path, text in protection.missing_files.items() if self._mount_points.ensure(path, text)]
+        for path in sorted({*protection.read_only, *created}, key=_outer_first):
             self._bind(path)
-        for path in filter(self._mount_points.hold, protection.missing_folders):
+        for path in filter(self._mount_points.ensure, protection.missing_folders):
             if kind_of(path) == "folder":  # memory takes a quarter of the time of a bind, and vanishes with the command
                 self._mounts.append(Mount(path, mode="0555"))
             else:  # somebody made something else there in the meantime
                 self._bind(path)
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
-        """Hide the host's sockets, except those in the workspace, which its servers and git use."""
+        """Hide the host's sockets, except those in the workspace, which its servers and git use.
+
+        Those in `hidden` paths and in folders that are private to the command cannot be seen anyway.
+        """
         for place in find_places(listening_sockets()):
             is_visible = not is_private(place.path) or _is_in_any(place.path, self._shown_in_private)
-            if is_visible and not _is_in_any(place.path, (*self._areas, *hidden)):
+            if is_visible and not _is_in_any(place.path, (*self._bound_folders, *hidden)):
                 self._mounts.append(Mount(place.path, NOTHING))
 
 
@@ -210,25 +217,25 @@ def _is_in_any(path: str, folders: Iterable[str]) -> bool:
     return any(is_inside(path, folder) for folder in folders)
 
 
-def _depth(path: str) -> tuple[int, str]:
+def _outer_first(path: str) -> tuple[int, str]:
     return path.count("/"), path
 
 
 @contextmanager
-def rendered(launch: Launch) -> Iterator[Launch]:
-    """Pass bubblewrap's options and mounts in a memory file: they are long, and every command can list arguments."""
+def render_mounts(launch: Launch) -> Iterator[Launch]:
+    """Move bubblewrap's options and mounts to a memory file: commands could read them in its arguments."""
     if not launch.mounts:
         yield launch
         return
     end = launch.argv.index("--")
-    words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
+    words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _mount_options(mount))]
     with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
         yield launch._replace(
             argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]], pass_fds=(file, *launch.pass_fds), mounts=()
         )
 
 
-def _arguments(mount: Mount) -> tuple[str, ...]:
+def _mount_options(mount: Mount) -> tuple[str, ...]:
     if not mount.source:
         return ("--perms", mount.mode, "--tmpfs", mount.path)
     option = "--bind" if mount.is_writable else "--ro-bind"
@@ -304,22 +311,21 @@ def probe_landlock() -> int:
 
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
-    """Return the arguments that start the launcher with the plan behind a descriptor."""
-    # It is imported rather than run, because Python caches only the bytecode of imported modules. The
-    # interpreter is our own, not a virtual environment's link to it.
+    """Return the arguments that start launcher.py with the plan in a descriptor."""
+    # It is imported rather than run, because Python caches only the bytecode of imported modules.
+    # The interpreter is our own, not a virtual environment's link to it.
     start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
-    """Open the plan for launcher.py of a command in these bounds; `scratch` is its TMPDIR, if it has one."""
+    """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR, if it has one."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_writable = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A granted path that has become a link is left out: it may lead anywhere.
     writable = [*filter(is_real, map(str, granted)), *(place.path for place in always_writable)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
-    # Landlock does not restrict chmod and touch. The filter would deny them everywhere, and commands that write need
-    # them.
+    # Landlock does not restrict chmod and touch. The filter denies them everywhere, but commands that write need them.
     seccomp = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden = [step.path for step in steps if step.action != "show"]
     shown = [step.path for step in steps if step.action == "show"]

@@ -24,7 +24,7 @@ from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places,
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.mount_points import is_mount_point
-from agentcli.infra.sandbox.processes.shell import BackgroundRuns, Detaching, Launcher, Shell
+from agentcli.infra.sandbox.processes.shell import BackgroundRuns, DetachHandle, Launcher, Shell
 from agentcli.tools.command import (
     NO_GRANTS,
     ApplyOutcome,
@@ -169,7 +169,7 @@ class DryRuns:
         *,
         on_output: Callable[[str], None] = lambda text: None,
         masked: Sequence[Path] = (),
-        detaching: Detaching | None = None,
+        detach_handle: DetachHandle | None = None,
     ) -> OverlayDryRun:
         """Run a command like `Sandbox.run`, but set its changes aside and hide `masked` from it; raises `ToolError`."""
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
@@ -192,7 +192,9 @@ class DryRuns:
         try:
             with caches.used():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
-                result, too_much = await self._exec(overlays, command, on_output, private.path, detaching=detaching)
+                result, too_much = await self._exec(
+                    overlays, command, on_output, private.path, detach_handle=detach_handle
+                )
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
@@ -217,17 +219,17 @@ class DryRuns:
         on_output: Callable[[str], None],
         folder: Path,
         *,
-        detaching: Detaching | None,
+        detach_handle: DetachHandle | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it exceeded a limit of resources."""
         # Set by the person to send the command to the background, or by `_watch`, to end it.
-        detach = detaching.wants_detach if detaching is not None else asyncio.Event()
+        detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
             is_sent_by_person = detach.is_set() and not watching.done() and result.exit_code is None
-            if detaching is not None and result.job is not None and is_sent_by_person:
-                result = await detaching.result_of_job(command, result, self._shell(), too_much=watching)
+            if detach_handle is not None and result.job is not None and is_sent_by_person:
+                result = await detach_handle.wait_for_job(command, result, self._shell(), limit_watch=watching)
         finally:
             watching.cancel()
         too_much = watching.result() if watching.done() and watching.exception() is None else ""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from agentcli.infra.changes import state
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
-from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
+from agentcli.infra.sandbox.backends.launcher import SETUP_ERROR_PREFIX
 from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
 from agentcli.infra.sandbox.confinement import (
     Bounds,
@@ -30,7 +30,7 @@ from agentcli.infra.sandbox.confinement import (
     memory_file,
     run_probe,
 )
-from agentcli.infra.sandbox.mount_points import NOTE, Note, is_mount_point
+from agentcli.infra.sandbox.mount_points import LIST_NAME, MountPointList, is_mount_point
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits
 
@@ -56,7 +56,9 @@ class Overlays:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         self._confinement = confinement
-        self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
+        self._bounds = replace(
+            bounds, resources=replace(bounds.resources, mount_point_list=MountPointList(folder / LIST_NAME))
+        )
         self._folder = folder
         self._caches_of = caches_of  # returns the layer of caches for an area, or ""
         self._launches = 0  # attempts so far, each with a folder of its own
@@ -109,7 +111,7 @@ class Overlays:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
                 launcher_words=0,
-                refusal=REFUSAL_START,
+                setup_error_prefix=SETUP_ERROR_PREFIX,
                 mounts=tuple(mounts),
                 environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},
             )

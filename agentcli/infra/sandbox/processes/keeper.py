@@ -54,7 +54,7 @@ def main(requests: socket.socket) -> None:
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
     supervisors: set[int] = set()
-    notes: list[int] = []  # the descriptor of the session's note, if it has one
+    notes: list[int] = []  # the descriptor of the session's `CleanupNote`, once it has one
     has_children = False
     ends_at: float | None = None  # set once agentcli is gone: when to stop waiting for processes
     listening = select.poll()
@@ -69,7 +69,7 @@ def main(requests: socket.socket) -> None:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        if any(ended.values()) or ends_at:  # a supervisor failed or was killed, and its orphans are children of this
+        if any(ended.values()) or ends_at:  # a supervisor failed or was killed, and its orphans are our children now
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
         _clean_up(descriptor)
@@ -97,8 +97,8 @@ def _open_wakeup_on_child_end() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become a Python that reverts by a session's note (snapshot.py), unless agentcli removed the note on closing."""
-    if not os.fstat(note).st_nlink:
+    """Replace this process by a Python that cleans up after a killed session by its note (protection/snapshot.py)."""
+    if not os.fstat(note).st_nlink:  # agentcli removed the note when the session closed
         return
     os.set_inheritable(note, True)
     root = __file__.rpartition("/agentcli/")[0]
@@ -106,7 +106,10 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone."""
+    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone.
+
+    The message may also hold a cleanup note, which replaces the one in `notes`.
+    """
     _, descriptors = _receive(requests, 1, max_descriptors=2)
     if not descriptors:
         return False
@@ -144,11 +147,13 @@ def _supervise(control: socket.socket) -> int:
     """Run the commands from a socket until agentcli closes it; return the exit code, 0 if no process is left."""
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
-    code, order = 0, START
-    while order and not code:
+    code = 0
+    while code == 0:
         try:
             order, descriptors = _receive(control, 1, max_descriptors=_MAX_DESCRIPTORS)
         except OSError:  # agentcli was killed before it had read all answers
+            break
+        if not order:
             break
         if order == START:
             code = Supervisor(control, wakeup).run(descriptors)
@@ -164,12 +169,12 @@ class Supervisor:
     def __init__(self, control: socket.socket, wakeup: int) -> None:
         self._control = control  # the socket to agentcli
         self._wakeup = wakeup  # can be read from once a child has ended
-        self._main = 0  # the id of the command's own process
+        self._main_pid = 0  # of the command's own process
         self._has_children = True  # False once all processes of the command have ended
         self._pipe = self._file = -1  # of a job, else -1: its output is copied from the pipe to the file
         # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
-        self._asked = 0  # the number of processes that were asked to end; 0 until then
+        self._asked_to_end = 0  # the number of processes that were asked to end; 0 until then
         self._max_processes = MAX_PROCESSES
         self._machine_threads = threads_of_machine()  # when the command began, later when its tree was asked to end
 
@@ -179,17 +184,17 @@ class Supervisor:
         for descriptor in (self._control.fileno(), self._wakeup):
             self._poll.register(descriptor, select.POLLIN)
         try:
-            self._main = self._start_command(descriptors)
+            self._main_pid = self._start_command(descriptors)
         except OSError as error:
             self._report(f"error {error.errno or 0}")
             return 0
-        self._report(f"pid {self._main} {os.getpid()}")
+        self._report(f"pid {self._main_pid} {os.getpid()}")
         # Only on Linux are the command's orphans children of the supervisor.
-        while self._has_children or (not _IS_LINUX and processes_below(self._main)):
+        while self._has_children or (not _IS_LINUX and processes_below(self._main_pid)):
             if time.monotonic() > self._give_up_at:
                 return 1
-            self._wait()
-        while self._pipe >= 0 and self._copy():
+            self._handle_next_event()
+        while self._pipe >= 0 and self._copy_output():
             pass
         self._report(f"gone {time.monotonic()}")
         return 0
@@ -199,30 +204,30 @@ class Supervisor:
         size = int.from_bytes(self._control.recv(8, socket.MSG_WAITALL), "big")
         request = self._control.recv(size, socket.MSG_WAITALL)
         options = marshal.loads(request)  # noqa: S302  # written by agentcli itself
-        argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
+        argv, environment, cwd, numbers, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
-        # The command expects the passed descriptors at the `wanted` numbers. They are first moved above these numbers
-        # and the three standard streams, so that none is overwritten before it is copied to its number.
-        sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
+        # The command expects the passed descriptors at these `numbers`. They are first moved above the numbers and the
+        # three standard streams, so that none is overwritten before it is copied to its number.
+        sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(numbers, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
         main_output = 0 if terminal else output  # a terminal is opened as 0, and is all three streams
-        streams = [(main_output, 1), (main_output, 2), *zip(sources, wanted, strict=True)]
+        streams = [(main_output, 1), (main_output, 2), *zip(sources, numbers, strict=True)]
         if launcher_words is not None:  # the launcher runs in the fork, without the arguments that would start it
-            main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
+            pid = _fork_confined(argv[launcher_words:], environment, streams, plan=numbers[-1])
         else:
-            main = _spawn(argv, environment, streams, terminal or b"/dev/null")
+            pid = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
         for descriptor in (output, *passed, *sources):
             os.close(descriptor)
         if limit_s:
             self._limit_at = time.monotonic() + limit_s
-        return main
+        return pid
 
-    def _wait(self) -> None:
+    def _handle_next_event(self) -> None:
         """Wait for the next event and handle it: an order, output, the end of a process, or a time limit."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
-        if self._kill_at < float("inf"):  # while the tree is ending, check more often
+        if self._is_ending:  # check more often
             pause_s = min(pause_s, 0.1) if self._kill_at > now else 0.02
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0, pause_s * 1000))}
         if self._wakeup in ready:
@@ -230,25 +235,27 @@ class Supervisor:
         if self._control.fileno() in ready:
             self._take_order()
         if self._pipe in ready:
-            self._copy()
+            self._copy_output()
         ended, self._has_children = _reap()
-        if self._main in ended:
-            self._report(f"exit {ended[self._main]}")
+        if self._main_pid in ended:
+            self._report(f"exit {ended[self._main_pid]}")
         now = time.monotonic()
         if now >= self._limit_at:
             self._limit_at = float("inf")
             self._report("late")
             self._end(GRACE_S)
-        if self._kill_at == float("inf") and self._has_more_processes(self._max_processes, than=0):
+        if not self._is_ending and self._has_more_processes(self._max_processes, than=0):
             self._report("swarm")
             self._end(0)
-        if self._asked and self._has_more_processes(_GROWTH, than=self._asked):  # the tree multiplies instead of ending
+        if self._asked_to_end and self._has_more_processes(
+            _GROWTH, than=self._asked_to_end
+        ):  # the tree multiplies instead of ending
             self._kill_at = now
         if now >= self._kill_at:
             kill_below(os.getpid())
 
     def _take_order(self) -> None:
-        """Carry out an order from agentcli; if none can be read, agentcli is gone, and the tree is ended."""
+        """Carry out an order from agentcli; if none can be read, agentcli is gone: end the tree."""
         try:
             order, descriptors = _receive(self._control, 1, max_descriptors=8)
         except OSError:
@@ -264,12 +271,16 @@ class Supervisor:
             self._poll.unregister(self._control)
             self._end(GRACE_WITHOUT_PARENT_S)
 
+    @property
+    def _is_ending(self) -> bool:
+        return self._kill_at < float("inf")
+
     def _end(self, grace_s: float) -> None:
         """Ask the tree to end; it is killed after `grace_s`, and given up `PATIENCE_S` later."""
-        if self._kill_at < float("inf"):  # it was asked before
+        if self._is_ending:
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
-        self._asked = ask_below(os.getpid())
+        self._asked_to_end = ask_below(os.getpid())
         self._machine_threads = threads_of_machine()
         self._limit_at = float("inf")
         self._kill_at = time.monotonic() + grace_s
@@ -281,7 +292,7 @@ class Supervisor:
         has_grown = threads_of_machine() >= self._machine_threads + growth
         return has_grown and len(processes_below(os.getpid())) >= than + growth
 
-    def _copy(self) -> bool:
+    def _copy_output(self) -> bool:
         """Read once from the pipe of a job's output, and write to its file; return False if nothing was read."""
         try:
             data = os.read(self._pipe, _CHUNK)
@@ -317,7 +328,7 @@ class Supervisor:
 
 
 def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
-    """Start a program in a new session, whose controlling terminal is `stdin` if that is one; return its PID."""
+    """Start a program in a new session, whose controlling terminal is `stdin` if that is a terminal; return its PID."""
     return os.posix_spawn(
         argv[0],
         argv,
@@ -332,7 +343,7 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
     )
 
 
-def _fork_bounded(
+def _fork_confined(
     argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
     """Run `argv` in a fork that the launcher confines by the plan in the descriptor `plan`; return its PID."""
@@ -349,9 +360,9 @@ def _fork_bounded(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):
             os.dup2(source, target)
-        from agentcli.infra.sandbox.backends.launcher import bound_and_become  # here, because few commands need it
+        from agentcli.infra.sandbox.backends.launcher import confine_and_exec  # here, because few commands need it
 
-        bound_and_become(parent, plan, argv, environment)
+        confine_and_exec(parent, plan, argv, environment)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
     except BaseException as error:  # noqa: BLE001  # goes to the command's own stderr: nothing else could report it
@@ -361,7 +372,7 @@ def _fork_bounded(
 
 
 def _reap() -> tuple[dict[int, int], bool]:
-    """Return the exit codes of children that have ended, negative for a signal, and True if others still run."""
+    """Return the exit codes of ended children by PID, negative for a signal, and True if other children still run."""
     ended: dict[int, int] = {}
     try:
         while True:

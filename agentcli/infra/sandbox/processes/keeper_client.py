@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.processes.keeper import END_TREE, GRACE_S, KEEP_OUTPUT, MAX_PROCESSES, PATIENCE_S, START
@@ -29,11 +30,11 @@ SWARMED = "it was ended because it started processes without end"
 
 
 class Process:
-    """A command and all that it starts, in the state that its supervisor had reported at the last `look`."""
+    """A command and all that it starts, in the state that its supervisor had reported at the last `read_reports`."""
 
     def __init__(self, control: socket.socket, launch: Launch, on_idle: Callable[[socket.socket], object]) -> None:
         self.launch = launch
-        self._on_idle = on_idle  # takes the supervisor's socket once that can run another command
+        self._on_idle = on_idle  # receives `control` once its supervisor can run another command
         self.confinement = ExitStack()  # closed once all processes of the command have ended
         self.pid = self.supervisor = 0  # the process ids of the command and of its supervisor; 0: not started yet
         self.exit_code: int | None = None  # negative for a signal
@@ -46,17 +47,17 @@ class Process:
         self.error = OSError(0, "no process could be made for it")  # why the command did not start; unused if it did
 
     async def wait_until_gone(self) -> None:
-        await self.until(lambda: self.is_gone)
+        await self.wait_until(lambda: self.is_gone)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        self.look()
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        self.read_reports()
         while not condition():
             await readable(self._control.fileno())
-            self.look()
+            self.read_reports()
 
     def is_over(self) -> bool:
         """Return True if no process of the command is left now."""
-        self.look()
+        self.read_reports()
         return self.is_gone
 
     async def end(self) -> None:
@@ -69,7 +70,7 @@ class Process:
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
         if not self.is_gone:
-            self._take_end()
+            self._mark_gone()
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
@@ -80,10 +81,10 @@ class Process:
         with suppress(OSError):
             if not self.is_over():
                 socket.send_fds(self._control, [KEEP_OUTPUT], [pipe, file, *open_ends])
-        await self.until(lambda: self._keeps_output or self.is_gone)
+        await self.wait_until(lambda: self._keeps_output or self.is_gone)
         return self._keeps_output
 
-    def look(self) -> None:
+    def read_reports(self) -> None:
         """Read the supervisor's reports, without waiting."""
         while not self.is_gone:
             try:
@@ -93,21 +94,21 @@ class Process:
             except OSError:
                 data = b""
             if not data:
-                self._take_end()
+                self._mark_gone()
                 break
             *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
-                self._take(line.split())
+                self._apply_report(line.split())
         self.confinement.close()  # not while processes run, because their protection depends on it
 
-    def _take(self, words: list[bytes]) -> None:
-        """Note one line of the supervisor; keeper.py describes the lines."""
+    def _apply_report(self, words: list[bytes]) -> None:
+        """Update the state by one line of the supervisor; keeper.py describes the lines."""
         match words:
             case [b"pid", pid, supervisor]:
                 self.pid, self.supervisor = int(pid), int(supervisor)
             case [b"error", number]:
                 self.error = OSError(int(number), os.strerror(int(number)))
-                self._take_end()
+                self._mark_gone()
             case [b"exit", code]:
                 self.exit_code = int(code)
             case [b"kept"]:
@@ -118,18 +119,26 @@ class Process:
                 self.was_swarm = True
             case [b"gone", at]:
                 # A supervisor that copied output still holds the job's pipes and file, so it gets no other command.
-                self._take_end(is_idle=not self._keeps_output)
+                self._mark_gone(is_supervisor_idle=not self._keeps_output)
                 self.ended_at = float(at)
 
-    def _take_end(self, *, is_idle: bool = False) -> None:
-        """Note the end: no process is left, or the supervisor was killed, and the keeper ends its processes."""
+    def _mark_gone(self, *, is_supervisor_idle: bool = False) -> None:
+        """Mark the command as ended. If its supervisor was killed, the keeper ends the remaining processes."""
         self.is_gone, self.ended_at = True, time.monotonic()
         if self.exit_code is None:  # the supervisor was killed before it could report one
             self.exit_code = -9
-        if is_idle:
+        if is_supervisor_idle:
             self._on_idle(self._control)
         else:
             self._control.close()
+
+
+class ShellProcess(NamedTuple):
+    """A started shell, with the descriptors from which its output and its report are read."""
+
+    process: Process
+    output: int
+    report: int
 
 
 class Keeper:
@@ -141,7 +150,7 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None  # the keeper, once it is started
         self._requests: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
-        self._note: int | None = None  # the descriptor of the session's note that the keeper has
+        self._cleanup_note: int | None = None  # the descriptor of the session's `CleanupNote` that the keeper has
 
     async def start(
         self,
@@ -162,7 +171,7 @@ class Keeper:
             raise ValueError("embedded null byte")
         options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
         request = marshal.dumps((argv, variables, folder, *options))
-        control = self._open_supervisor(launch.note)
+        control = self._open_supervisor(launch.cleanup_note)
         try:
             socket.send_fds(control, [START, len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
             await asyncio.get_running_loop().sock_sendall(control, request)
@@ -171,7 +180,7 @@ class Keeper:
             raise
         process = Process(control, launch, self._idle.append)
         try:
-            await process.until(lambda: bool(process.pid) or process.is_gone)
+            await process.wait_until(lambda: bool(process.pid) or process.is_gone)
         except asyncio.CancelledError:  # the command may already be running
             await asyncio.shield(process.end())
             raise
@@ -180,9 +189,9 @@ class Keeper:
         return process
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
-        """Return the socket of an idle or a new supervisor whose keeper has the note. Raises `OSError`."""
+        """Return the socket of an idle or a new supervisor; its keeper gets the cleanup note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
-        while self._idle and is_running and note in (None, self._note):
+        while self._idle and is_running and note in (None, self._cleanup_note):
             control = self._idle.pop()
             try:
                 control.recv(1)
@@ -192,15 +201,15 @@ class Keeper:
         control, supervisors_end = socket.socketpair()
         control.setblocking(False)
         with supervisors_end:
-            requests = self._requests if self._requests is not None and is_running else self._launch()
+            requests = self._requests if self._requests is not None and is_running else self._start_keeper()
             descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
             socket.send_fds(requests, [b"n"], descriptors)  # any byte, because descriptors cannot be sent alone
-            self._note = self._note if note is None else note
+            self._cleanup_note = self._cleanup_note if note is None else note
         return control
 
-    def _launch(self) -> socket.socket:
-        """Start a keeper, and return the socket on which it receives those of supervisors."""
-        self._close()
+    def _start_keeper(self) -> socket.socket:
+        """Start a keeper, and return the socket on which it receives the sockets of new supervisors."""
+        self._close_sockets()
         self._requests, keepers_end = socket.socketpair()
         with keepers_end:
             self._process = subprocess.Popen(
@@ -215,15 +224,15 @@ class Keeper:
             )
         return self._requests
 
-    def _close(self) -> None:
+    def _close_sockets(self) -> None:
         for channel in filter(None, (self._requests, *self._idle)):
             channel.close()
-        self._requests = self._note = None
+        self._requests = self._cleanup_note = None
         self._idle.clear()
 
     async def aclose(self) -> None:
         """Close all sockets, and wait until the keeper has ended the remaining processes and itself."""
-        self._close()
+        self._close_sockets()
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, PATIENCE_S)

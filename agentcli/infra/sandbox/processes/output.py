@@ -40,10 +40,10 @@ class CommandOutput:
         self._unwritten = bytearray()  # output that is not in the file yet
         self.saved = _OutputFile(new_file)
         self._live = _Live(on_output)
-        self.heard_at = time.monotonic()  # when the newest output arrived
+        self.last_output_at = time.monotonic()  # when the newest output arrived
 
     def add(self, data: bytes) -> None:
-        self.heard_at = time.monotonic()
+        self.last_output_at = time.monotonic()
         self._unwritten += data
         self._take(self._decoder.decode(data))
 

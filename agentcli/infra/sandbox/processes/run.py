@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, readable
+from agentcli.infra.sandbox.processes.keeper_client import SWARMED, ShellProcess, readable
 from agentcli.infra.sandbox.processes.output import CommandOutput, new_text
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
@@ -19,7 +19,7 @@ from agentcli.tools.observation import as_shown
 
 GRACE_AFTER_EXIT_S = 0.1  # after a command's end, for the processes that it left running to end by themselves
 
-_HOW_TO_GO_ON = (
+_FREE_SPACE_ADVICE = (
     " The sandbox needs room for a few empty folders in the workspace: the user has to free some,"
     " or to allow a command with `unconfined` that does."
 )
@@ -33,28 +33,27 @@ _LATER_AFTER_S = 6.0
 
 
 class Run:
-    """A running command, which may become a job; its output and the shell's report are read from the two `ends`."""
+    """A running command, which may become a job."""
 
     def __init__(
         self,
         command: Command,
-        process: Process,
-        ends: tuple[int, int],
+        shell: ShellProcess,
         on_output: Callable[[str], None],
         *,
         new_file: Callable[[str], Path],
         on_detached: Callable[[Any], None],  # takes this run once it is a job
     ) -> None:
-        self.was_refused = False  # True if the command could not be confined, so it did not run
+        self.setup_failed = False  # True if the command could not be confined, so it did not run
         self.id = ""  # of a job: the name of its file without the suffix
-        self.process = process
+        self.process = shell.process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
-        self._pipe, self._report = ends
+        self._pipe, self._report = shell.output, shell.report
         self._new_file, self._on_detached = new_file, on_detached
         self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
-        self._read_bytes = 0  # at the start of the file, those that `read_new` or the call's result has returned
+        self._returned_bytes = 0  # of the file: those that `read_new` or the call's result has returned
         self._is_leftover = False  # True if the command has ended, and the job is the processes that it left running
         self._stall: Stall | None = None  # the reason why the command is silent now, if one was found
         self._writing: asyncio.Future[None] | None = None  # the newest write of output to the disk
@@ -65,27 +64,27 @@ class Run:
         """Wait until the command has ended, its time is up, or it becomes a job; with `is_job`, when it begins."""
         try:
             if is_job:
-                goes_on = await self._has_begun()
+                becomes_job = await self._has_begun()
             else:
                 async with asyncio.timeout(self._command.timeout_s):
-                    goes_on = await self._wait(detach)
-                goes_on = goes_on or not await self._is_gone_soon()
+                    becomes_job = await self._should_detach(detach)
+                becomes_job = becomes_job or not await self._is_gone_soon()
         except TimeoutError:
-            return await asyncio.shield(self._end_and_collect())
+            return await asyncio.shield(self._end())
         except asyncio.CancelledError:
-            await asyncio.shield(self._end_and_collect())
+            await asyncio.shield(self._end())
             raise
-        return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._collect())
+        return await asyncio.shield(self._make_job(is_started_as_job=is_job) if becomes_job else self._final_result())
 
     async def _has_begun(self) -> bool:
         """Wait until the command begins; return False if its confinement could not be set up."""
         await readable(self._report)
-        refusal = self.process.launch.refusal
-        if _read_report(self._report).has_begun or not refusal:
+        error_prefix = self.process.launch.setup_error_prefix
+        if _read_report(self._report).has_begun or not error_prefix:
             return True
         await self.process.wait_until_gone()
-        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # until the refusal is read
-        return not self._output.beginning.startswith(refusal)
+        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # until the error is read
+        return not self._output.beginning.startswith(error_prefix)
 
     async def _read(self) -> None:
         """Read output until all writers have closed the pipe. If the disk is slow, the command has to wait."""
@@ -101,9 +100,9 @@ class Run:
                 if len(data) < _CHUNK:  # the pipe is empty now
                     break
 
-    async def _wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait for the command's end; return True if it is to become a job: on `detach`, or if it listens."""
-        exited = asyncio.ensure_future(self.process.until(lambda: self.process.exit_code is not None))
+    async def _should_detach(self, detach: asyncio.Event | None) -> bool:
+        """Wait for the command; return True if it should become a job before its end: on `detach`, or as a server."""
+        exited = asyncio.ensure_future(self.process.wait_until(lambda: self.process.exit_code is not None))
         tasks: list[asyncio.Future[Any]] = [exited]
         if detach is not None:
             tasks.append(asyncio.ensure_future(detach.wait()))
@@ -145,7 +144,7 @@ class Run:
     def _silence_and_last_output(self) -> tuple[float, str]:
         """Return the seconds since the last output, and the end of the output."""
         if self._file is None:
-            return time.monotonic() - self._output.heard_at, self._output.end
+            return time.monotonic() - self._output.last_output_at, self._output.end
         try:
             with self._file.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -161,23 +160,23 @@ class Run:
                 await self.process.wait_until_gone()
         return self.process.is_over()
 
-    async def _end_and_collect(self) -> CommandResult:
+    async def _end(self) -> CommandResult:
         await self.process.end()
-        return await self._collect(timed_out=True, stall=self._stall.text if self._stall else "")
+        return await self._final_result(timed_out=True, stall=self._stall.text if self._stall else "")
 
-    async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
-        heard_at = 0.0
+    async def _final_result(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
+        last_output_at = 0.0
         # Processes of other users may hold the pipe open, so reading ends when nothing more comes.
-        while not self._pump.done() and heard_at < self._output.heard_at:
-            heard_at = self._output.heard_at
+        while not self._pump.done() and last_output_at < self._output.last_output_at:
+            last_output_at = self._output.last_output_at
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
         text = self._output.close()
         report = _read_report(self._report)
         os.close(self._pipe)
         os.close(self._report)
-        refusal = self.process.launch.refusal
-        self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
+        error_prefix = self.process.launch.setup_error_prefix
+        self.setup_failed = not (report.has_begun or timed_out) and error_prefix != "" and text.startswith(error_prefix)
         return CommandResult(
             text,
             None if timed_out else self.process.exit_code,
@@ -185,44 +184,43 @@ class Run:
             cwd=report.cwd,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
-            # A sandbox ends together with its shell, and with it all processes that are still running.
-            # Without a sandbox they make the command a job. A timeout ends all processes anyway.
-            ended=report.still_running if refusal and not timed_out else (),
+            # A sandbox (only one has `setup_error_prefix`) ends with its shell, and ends all that is still running.
+            # Without a sandbox such processes make the command a job. A timeout ends all processes anyway.
+            ended=report.still_running if error_prefix and not timed_out else (),
             reverts=self.process.launch.reverts,
         )
 
-    async def _go_on(self, *, is_new: bool = False) -> CommandResult:
+    async def _make_job(self, *, is_started_as_job: bool) -> CommandResult:
         """Make the command, or the processes that it left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
-        is_leftover = process.exit_code is not None and not is_new
-        cwd = _read_report(self._report).cwd if is_leftover else None
+        self._is_leftover = process.exit_code is not None and not is_started_as_job
+        cwd = _read_report(self._report).cwd if self._is_leftover else None
         try:
             path = self._new_file("job")
-            text, cut, covered = self._output.move_to(path)
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            if not await process.keep_output(self._pipe, file, self._report):
-                # All has ended, so the rest of the output is copied here. A full disk costs output, never the command.
+            text, cut_chars, covered_bytes = self._output.move_to(path)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            if not await process.keep_output(self._pipe, descriptor, self._report):
+                # All processes have ended, so the rest is copied here. A full disk costs output, never the command.
                 with contextlib.suppress(OSError):
                     while data := _available(self._pipe):
-                        os.write(file, data)
-            os.close(file)
+                        os.write(descriptor, data)
+            os.close(descriptor)
         except OSError as error:
             await process.end()
-            raise not_started("the job", error) from error
+            raise start_error("the job", error) from error
         finally:
             os.close(self._pipe)
             os.close(self._report)
         self.id, self._file = path.stem, path
-        self._read_bytes, self._is_leftover = 0 if is_new else covered, is_leftover
+        self._returned_bytes = 0 if is_started_as_job else covered_bytes
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
-        file_of_cut = path if cut else None
-        return CommandResult(text, process.exit_code, cwd=cwd, output_file=file_of_cut, job=self.listed(), stall=stall)
+        file, job = path if cut_chars else None, self.describe_job()
+        return CommandResult(text, process.exit_code, cwd=cwd, output_file=file, job=job, stall=stall)
 
-    def listed(self) -> BackgroundJob:
-        """Describe the job that the command has become."""
+    def describe_job(self) -> BackgroundJob:
         assert self._file is not None
         process, is_over = self.process, self.process.is_over()
         stall = "" if is_over or self._stall is None else self._stall.text
@@ -242,7 +240,7 @@ class Run:
             command=self._command.text,
             outcome=outcome if is_over else None,
             stall=SWARMED if process.was_swarm else stall,
-            new_bytes=max(0, size - self._read_bytes),
+            new_bytes=max(0, size - self._returned_bytes),
             reverts=process.launch.reverts,
         )
 
@@ -252,7 +250,7 @@ class Run:
         is_over = self.process.is_over()  # before the file is read, which is complete then
         try:
             with self._file.open("rb") as file:
-                text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
+                text, self._returned_bytes = new_text(file, self._returned_bytes, most_bytes, is_complete=is_over)
         except OSError as error:
             message = f"The output of {self.id} cannot be read: {error.strerror}."
             raise ToolError(message, kind="resource_error") from error
@@ -279,10 +277,10 @@ def _available(pipe: int) -> bytes | None:
         return None
 
 
-def not_started(what: str, error: OSError | ValueError) -> ToolError:
+def start_error(what: str, error: OSError | ValueError) -> ToolError:
     """Return the error for a command that could not be started: the command's fault, or the system's."""
     if isinstance(error, OSError) and error.errno != errno.E2BIG:  # else it is too long, or has a NUL in it
-        advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        advice = _FREE_SPACE_ADVICE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
     return ToolError(f"Could not start {what}: {getattr(error, 'strerror', error)}.", kind="invalid_parameters")
 

@@ -13,12 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.linux import rendered
+from agentcli.infra.sandbox.backends.linux import render_mounts
 from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
-from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
-from agentcli.infra.sandbox.processes.run import Run, not_started
-from agentcli.infra.sandbox.processes.waiting_shell import MAX_CHARS, ShellProcess, WaitingShell, start_waiting
+from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process, ShellProcess
+from agentcli.infra.sandbox.processes.run import Run, start_error
+from agentcli.infra.sandbox.processes.waiting_shell import MAX_CHARS, WaitingShell, start_waiting
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
@@ -69,11 +69,11 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)  # the small process that starts the commands
-        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell for the next reading command
-        self._has_read = False  # True once a read-only command has run; the next one starts a waiting shell
-        bash = shutil.which("bash")
+        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell of the next read-only command
+        self._has_run_read_only = False  # True once a read-only command has run; the next one starts a waiting shell
+        self._bash = shutil.which("bash")
         # The shell reads no startup files, neither the person's nor the project's.
-        self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
+        self._argv = [self._bash, "--noprofile", "--norc", "-c"] if self._bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()  # of calls and jobs that may still run
         self._folder = folder
         self._jobs: list[Run] = []  # including ended ones
@@ -91,44 +91,49 @@ class Shell:
         for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)
-            if not run.was_refused:
-                return result
+            if not run.setup_failed:
+                return result  # else a path was removed before it was mounted, so the mounts are planned again
         raise ToolError(f"The sandbox could not be set up: {result.output.strip()}", kind="resource_error")
 
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
+        """Start a command in the waiting shell if that is possible, else in a new one; prepare the next waiting shell.
+
+        Only read-only commands use a waiting shell. Only bash can wait: it reads up to a NUL.
+        """
         confined = unconfined if command.profile == "own" else launcher or self._launch
-        may_wait = command.profile == "read-only" and not (launcher or is_job or "\0" in command.text)
+        uses_waiting = command.profile == "read-only" and not (launcher or is_job) and self._bash is not None
+        uses_waiting = uses_waiting and "\0" not in command.text and len(command.text) <= MAX_CHARS
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
-                # Only bubblewrap has mounts, and only bash can wait (only its `_argv` has more than two words).
-                may_wait = may_wait and launch.mounts != () and len(self._argv) > 2 and len(command.text) <= MAX_CHARS
-                waiting = await self._take_waiting() if may_wait else None
+                uses_waiting = uses_waiting and launch.mounts != ()  # only bubblewrap has mounts
+                waiting = await self._take_waiting() if uses_waiting else None
                 taken = waiting.run(launch, command) if waiting is not None else None
-                process, ends = taken or await self._open(launch, command, is_job=is_job)
+                shell = taken or await self._start_shell(launch, command, is_job=is_job)
                 if taken is None:
-                    process.confinement = confinement.pop_all()
-                # The first reading command starts no waiting shell, because it may be the only one.
-                if may_wait and self._has_read and self._waiting is None:
+                    shell.process.confinement = confinement.pop_all()
+                # The first read-only command starts no waiting shell, because it may be the only one.
+                if uses_waiting and self._has_run_read_only and self._waiting is None:
                     with suppress(OSError):  # the command is already running, so this failure does not matter
+                        # A taken shell has a confinement of its own, so this one is free for the next waiting shell.
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
-                        start = start_waiting(launch, command, confinement.pop_all(), self._open)
+                        start = start_waiting(launch, command, confinement.pop_all(), self._start_shell)
                         self._waiting = asyncio.create_task(start)
-                self._has_read |= may_wait
+                self._has_run_read_only |= uses_waiting
         except (OSError, ValueError) as error:
-            raise not_started("the job" if is_job else "the shell", error) from error
-        return Run(command, process, ends, on_output, new_file=self.new_file, on_detached=self._jobs.append)
+            raise start_error("the job" if is_job else "the shell", error) from error
+        return Run(command, shell, on_output, new_file=self.new_file, on_detached=self._jobs.append)
 
     async def _take_waiting(self) -> WaitingShell | None:
-        # Of two commands that wait for one shell, the first may begin to prepare another.
+        # A loop, because of two commands that wait here for one shell, the first may start another before the second.
         while self._waiting is not None and not self._waiting.done():
             await asyncio.wait({self._waiting})
         task, self._waiting = self._waiting, None
         return task.result() if task is not None and not task.cancelled() else None
 
-    async def _open(
+    async def _start_shell(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
     ) -> ShellProcess:
         """Start a shell that runs a command, or that reads one from the descriptor `reads_from`."""
@@ -138,13 +143,13 @@ class Shell:
         report_write = fcntl.fcntl(report_low, fcntl.F_DUPFD_CLOEXEC, 100)
         os.close(report_low)
         output, output_write = os.pipe()
-        before = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the script before the command
-        arguments, passed = _arguments(self._argv[0], before, command.text), [report_write]
+        prologue = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the script before the command
+        arguments, passed = _script_arguments(self._argv[0], prologue, command.text), [report_write]
         if reads_from is not None:
-            arguments, passed = [_READ.format(fd=reads_from) + before + _RUN_READ], [report_write, reads_from]
+            arguments, passed = [_READ.format(fd=reads_from) + prologue + _RUN_READ], [report_write, reads_from]
         launch = launch._replace(argv=[*launch.argv, *arguments], pass_fds=(*passed, *launch.pass_fds))
         try:
-            with rendered(launch) as confined:
+            with render_mounts(launch) as confined:
                 process = await self._keeper.start(
                     confined,
                     cwd=command.cwd,
@@ -161,7 +166,7 @@ class Shell:
             os.close(report_write)
             os.close(output_write)
         self._processes = {other for other in self._processes if not other.is_over()} | {process}
-        return process, (output, report)
+        return ShellProcess(process, output, report)
 
     def new_file(self, name: str) -> Path:
         """Create `NAME_1.log`, or the first free number; a job is named after its file. Raises `OSError`."""
@@ -174,7 +179,7 @@ class Shell:
         raise AssertionError
 
     def list(self) -> Sequence[BackgroundJob]:
-        return [run.listed() for run in self._jobs]
+        return [run.describe_job() for run in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
         return self._get(id).read_new(most_bytes)
@@ -204,36 +209,36 @@ class Shell:
         await self._keeper.aclose()
 
 
-def _arguments(shell: str, before: str, text: str) -> list[str]:
-    """Return the arguments after `-c`: the script `before` and the command `text`, in several if it is too long."""
+def _script_arguments(shell: str, prologue: str, text: str) -> list[str]:
+    """Return the arguments after `-c`: a script of `prologue` and the command; a long command as arguments of it."""
     if len(text) < _MAX_ARGUMENT_CHARS:
-        return [before + text]
+        return [prologue + text]
     parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
     joined = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))  # `${1}${2}`
-    return [f'{before}_c="{joined}"; set --; eval "unset _c; $_c"', shell, *parts]
+    return [f'{prologue}_c="{joined}"; set --; eval "unset _c; $_c"', shell, *parts]
 
 
 _POLL_S = 0.25
 
 
-class Detaching(Struct, frozen=True):
-    """Moves a dry run to the background once `wants_detach` is set."""
+class DetachHandle(Struct, frozen=True):
+    """Lets a dry run go on in the background: its command becomes a job once `wants_detach` is set."""
 
     wants_detach: asyncio.Event
-    report: Callable[[CommandResult], None]  # is called with the result that names the job
+    report: Callable[[CommandResult], None]  # receives the result of the call, which names the job
 
-    async def result_of_job(
-        self, command: Command, detached: CommandResult, shell: Shell, *, too_much: asyncio.Task[str]
+    async def wait_for_job(
+        self, command: Command, detached: CommandResult, shell: Shell, *, limit_watch: asyncio.Task[str]
     ) -> CommandResult:
         """Report the job that a command became, and return the job's result at its end.
 
-        If `too_much` ends first, return `detached`: the job is still running.
+        If it exceeds a limit first, which ends `limit_watch`, return `detached`: the job is still running.
         """
         assert detached.job is not None
         self.report(detached)
         id = detached.job.id
         try:
-            while not too_much.done():
+            while not limit_watch.done():
                 outcome = next(job.outcome for job in shell.list() if job.id == id)
                 if outcome is not None:
                     output = await asyncio.to_thread(shell.read, id, command.most_bytes)
@@ -253,17 +258,16 @@ class BackgroundRuns:
         self._running: set[asyncio.Task[CommandResult]] = set()
 
     async def start(
-        self, run: Callable[[Detaching | None], Awaitable[CommandResult]], detach: asyncio.Event | None
+        self, run: Callable[[DetachHandle | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Run a command and return its result; if `detach` is set, at once one that names the job, with `later`."""
+        """Run a command and return its result; once `detach` is set, one that names the job, and as `later` its end."""
         if detach is None:
             return await run(None)
         job_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        # Not `detach` itself, because the run also sets this event, if the command uses too many resources.
-        wants_detach = asyncio.Event()
+        wants_detach = asyncio.Event()  # not `detach`: the run sets this too, if the command uses too many resources
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: wants_detach.set())
-        running = asyncio.ensure_future(run(Detaching(wants_detach, job_result.set_result)))
+        running = asyncio.ensure_future(run(DetachHandle(wants_detach, job_result.set_result)))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         try:

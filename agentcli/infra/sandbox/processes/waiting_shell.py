@@ -16,52 +16,51 @@ from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO
 
 from agentcli.infra.sandbox.confinement import Launch, private_folders
-from agentcli.infra.sandbox.processes.keeper_client import Process
+from agentcli.infra.sandbox.processes.keeper_client import ShellProcess
 from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
 _MAX_WAIT_S = 60.0  # for a command; then the shell ends
 MAX_CHARS = 4_096  # of a command: a waiting shell reads byte by byte, so longer ones would gain nothing
 
-ShellProcess = tuple[Process, tuple[int, int]]  # with the descriptors from which its output and its report are read
-Test = Callable[[Launch, Command], bool]  # True if a command's sandbox is that of the shell
+SandboxCheck = Callable[[Launch, Command], bool]  # True if a command's sandbox would be that of the waiting shell
 
 
 async def start_waiting(
-    launch: Launch, command: Command, confinement: ExitStack, open_shell: Callable[..., Awaitable[ShellProcess]]
+    launch: Launch, command: Command, confinement: ExitStack, start_shell: Callable[..., Awaitable[ShellProcess]]
 ) -> "WaitingShell | None":
-    """Start a shell with `open_shell` in the sandbox of `launch`, whose context is `confinement`.
+    """Start a shell with `start_shell` in the sandbox of `launch`, whose context is `confinement`.
 
     Return None if this fails: the next command then starts its own shell.
     """
     with confinement, suppress(OSError, ValueError):
-        fits = _sandbox_test(launch, command, confinement)
+        has_same_sandbox = _sandbox_check(launch, command, confinement)
         read, write = os.pipe()
         with os.fdopen(read), ExitStack() as opened:
-            text = opened.enter_context(os.fdopen(write, "wb", 0))
-            shell = await open_shell(launch, command, reads_from=read)
+            command_pipe = opened.enter_context(os.fdopen(write, "wb", 0))
+            shell = await start_shell(launch, command, reads_from=read)
             opened.pop_all()
-        shell[0].confinement = confinement.pop_all()
-        return WaitingShell(shell, text, fits)
+        shell.process.confinement = confinement.pop_all()
+        return WaitingShell(shell, command_pipe, has_same_sandbox)
     return None
 
 
 class WaitingShell:
-    """A shell that reads its command from a pipe, into which `text` writes, and ends if no command comes."""
+    """A shell that reads its command from `command_pipe`, and ends if none comes."""
 
-    def __init__(self, shell: ShellProcess, text: BinaryIO, fits: Test) -> None:
+    def __init__(self, shell: ShellProcess, command_pipe: BinaryIO, has_same_sandbox: SandboxCheck) -> None:
         self._shell = shell
-        self._text = text
-        self._fits = fits
+        self._command_pipe = command_pipe
+        self._has_same_sandbox = has_same_sandbox
         self._timer = asyncio.get_running_loop().call_later(_MAX_WAIT_S, self.end)
 
     def run(self, launch: Launch, command: Command) -> ShellProcess | None:
-        """Run a command; if its sandbox would differ, or the shell has ended, end it and return None."""
-        process, _ = self._shell
+        """Run a command; if its sandbox would differ, or the shell has ended, end the shell and return None."""
+        process = self._shell.process
         with suppress(OSError):
-            if not (self._text.closed or process.is_over()) and self._fits(launch, command):
-                self._text.write(os.fsencode(command.text) + b"\0")
-                self._text.close()
+            if not (self._command_pipe.closed or process.is_over()) and self._has_same_sandbox(launch, command):
+                self._command_pipe.write(os.fsencode(command.text) + b"\0")
+                self._command_pipe.close()
                 self._timer.cancel()
                 process.launch, process.started_at = launch, time.monotonic()
                 return self._shell
@@ -71,26 +70,28 @@ class WaitingShell:
     def end(self) -> None:
         """End the shell. Safe to call twice."""
         self._timer.cancel()
-        if not self._text.closed:
-            self._text.close()
-            for descriptor in self._shell[1]:
-                os.close(descriptor)
+        if not self._command_pipe.closed:
+            self._command_pipe.close()
+            os.close(self._shell.output)
+            os.close(self._shell.report)
 
 
-def _sandbox_test(launch: Launch, command: Command, opened: ExitStack) -> Test:
-    """Return a check that a launch has the same sandbox; `opened` closes its descriptor. Raises `OSError`."""
-    looked_ns = time.time_ns()
-    mount_changes = select.poll()
-    mount_changes.register(mount_table := os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
+def _sandbox_check(launch: Launch, command: Command, opened: ExitStack) -> SandboxCheck:
+    """Return a check that another launch has the same sandbox; `opened` closes its descriptor. Raises `OSError`."""
+    started_ns = time.time_ns()
+    mount_table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
     opened.callback(os.close, mount_table)
+    mount_changes = select.poll()
+    mount_changes.register(mount_table, select.POLLPRI)  # reports every later change of the machine's mounts
     sandbox = _sandbox_of(launch, command)
-    # The mounts come last. A file that has just changed may change again within the same clock tick.
-    is_settled = all(changed_ns < looked_ns - TICK_NS for *_, changed_ns in sandbox[-1])
-    return lambda *now: is_settled and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
+    *_, mounts = sandbox
+    # A file that has just changed may change again within the same clock tick, unnoticed.
+    can_compare = all(changed_ns < started_ns - TICK_NS for *_, changed_ns in mounts)
+    return lambda *now: can_compare and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
 
 
 def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
-    """Return everything that a sandbox depends on. Raises `OSError`."""
+    """Return all that makes two sandboxes differ, the mounts last. Raises `OSError`."""
     options = [word for word in launch.argv if not word.isdecimal()]  # without descriptors, whose numbers differ
     mounts = []
     for path, source, descriptor, is_writable, mode in launch.mounts:

@@ -21,7 +21,7 @@ from pathlib import Path
 from posixpath import basename, dirname
 
 from agentcli.infra.sandbox.confinement import Protection, is_inside
-from agentcli.infra.sandbox.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
+from agentcli.infra.sandbox.mount_points import LIST_NAME, PROTECTED, CleanupNote, locked, real_path, remove_listed
 from agentcli.infra.sandbox.protection.held_folders import HeldFolder, HeldFolders, KeptState, place_of
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import is_read_only_name
@@ -42,10 +42,10 @@ class ProtectedSnapshot:
     """The protected paths of one workspace while commands run.
 
     Before a path is restored, what a command put there is moved to the folder `aside`. The snapshot is saved beside the
-    session's `note`, if there is one, so that changes can be reverted after a kill too.
+    session's cleanup note, if there is one, so that changes can be reverted after a kill too.
     """
 
-    def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
+    def __init__(self, aside: Path | str, note: CleanupNote | None = None) -> None:
         self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # `during` adds the roots, for other disks
         self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
         self._held = HeldFolders()  # the folders around protected paths
@@ -323,7 +323,7 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):
             if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
-                with locked(folder / NOTE, _PATIENCE_S):
+                with locked(folder / LIST_NAME, _PATIENCE_S):
                     reverts.add(found := _clean_up(folder))
                     if not found.left_changed:
                         shutil.rmtree(folder, ignore_errors=True)
@@ -331,12 +331,12 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
 
 
 def main() -> None:
-    """Clean up as the keeper of a killed session; the argument is the descriptor of the session's note."""
+    """Clean up as the keeper of a killed session; the argument is the descriptor of its `CleanupNote`."""
     folder = Path(real_path(int(sys.argv[1]))).parent
     if _clean_up(folder) == Reverts():  # otherwise the next start has something to report
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _clean_up(folder: Path) -> Reverts:
-    remove_noted(folder / NOTE)
+    remove_listed(folder / LIST_NAME)
     return ProtectedSnapshot("/").revert_by(folder / PROTECTED)
