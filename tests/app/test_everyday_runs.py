@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.dry_runs.overlays import why_no_overlays
+from agentcli.infra.sandbox.dry_runs.overlays import probe_overlays
 from tests.app.running import Place, call
 from tests.unit.tools.test_everyday_commands import everyday_commands
 
@@ -135,7 +135,7 @@ def place(tmp_path: Path) -> Place:
     (tmp_path / "probe").mkdir()
     if missing := [name for name in NEEDED if shutil.which(name) is None]:
         pytest.skip(f"not here: {', '.join(missing)}")
-    if why := why_no_overlays([str(tmp_path)], tmp_path / "probe"):
+    if why := probe_overlays([str(tmp_path)], tmp_path / "probe"):
         pytest.skip(why)
     shutil.rmtree(tmp_path / "probe")
     made = Place(tmp_path)

@@ -143,14 +143,14 @@ class LocalSandbox:
         if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
             self._secret_files, _ = self.confinement.scan.protected(roots)
             self._secret_files_found_at = now
-        return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
+        return self._secret_values.values_in(self._secret_files, roots, apart_from=apart_from)
 
     def _git_program(self, folder: Path, grants: Grants) -> str:
         confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
             return ""  # git then runs in a strong read-only sandbox, where such a program can do no harm
         git, scan = confinement.git(grants), confinement.scan
-        return auto_executed.program_setting(folder, git=git, environment=self._environment, scan=scan)
+        return auto_executed.find_program_setting(folder, git=git, environment=self._environment, scan=scan)
 
     async def run(
         self,
@@ -178,9 +178,9 @@ class LocalSandbox:
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
         # The command can write to the workspace: report the auto-executed files that it creates or changes.
         roots = confinement.roots(grants)
-        before = auto_executed.watched(roots)
+        before = auto_executed.watched_states(roots)
         result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(auto_executed.made_or_changed(before, roots, confinement.git(grants))))
+        return replace(result, made=tuple(auto_executed.find_new_or_changed(before, roots, confinement.git(grants))))
 
     def _open_shell(self) -> Shell:
         """Create the shell; it is imported late so that a session's first prompt does not wait for the import."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from fnmatch import translate
 from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
 from agentcli.infra.changes.writing import open_to_read
 from agentcli.infra.sandbox.git_config import find_git, path_in, run_git, text_of
@@ -52,8 +53,13 @@ _GREP = (
     *("-h", "-o", "-I", "-F", "-f", "-"),
 )
 
-_Stamp = tuple[int, int, int]  # change time in ns, size, inode
 GitState = tuple[object, ...]  # differs whenever HEAD or the index may have changed
+
+
+class _Stamp(NamedTuple):
+    changed_ns: int
+    size: int
+    inode: int
 
 
 class SecretFiles:
@@ -67,20 +73,20 @@ class SecretFiles:
         self._plain_folders = {b"": is_plain_base}  # folder below the base -> True if its path makes no file secret
 
     def among(self, paths: Sequence[bytes], is_denied: Callable[[Path], bool] | None = None) -> set[bytes]:
-        """Return those of some paths, relative to the base, that are secret or that the person's rules deny."""
-        # A rule may deny any name, so every path is tested.
-        denied = (
-            {path for path in paths if is_denied(self._base / os.fsdecode(path))} if is_denied is not None else set()
-        )
+        """Return the paths, relative to the base, that are secret or that the person's rules deny."""
+        denied = set[bytes]()
+        if is_denied is not None:  # a rule may deny any name, so every path is tested
+            denied = {path for path in paths if is_denied(self._base / os.fsdecode(path))}
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
-        are_usual = all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths))  # one test for all paths
+        # One test for all paths.
+        are_usual = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
         candidates = [path for path in paths if _may_match(path) or (not are_usual and self._is_unusual(path))]
         return denied.union(path for path in candidates if self._is_secret(self._base / os.fsdecode(path)))
 
     def _is_unusual(self, path: bytes) -> bool:
-        """Return True if `_may_match` is not reliable for a path: its name is odd, or a folder in it may be secret."""
+        """Return True if `_may_match` is not enough for a path: its name is ambiguous, or a folder may be secret."""
         folder, _, name = path.rpartition(b"/")
-        return _is_odd(name) or not self._is_plain_folder(folder)
+        return _is_ambiguous(name) or not self._is_plain_folder(folder)
 
     def _is_plain_folder(self, path: bytes) -> bool:
         is_plain = self._plain_folders.get(path)
@@ -91,17 +97,17 @@ class SecretFiles:
 
 
 def _is_plain_folder(name: bytes) -> bool:
-    return name.lower() not in _FOLDERS and not _is_odd(name)
+    return name.lower() not in _FOLDERS and not _is_ambiguous(name)
 
 
 def _may_match(path: bytes) -> bool:
-    """Return True if the last name of a path may be that of a secret file; odd names are not recognised."""
+    """Return True if the last name of a path may be that of a secret file; ambiguous names are not recognised."""
     name = path[path.rfind(b"/") + 1 :].lower()
     has_secret_start = name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None)
     return has_secret_start or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
-def _is_odd(name: bytes) -> bool:
+def _is_ambiguous(name: bytes) -> bool:
     """Return True if some file system may treat a name as another one."""
     return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
 
@@ -113,15 +119,15 @@ def git_state(root: Path) -> GitState:
     a command may have replaced a file with a named pipe.
     """
     for folder in (root, *root.parents):
-        link = f"{folder}/.git"
-        head = text_of(f"{link}/HEAD")
-        git = link if head else path_in(link, "gitdir: ")
-        if git is not None:
-            head = (head or text_of(f"{git}/HEAD")).partition("\n")[0]
-            common = path_in(f"{git}/commondir") or git
+        dot_git = f"{folder}/.git"
+        head = text_of(f"{dot_git}/HEAD")
+        git_folder = dot_git if head else path_in(dot_git, "gitdir: ")
+        if git_folder is not None:
+            head = (head or text_of(f"{git_folder}/HEAD")).partition("\n")[0]
+            common = path_in(f"{git_folder}/commondir") or git_folder
             return (
                 head,
-                _stamp(f"{git}/index"),
+                _stamp(f"{git_folder}/index"),
                 _stamp(f"{common}/{head.removeprefix('ref: ')}"),
                 _stamp(f"{common}/packed-refs"),
                 _stamp(f"{common}/reftable/tables.list"),
@@ -134,7 +140,7 @@ def _stamp(path: str | Path) -> _Stamp | None:
         status = os.stat(path)  # noqa: PTH116  # a Path takes longer
     except (OSError, ValueError):
         return None
-    return (status.st_ctime_ns, status.st_size, status.st_ino)
+    return _Stamp(status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 class SecretValues:
@@ -153,26 +159,29 @@ class SecretValues:
         # Root -> the state of git at the last call, and the secret files in the index and HEAD below the root.
         self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
         self._objects: dict[str, frozenset[str]] = {}  # id of a git object that was a secret file -> its values
-        self._program = ""  # the path of git
+        self._git = ""  # the path of git
         self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}  # secret file -> its stamp and values
         self._lock = threading.Lock()
         self._heads: dict[Path, str] = {}  # root -> the commit that was HEAD at the first call
-        # Root -> the values that were searched for in its commit, and those that it contains.
+        # Root -> the values of the last search in its commit, and those that were found.
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
-    def held_by(
+    def values_in(
         self, files: Collection[Path], roots: Sequence[Path], *, apart_from: Path | None = None
     ) -> frozenset[str]:
-        """Return the values in `files`, except those of the file at the real path `apart_from`."""
+        """Return the values in `files` and in the repositories around `roots`, as they are and as they were committed.
+
+        The values of the file at the real path `apart_from` are left out.
+        """
         states = {root: git_state(root) for root in roots}
         if not files and not any(states.values()):  # and there is no repository that may have had secret files
             return frozenset()
         with self._lock:
-            self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
+            self._git = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
             shown = set[str]()  # values that must not be masked
-            for file, (_, values) in self._files.items() if apart_from is not None else ():
-                if os.path.realpath(file) == str(apart_from):
+            for file, (_, values) in self._files.items():
+                if apart_from is not None and os.path.realpath(file) == str(apart_from):
                     shown |= values
             for root, state in states.items():
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
@@ -182,34 +191,35 @@ class SecretValues:
             found = frozenset(sorted(all_values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):
-                    shown |= self._committed_in(root, found)
+                    shown |= self._find_committed(root, found)
             return found - shown
 
     def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
         """Yield each file with its stamp and values, files near the root first; unchanged files are not read again."""
-        room, count = MAX_BYTES, 0  # bytes that may still be read, files that were
+        free_bytes, count = MAX_BYTES, 0  # bytes that may still be read, and files that were
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
             stamp = _stamp(path)
-            if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
+            if stamp is None or not 0 < stamp.size <= min(MAX_FILE_BYTES, free_bytes) or count >= MAX_FILES:
                 continue
-            changed_ns, size, inode = stamp
-            if time.time_ns() - changed_ns < TICK_NS:  # the file may change again and keep its stamp
-                stamp = (0, size, inode)  # no file has this stamp, so the file is read again next time
+            is_reliable = time.time_ns() - stamp.changed_ns >= TICK_NS  # else the file may change and keep its stamp
             known = self._files.get(path)
             with suppress(OSError, UnicodeError):
-                if known is None or known[0] != stamp or stamp[0] == 0:
+                if known is None or known[0] != stamp or not is_reliable:
                     with open_to_read(path.resolve()) as file:
-                        known = stamp, _secret_values_in(file.read(MAX_FILE_BYTES))
-                room, count = room - size, count + 1
+                        values = _secret_values_in(file.read(MAX_FILE_BYTES))
+                    # No file has the change time 0, so this one is read again next time.
+                    known = stamp if is_reliable else stamp._replace(changed_ns=0), values
+                free_bytes, count = free_bytes - stamp.size, count + 1
                 yield path, known
 
     def _read_tracked_if_changed(self, root: Path, state: GitState) -> None:
-        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:  # no repository, or nothing changed
+        last_state, _ = self._tracked.get(root, ((), frozenset[str]()))
+        if state in ((), last_state):  # there is no repository, or nothing changed
             return
         objects: dict[bytes, set[str]] = {}  # path -> ids of its objects
         # Entries are `MODE OBJECT STAGE⇥PATH` in the index, and `MODE TYPE OBJECT⇥PATH` in a tree.
         for command, position in ((_INDEX, 1), (_TREE, 2)):
-            for line in filter(None, self._output(command, root).split(b"\0")):
+            for line in filter(None, self._git_output(command, root).split(b"\0")):
                 fields, _, path = line.partition(b"\t")
                 objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
         names = self._secrets_among(root, [*objects])
@@ -218,42 +228,44 @@ class SecretValues:
         self._tracked[root] = state, frozenset(map(os.fsdecode, names))
 
     def _read_objects(self, objects: Sequence[str], root: Path) -> None:
-        room = MAX_BYTES
+        """Read the secret values in git's objects with these ids."""
+        free_bytes = MAX_BYTES
         sizes: dict[str, int] = {}
-        described = self._output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
+        described = self._git_output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
         for line in described.decode().splitlines():
             name, kind, *further = line.split(" ")  # `OBJECT blob SIZE`, or `OBJECT missing`
-            if kind == "blob" and int(further[0]) <= min(MAX_FILE_BYTES, room):
+            if kind == "blob" and int(further[0]) <= min(MAX_FILE_BYTES, free_bytes):
                 sizes[name] = int(further[0])
-                room -= sizes[name]
-        content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
+                free_bytes -= sizes[name]
+        content = self._git_output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
         for name, size in sizes.items():  # git prints a line for each object, then its content and a line end
             start = content.find(b"\n") + 1
             self._objects[name] = _secret_values_in(content[start : start + size])
             content = content[start + size + 1 :]
 
-    def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
-        """Return the values that a file of the commit contains; none if there is no commit."""
+    def _find_committed(self, root: Path, values: frozenset[str]) -> frozenset[str]:
+        """Return the values that an ordinary file of the commit contains; none if there is no commit."""
         if root not in self._heads:
-            self._heads[root] = self._output(_HEAD, root).decode().strip()
+            self._heads[root] = self._git_output(_HEAD, root).decode().strip()
         if not values or not self._heads[root]:
             return frozenset()
-        looked_for, _ = self._committed.get(root, (None, None))
-        if looked_for != values:
-            self._committed[root] = (values, self._grep(values, root))
-        return self._committed[root][1]
+        searched, found = self._committed.get(root, (frozenset[str](), frozenset[str]()))
+        if searched != values:
+            found = self._grep_commit(values, root)
+            self._committed[root] = (values, found)
+        return found
 
-    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
+    def _grep_commit(self, values: frozenset[str], root: Path) -> frozenset[str]:
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern per line
         grep = (*_GREP, self._heads[root], "--", ".", *secret)
-        found = self._output(grep, root, lines.encode(errors="surrogateescape"))
+        found = self._git_output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
-    def _output(self, command: Sequence[str], root: Path, stdin: bytes = b"") -> bytes:
-        return run_git([self._program, *command], cwd=root, environment=self._environment, stdin=stdin).stdout
+    def _git_output(self, command: Sequence[str], root: Path, stdin: bytes = b"") -> bytes:
+        return run_git([self._git, *command], cwd=root, environment=self._environment, stdin=stdin).stdout
 
 
 def _secret_values_in(content: bytes) -> frozenset[str]:

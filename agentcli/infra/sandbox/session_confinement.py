@@ -254,7 +254,7 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._aside, note)
-        with self._snapshot.during(_plan(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
+        with self._snapshot.guard(_plan(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
 
     def unguarded_folders(self, grants: Grants) -> Sequence[str]:

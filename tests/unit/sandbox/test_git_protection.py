@@ -12,7 +12,7 @@ import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement
 from agentcli.infra.sandbox.git_config import SYSTEM_GIT
-from agentcli.infra.sandbox.protection.auto_executed import made_or_changed, watched
+from agentcli.infra.sandbox.protection.auto_executed import find_new_or_changed, watched_states
 from tests.conformance.confining import clean_environment, run
 
 SHELL = """
@@ -265,11 +265,11 @@ def test_what_a_command_attempts_changes_nothing_that_git_obeys(bubblewrap: Conf
 def test_repositories_that_git_obeys_and_that_were_not_there_are_reported(
     base: Path, command: str, made: list[str]
 ) -> None:
-    before = watched([base])
+    before = watched_states([base])
     subprocess.run(["sh", "-c", command], cwd=base, check=True, capture_output=True)
-    assert [str(path.relative_to(base)) for path in made_or_changed(before, [base], SYSTEM_GIT)] == made
+    assert [str(path.relative_to(base)) for path in find_new_or_changed(before, [base], SYSTEM_GIT)] == made
     is_one = ".git" if (base / ".git").exists() else "HEAD"
-    assert [path.name for path in made_or_changed(before, [base], "/nowhere")] == (
+    assert [path.name for path in find_new_or_changed(before, [base], "/nowhere")] == (
         [] if command == "touch HEAD" else [is_one]
     )
 
@@ -286,6 +286,6 @@ def test_a_changed_file_in_a_reviewed_folder_is_reported(base: Path, command: st
     for name in (".githooks/pre-commit", ".agents/skills/deploy/SKILL.md", ".jj/working_copy/state"):
         (base / name).parent.mkdir(parents=True)
         (base / name).write_text("theirs\n")
-    before = watched([base])
+    before = watched_states([base])
     subprocess.run(["sh", "-c", command], cwd=base, check=True)
-    assert [str(path.relative_to(base)) for path in made_or_changed(before, [base], SYSTEM_GIT)] == changed
+    assert [str(path.relative_to(base)) for path in find_new_or_changed(before, [base], SYSTEM_GIT)] == changed

@@ -120,7 +120,7 @@ def test_a_folder_that_is_found_again_but_cannot_be_listed_is_not_left_open(
     before = folders.open_at(moved)
     os.close(before.descriptor)
     monkeypatch.setattr(os, "listdir", refuse)
-    folders.hold_again(old_path, before, [f"{old_path}/config"], moved)
+    folders.reopen(old_path, before, [f"{old_path}/config"], moved)
     assert not folders
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(before.descriptor)  # the number that the folder would have had

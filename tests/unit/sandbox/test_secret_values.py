@@ -28,21 +28,21 @@ def test_questions_that_git_could_not_answer_are_asked_again(tmp_path: Path) -> 
     git.write_text("#!/nowhere/interpreter\n")
     git.chmod(0o755)
     values = SecretValues({"PATH": str(programs)}, secrets_among)
-    assert values.held_by([], [root]) == set()
+    assert values.values_in([], [root]) == set()
     git.unlink()
     git.symlink_to(shutil.which("git") or "")
-    assert values.held_by([], [root]) == {"canary-7731-xyz"}
+    assert values.values_in([], [root]) == {"canary-7731-xyz"}
 
 
 def test_a_changed_value_is_found_whatever_time_the_file_is_given(tmp_path: Path) -> None:
     env = tmp_path / ".env"
     env.write_text("API_KEY=canary-7731-xyz\n")
     values = SecretValues({"PATH": ""}, secrets_among)
-    assert values.held_by([env], [tmp_path]) == {"canary-7731-xyz"}
+    assert values.values_in([env], [tmp_path]) == {"canary-7731-xyz"}
     was = env.stat()
     env.write_text("API_KEY=canary-8842-abc\n")
     os.utime(env, ns=(was.st_atime_ns, was.st_mtime_ns))
-    assert values.held_by([env], [tmp_path]) == {"canary-8842-abc"}
+    assert values.values_in([env], [tmp_path]) == {"canary-8842-abc"}
 
 
 @pytest.mark.parametrize("name", [".git", ".git/HEAD"])

@@ -22,7 +22,7 @@ from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weigh
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
 from agentcli.infra.sandbox.dry_runs import lost_work
-from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
+from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, probe_overlays
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.processes.shell import BackgroundRuns, DetachHandle, Launcher, Shell
 from agentcli.tools.command import (
@@ -157,7 +157,7 @@ class DryRuns:
         if roots not in self._problems:
             try:
                 with closing(self._new_folders()[0]) as private:
-                    reason = why_no_overlays(roots, private.path)
+                    reason = probe_overlays(roots, private.path)
             except (OSError, ToolError) as error:
                 reason = str(error)
             self._problems[roots] = f"There are no dry runs here: {reason.rstrip('.')}." if reason else ""
@@ -175,23 +175,23 @@ class DryRuns:
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
-        usual = self._bounds(command.grants)
+        wide = self._bounds(command.grants)
         # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
         protected = (
             name
-            for name in usual.protected
+            for name in wide.protected
             if name.startswith("/")
-            or any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in usual.roots)
+            or any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide.roots)
         )
-        usual = replace(usual, masked=(*usual.masked, *masked), protected=tuple(protected))
-        bounds = _without_others_data(usual, self._search_path) if command.dry_run == "narrow" else usual
+        wide = replace(wide, masked=(*wide.masked, *masked), protected=tuple(protected))
+        bounds = _hide_personal_data(wide, self._search_path) if command.dry_run == "narrow" else wide
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
-            return "always" if _hides(usual, path) else "here" if _hides(bounds, path) else ""
+            return "always" if _hides(wide, path) else "here" if _hides(bounds, path) else ""
 
         try:
-            with caches.used():
-                overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
+            with caches.in_use():
+                overlays = Overlays(self._confinement(), bounds, private.path, caches.layer_over)
                 result, too_much = await self._exec(
                     overlays, command, on_output, private.path, detach_handle=detach_handle
                 )
@@ -224,15 +224,15 @@ class DryRuns:
         """Run the command; return its result, and the reason if it exceeded a limit of resources."""
         # Set by the person to send the command to the background, or by `_watch`, to end it.
         detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
-        watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
+        limit_watch = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
-            is_sent_by_person = detach.is_set() and not watching.done() and result.exit_code is None
+            is_sent_by_person = detach.is_set() and not limit_watch.done() and result.exit_code is None
             if detach_handle is not None and result.job is not None and is_sent_by_person:
-                result = await detach_handle.wait_for_job(command, result, self._shell(), limit_watch=watching)
+                result = await detach_handle.wait_for_job(command, result, self._shell(), limit_watch=limit_watch)
         finally:
-            watching.cancel()
-        too_much = watching.result() if watching.done() and watching.exception() is None else ""
+            limit_watch.cancel()
+        too_much = limit_watch.result() if limit_watch.done() and limit_watch.exception() is None else ""
         if (job := result.job) is not None:  # the command took too much, or left processes running
             await asyncio.shield(self._shell().end(job.id))
             stall = "; ".join(filter(None, (too_much or result.stall, _ENDED)))
@@ -250,12 +250,12 @@ class DryRuns:
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.each:
-            if overlay.area == str(bounds.resources.cache):  # everything in it is a cache
-                caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
+            if overlay.real_folder == str(bounds.resources.cache):  # everything in it is a cache
+                caches.add(overlay.real_folder, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
-            changes = reader.read(overlay.area, overlay.upper)
-            groups += lost_work.with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
-            new_caches = caches.take(overlay.area, overlay.upper, changes.caches)
+            changes = reader.read(overlay.real_folder, overlay.upper)
+            groups += lost_work.mark_lost_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
+            new_caches = caches.add(overlay.real_folder, overlay.upper, changes.caches)
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
 
@@ -264,9 +264,9 @@ class DryRuns:
     ) -> list[ChangeGroup]:
         """Add git's description of changed repositories and lost uncommitted work; return the groups by weight."""
 
-        def looks_in(folder: Path) -> tuple[lost_work.Look, lost_work.Look]:
-            look_before = partial(run_in, folder)
-            return look_before, partial(look_before, launch=overlays.look)
+        def runners_in(folder: Path) -> tuple[lost_work.RunScript, lost_work.RunScript]:
+            run_before = partial(run_in, folder)
+            return run_before, partial(run_before, launch=overlays.launch_inspection)
 
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
@@ -274,15 +274,15 @@ class DryRuns:
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | worktrees):
             if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
-                files, reverted = await lost_work.uncommitted_files(*looks_in(Path(root, top)))
+                files, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, top)))
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
-                groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
+                groups = lost_work.mark_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
             # The root may itself be a `.git` folder: the repository of a linked worktree.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
-            git_changes = await lost_work.describe_git_changes(f"{folder}/.git", *looks_in(Path(folder)))
-            git_changes = await asyncio.to_thread(lost_work.with_settings, git_changes, group)
-            groups = lost_work.with_worktree(groups, group, git_changes)
+            git_changes = await lost_work.describe_git_changes(f"{folder}/.git", *runners_in(Path(folder)))
+            git_changes = await asyncio.to_thread(lost_work.add_configuration_changes, git_changes, group)
+            groups = lost_work.join_worktree_changes(groups, group, git_changes)
         return sorted(groups, key=by_weight)
 
     async def _run_read_only(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
@@ -310,7 +310,7 @@ class DryRuns:
             self._caches = None
 
 
-def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
+def _hide_personal_data(bounds: Bounds, search_path: str) -> Bounds:
     """Hide the home and all top-level folders that are not the system's, but show toolchains and the search path."""
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS]

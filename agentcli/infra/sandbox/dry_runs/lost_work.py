@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.conversation.history import counted
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
-from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, read_configuration, text_of
+from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, text_of
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.text.diff import path_of, split_files
 
@@ -28,7 +28,7 @@ _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 
 # The beginnings of the lines that git adds to a unified diff.
-_GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
+_GIT_DIFF_LINES = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
 # Settings that name no program. Adding a remote is harmless, but the person must see a change of an existing one.
 _HARMLESS = lazy_pattern(
@@ -39,12 +39,13 @@ _HARMLESS = lazy_pattern(
 _NEXT = "printf '\\0';"  # separates the parts of an output
 
 # Runs a shell script in a folder, as that was before the command or as it is after it, and returns the output.
-Look = Callable[[str], Awaitable[str]]
+RunScript = Callable[[str], Awaitable[str]]
 
 FEW_FILES = 5  # if so few files are gone, they are most of a tree only if they are all of it
 
 _NOT_COUNTED = INSTALLED | {".git"}
-_NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # git writes them even if nothing changes
+# Git writes these files even if nothing changes.
+_BOOKKEEPING = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}
 
 
 class GitChanges(NamedTuple):
@@ -68,26 +69,26 @@ class _RepositoryState(NamedTuple):
         return self.refs.get(self.head, "" if self.head.startswith("refs/") else self.head)
 
 
-async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
+async def describe_git_changes(folder: str, run_before: RunScript, run_after: RunScript) -> GitChanges:
     """Describe the changes of the repository whose `.git` is `folder`, with its lost commits and dropped stashes."""
     git = f"{_GIT} --git-dir={shlex.quote(folder)}"
-    before, after = await _state(git, look_before), await _state(git, look_after)
+    before, after = await _read_state(git, run_before), await _read_state(git, run_after)
     if before == after:
         return GitChanges("", ())
     moved = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
-    output = await look_after(_script_for_changes(git, before, after, moved))
-    lost_commits, counts, refs, diff = _parts(output, 4)
+    output = await run_after(_script_for_changes(git, before, after, moved))
+    lost_commits, counts, refs, diff = _split_parts(output, 4)
     lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
     lost = [*lost_commits.splitlines(), *lost_stashes]
     # The end of a line `:100644 100644 7c4a013 f2ad6c7 M⇥NAME` is shown.
     staged = [f"staged: {line.split(' ', 4)[-1]}" for line in after.staged]
     lines = [
-        *([f"HEAD: {_short(before.head)} → {_short(after.head)}"] if before.head != after.head else ()),
+        *([f"HEAD: {_short_ref(before.head)} → {_short_ref(after.head)}"] if before.head != after.head else ()),
         *refs.splitlines(),
         *([f"… {len(moved) - MAX_REFS} more refs"] if len(moved) > MAX_REFS else ()),
         *((staged or ["nothing is staged any more"]) if before.staged != after.staged else ()),
     ]
-    diff_lines = [line for line in diff.splitlines() if not line.startswith(_GITS_OWN)]
+    diff_lines = [line for line in diff.splitlines() if not line.startswith(_GIT_DIFF_LINES)]
     text = "\n".join([*(f"  {line}" for line in lines), *diff_lines]).rstrip() + "\n"
     return GitChanges(text, tuple(lost), _describe_move(before, after, moved, counts.split()))
 
@@ -95,40 +96,44 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
     """Describe the move of HEAD's branch, or else the first ref; `counts` are its lost and new commits, or nothing."""
     if before.head != after.head:
-        return f"switches to {_short(after.head) if after.head.startswith('refs/') else after.head[:7]}"
+        return f"switches to {_short_ref(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:
         return ""
     ref = before.head if before.head in moved else moved[0]
     verb = "moves" if ref in before.refs and ref in after.refs else "creates" if ref in after.refs else "deletes"
     ways = zip(("back", "forward"), map(int, counts), strict=False)
     steps = [f"{way} by {counted(count, 'commit')}" for way, count in ways if count]
-    return f"{verb} {_short(ref)} {' and '.join(steps)}".rstrip()
+    return f"{verb} {_short_ref(ref)} {' and '.join(steps)}".rstrip()
 
 
-def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
-    """Add the changes of a repository's configuration. Blocks. Raises `OSError`."""
+def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitChanges:
+    """Return the changes with those of the repository's configuration added. Blocks. Raises `OSError`."""
     changes = repository.changes
     path = next((path for path in repository.paths if changes.at(path).endswith("/.git/config")), None)
     if path is None:
         return git
     entry = changes.after.get(path)
     old = read_configuration(text_of(changes.at(path)))
-    is_read = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new = read_configuration(text_of(entry.source) if entry is not None and is_read else "[")  # git refuses a "["
-    removed, added = ([*(Counter(one.settings) - Counter(other.settings))] for one, other in ((old, new), (new, old)))
-    lines = [
-        f"  config: {sign} {setting.name} = {setting.value!r}\n"
-        for sign, settings in (("-", removed), ("+", added))
-        for setting in settings
-    ]
-    names_before = {setting.name for setting in old.settings}
-    are_harmless = all(_HARMLESS.fullmatch(setting.name) for setting in (*removed, *added)) and not any(
-        # A value with `::` names a helper program.
-        re.match("-|.*::", setting.value or "", re.DOTALL)
-        or (setting.name in names_before and setting.section != "user")
-        for setting in added
+    is_readable = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
+    new = read_configuration(text_of(entry.source) if entry is not None and is_readable else "[")  # git refuses a "["
+    removed, added = (
+        [*(Counter(old.settings) - Counter(new.settings))],
+        [*(Counter(new.settings) - Counter(old.settings))],
     )
-    return git._replace(text="".join(lines) + git.text, is_obeyed=new.is_refused or not are_harmless)
+    lines = [
+        *(f"  config: - {setting.name} = {setting.value!r}\n" for setting in removed),
+        *(f"  config: + {setting.name} = {setting.value!r}\n" for setting in added),
+    ]
+    old_names = {setting.name for setting in old.settings}
+
+    def is_harmless(setting: Setting) -> bool:
+        names_program = re.match("-|.*::", setting.value or "", re.DOTALL)  # an option, or a helper such as `ext::`
+        changes_existing = setting.name in old_names and setting.section != "user"
+        return not (names_program or changes_existing)
+
+    has_harmless_names = all(_HARMLESS.fullmatch(setting.name) for setting in (*removed, *added))
+    is_obeyed = new.is_refused or not (has_harmless_names and all(map(is_harmless, added)))
+    return git._replace(text="".join(lines) + git.text, is_obeyed=is_obeyed)
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
@@ -141,7 +146,7 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     old_history = f"{old_commits} {before.commit} {excluded} --all"
     for name in moved[:MAX_REFS]:
         old, new = before.refs.get(name, ""), after.refs.get(name, "")
-        line = f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
+        line = f"{_short_ref(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
         refs += f"echo {shlex.quote(line)}; "
         refs += f"{log} --format='  + %h %s' {new} --not {old or old_history}; " if new else ""
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
@@ -154,32 +159,32 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     return f"({parts}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
 
 
-async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
+async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of files that were uncommitted before the command, and of those that it reverted."""
     untracked = f"{_GIT} ls-files -z --others --exclude-standard"
-    before = await look_before(f"({_changes_since('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
+    before = await run_before(f"({_script_for_changed_files('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
     commit, *dirty = before.split("\0")
     changed = dirty[: dirty.index("")] if "" in dirty else dirty  # an empty name comes before the untracked files
     still_changed = list[str]()
     if commit and changed:
-        still_changed = (await look_after(f"{_changes_since(commit)} 2>/dev/null; true")).split("\0")
+        still_changed = (await run_after(f"{_script_for_changed_files(commit)} 2>/dev/null; true")).split("\0")
     return frozenset(filter(None, dirty)), frozenset(changed).difference(still_changed)
 
 
-def _changes_since(commit: str) -> str:
+def _script_for_changed_files(commit: str) -> str:
     """Return a script that prints a commit's id, and then the files that differ from it, each after a NUL."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
 
-async def _state(git: str, look: Look) -> _RepositoryState:
+async def _read_state(git: str, run_script: RunScript) -> _RepositoryState:
     """Ask git for the state of a repository; each command line begins with `git`."""
-    output = await look(
+    output = await run_script(
         f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_NEXT}"
         f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
         f" {git} {_DIFF} --cached --raw --abbrev; {_NEXT} {git} stash list --format='%H %gd %gs'; true"
     )
-    refs, head, staged, stashes = _parts(output, 4)
+    refs, head, staged, stashes = _split_parts(output, 4)
     # A ref is `REF COMMIT`, a stash is `COMMIT stash@{0} TITLE`.
     commits_by_ref, titles_by_commit = (
         {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stashes)
@@ -187,23 +192,24 @@ async def _state(git: str, look: Look) -> _RepositoryState:
     return _RepositoryState(commits_by_ref, head.strip(), staged.splitlines(), titles_by_commit)
 
 
-def _parts(output: str, count: int) -> list[str]:
+def _split_parts(output: str, count: int) -> list[str]:
     """Split the output of a script with `_NEXT` between its parts; missing parts are empty."""
     return [*output.split("\0", count - 1), *[""] * count][:count]
 
 
-def _short(name: str) -> str:
+def _short_ref(name: str) -> str:
     return name.removeprefix("refs/heads/").removeprefix("refs/")[:60]
 
 
-def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join the changes of a worktree and of its repository into one group."""
+def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
+    """Join the changes of a repository and of the files in its worktree into one group; return all groups."""
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
-    logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
+    shortened_logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
     in_git = [path.rpartition(".git/")[2] for path in repository.paths]
-    if not git.text and not logs and all(path in _NOTES or path.startswith(("objects", "logs")) for path in in_git):
-        return others  # git only updated its own notes, such as the index
+    is_bookkeeping = all(path in _BOOKKEEPING or path.startswith(("objects", "logs")) for path in in_git)
+    if is_bookkeeping and not git.text and not shortened_logs:
+        return others
     joined = [  # the changes of files in the worktree
         group
         for group in others
@@ -218,8 +224,8 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     for file in files:
         worktree[file.outcome] += file.files
     # The diffs of commits often repeat those of the worktree, which are then left out.
-    shown = {*map(_name_and_hunks, split_files(git.text))}
-    diffs = (file.diff for file in files if _name_and_hunks(file.diff) not in shown)
+    shown = {*map(_diff_key, split_files(git.text))}
+    diffs = (file.diff for file in files if _diff_key(file.diff) not in shown)
     summary = replace(
         repository.summary,
         diff="".join([*(f"  {file.kind} {file.name}\n" for file in files if not file.diff), git.text, *diffs]),
@@ -227,18 +233,18 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
         worktree=tuple(worktree.items()),
         notes=(
             *(f"loses {lost}" for lost in git.lost),
-            *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in logs),
+            *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in shortened_logs),
             *(f"{file.name}: {note}" for file in files for note in file.notes),
         ),
         is_obeyed=repository.summary.is_obeyed or git.is_obeyed,
-        loses="tree" if "tree" in loses else "work" if git.lost or logs or "work" in loses else "",
+        loses="tree" if "tree" in loses else "work" if git.lost or shortened_logs or "work" in loses else "",
     )
     paths = (*repository.paths, *(path for group in joined for path in group.paths))
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]
 
 
-def _name_and_hunks(diff: str) -> tuple[str, str]:
-    """Return a key that is equal for two diffs of a change; git adds the function to the head of each hunk."""
+def _diff_key(diff: str) -> tuple[str, str]:
+    """Return a key that is equal for two diffs of one change; git's differ by the function after each `@@ … @@`."""
     hunks = re.sub(r"(?m)^(@@ [^@]* @@).*", r"\1", diff[diff.find("\n@@ ") + 1 :])
     return path_of(diff).rpartition("/")[2], hunks
 
@@ -250,14 +256,14 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for group in groups:
         lost = gone_files[group.changes.root].intersection(group.paths)
-        if group.summary.kind == "changed" and _is_written_over(group.summary.diff):
+        if group.summary.kind == "changed" and _is_rewritten(group.summary.diff):
             lost.update(group.paths)
         if lost and not group.summary.loses and group.summary.kind in ("changed", "deleted", "renamed"):
             found.setdefault(group.changes.root, set()).update(lost)
     return found
 
 
-def with_lost_work(
+def mark_lost_work(
     groups: Sequence[ChangeGroup], root: str, lost_paths: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
     """Mark the groups that delete or overwrite uncommitted work. In `uncommitted` folders end with a slash."""
@@ -268,13 +274,13 @@ def with_lost_work(
     }
 
     def loses_work(group: ChangeGroup) -> bool:
-        is_marked = group.summary.loses or group.summary.kind == "created"  # a created group loses nothing
-        return not is_marked and group.changes.root == root and not lost.isdisjoint(group.paths)
+        may_lose = not group.summary.loses and group.summary.kind != "created"  # if it is not marked already
+        return may_lose and group.changes.root == root and not lost.isdisjoint(group.paths)
 
-    return [_marked(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
+    return [_mark(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
 
 
-def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
+def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Mark the groups that together delete or empty more than half of the tree's files, or all of a few."""
     gone_files = _gone_files(changes)
     # A single file is not a tree; more than twice the gone files need not be counted.
@@ -284,16 +290,16 @@ def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list
     marked = []
     for group in groups:
         if is_most and count and gone_files.intersection(group.paths):
-            group, notes = _marked(group, "tree", *notes), []  # only the first marked group has the note
+            group, notes = _mark(group, "tree", *notes), []  # only the first marked group has the note
         marked.append(group)
     return marked
 
 
-def _marked(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> ChangeGroup:
+def _mark(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> ChangeGroup:
     return group._replace(summary=replace(group.summary, loses=loses, notes=(*notes, *group.summary.notes)))
 
 
-def _is_written_over(diff: str) -> bool:
+def _is_rewritten(diff: str) -> bool:
     """Return True if a diff keeps no line of the old text, even with another indentation."""
     lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # after the head of the first hunk
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")

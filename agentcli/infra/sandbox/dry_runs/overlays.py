@@ -44,7 +44,7 @@ _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|l
 class Overlay(NamedTuple):
     """An overlay, by the paths of its folders."""
 
-    area: str  # the real folder, its lowest layer
+    real_folder: str  # its lowest layer
     caches: str  # the layer of caches over it, or ""
     upper: str  # receives all changes
     work: str  # for the kernel's own use
@@ -60,7 +60,7 @@ class Overlays:
             bounds, resources=replace(bounds.resources, mount_point_list=MountPointList(folder / LIST_NAME))
         )
         self._folder = folder
-        self._caches_of = caches_of  # returns the layer of caches for an area, or ""
+        self._caches_of = caches_of  # returns the layer of caches over a real folder, or ""
         self._launches = 0  # attempts so far, each with a folder of its own
         self.each: list[Overlay] = []  # the overlays of the newest attempt, with its changes
         self.started_ns = 0  # the start of the newest attempt, by the clock of file times
@@ -73,41 +73,41 @@ class Overlays:
         if self._bounds.resources.cache is not None:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
-            areas = writable_folders(launch.mounts)
+            real_folders = writable_folders(launch.mounts)
             # These errors have the number 0, because they do not come from the system.
-            if area := next((each for each in areas if is_inside(str(folder), each)), ""):
-                raise OSError(0, f"{area} holds agentcli's own data, so what a command does there cannot be held back")
-            if why_not := _why_no_overlay(areas):
-                raise OSError(0, why_not)
+            if own := next((each for each in real_folders if is_inside(str(folder), each)), ""):
+                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
+            if obstacle := _find_mount_obstacle(real_folders):
+                raise OSError(0, obstacle)
             clock = folder / "started"  # a file, because the clock of file times differs from other clocks
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
             self.each = []
-            for number, area in enumerate(areas):
-                overlay = _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
-                _hide_mount_points(overlay, used={mount.path for mount in launch.mounts})
+            for number, real_folder in enumerate(real_folders):
+                overlay = _make_overlay(real_folder, self._caches_of(real_folder), folder / f"overlay-{number}")
+                _hide_mount_points(overlay, apart_from={mount.path for mount in launch.mounts})
                 self.each.append(overlay)
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
     @contextmanager
-    def look(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
+    def launch_inspection(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
         """Launch a read-only command that examines the changes of an ended one. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch,
-            self._wrap(launch, looks_only=True) as wrapped,
+            self._wrap(launch, is_read_only=True) as wrapped,
         ):
             yield wrapped
 
     @contextmanager
-    def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
+    def _wrap(self, launch: Launch, *, is_read_only: bool = False) -> Iterator[Launch]:
         """Replace the writable folders among the mounts with the overlays; nothing else can be written."""
         binds: list[tuple[int, str]] = []
         # `.git/config` is not mounted read-only, because git could not replace it; its changes are checked afterwards.
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
         # The folder of all dry runs is hidden, because an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
-        with _plan_file(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
+        with _plan_file(self.each, self.started_ns, binds=binds, is_read_only=is_read_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
                 launcher_words=0,
@@ -117,15 +117,15 @@ class Overlays:
             )
 
     def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
-        """Make a writable mount show the overlay of its area; without an overlay it becomes read-only.
+        """Make a writable mount show the overlay of its folder; without an overlay it becomes read-only.
 
         Its descriptor and new source are added to `binds`: the launcher opens the source as that descriptor.
         """
         if not mount.is_writable:
             return mount
         for overlay in self.each:
-            if mount.descriptor is not None and is_inside(mount.path, overlay.area):
-                source = overlay.merged + mount.path.removeprefix(overlay.area)
+            if mount.descriptor is not None and is_inside(mount.path, overlay.real_folder):
+                source = overlay.merged + mount.path.removeprefix(overlay.real_folder)
                 binds.append((mount.descriptor, source))
                 return mount._replace(source=source)
         return mount._replace(is_writable=False)
@@ -148,31 +148,31 @@ class OverlayReader:
         changes = state.ChangeSet(root=root)
         waiting = [("", False)]  # paths, and True if the root's entry there is known to be deleted or replaced
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
-            path, is_covered = waiting.pop()
+            path, is_original_gone = waiting.pop()
             where = f"{upper}/{path}" if path else upper
-            now, below = state.entry_at(where), state.entry_at(changes.at(path))  # in the overlay, in the real folder
+            now, original = state.entry_at(where), state.entry_at(changes.at(path))  # in the overlay, and in the root
             assert now is not None
             if now.kind == "other" and is_mount_point(changes.at(path)):  # hidden by `_hide_mount_points`, not deleted
                 continue
-            if path and _is_cache(path, now, below):
+            if path and _is_cache(path, now, original):
                 changes.caches.append(path)
                 continue
             self._count(now.size if now.kind == "file" else 0)
-            replaces = now.kind != "folder" or below is None or below.kind != "folder"
-            if not is_covered and (replaces or _is_opaque(where)):  # everything that the root has there is gone
-                for covered, entry in state.walk(root, path):
+            is_merged = now.kind == "folder" and original is not None and original.kind == "folder"
+            if not is_original_gone and (not is_merged or _is_opaque(where)):  # all that the root has there is gone
+                for gone, entry in state.walk(root, path):
                     self._count(0)
-                    changes.before[covered] = entry
+                    changes.before[gone] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(covered)  # somebody else changed it while the command was running
-                is_covered = True
-            elif not is_covered and below is not None:
-                changes.before[path] = below
+                        changes.stale.add(gone)  # somebody else changed it while the command was running
+                is_original_gone = True
+            elif not is_original_gone and original is not None:
+                changes.before[path] = original
             if now.kind != "other":  # a device marks a deletion; pipes and sockets cannot be applied
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
-                waiting += [(state.joined(path, name), is_covered) for name in state.names_in(where)]
+                waiting += [(state.joined(path, name), is_original_gone) for name in state.names_in(where)]
         return changes
 
     def _count(self, size: int) -> None:
@@ -184,57 +184,57 @@ class OverlayReader:
             )
 
 
-def _hide_mount_points(overlay: Overlay, used: Collection[str]) -> None:
+def _hide_mount_points(overlay: Overlay, apart_from: Collection[str]) -> None:
     """Hide the mount points of running jobs, because git would try to remove these empty folders."""
-    for name in state.names_in(overlay.area):
-        path = f"{overlay.area}/{name}"
-        if path not in used and is_mount_point(path):
+    for name in state.names_in(overlay.real_folder):
+        path = f"{overlay.real_folder}/{name}"
+        if path not in apart_from and is_mount_point(path):
             os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # this device marks a deleted path in an overlay
 
 
-def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
-    """Mount overlays over `areas`, and return the reason if that fails, else "". Raises `OSError`."""
-    if why_not := _why_no_overlay(areas):
-        return why_not
-    overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
+def probe_overlays(real_folders: Sequence[str], folder: Path) -> str:
+    """Try to mount overlays over `real_folders`; return the reason if that fails, else "". Raises `OSError`."""
+    if obstacle := _find_mount_obstacle(real_folders):
+        return obstacle
+    overlays = [_make_overlay(each, "", folder / f"probe-{number}") for number, each in enumerate(real_folders)]
     with _plan_file(overlays, 0) as plan:
         _, problem = run_probe(launcher_words(plan), (plan,))
     return problem
 
 
 def _plan_file(
-    overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
+    overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), is_read_only: bool = False
 ) -> AbstractContextManager[int]:
-    """Open a plan as launcher.py describes it; with `looks_only` the upper folders become lower, read-only ones."""
+    """Open a plan as launcher.py describes it; with `is_read_only` the upper folders become lower ones."""
     layers = []
-    for area, caches, upper, work, merged in overlays:
-        lower = [*filter(None, (upper if looks_only else "", caches, area))]
-        layers.append((lower, "" if looks_only else upper, work, merged))
+    for real_folder, caches, upper, work, merged in overlays:
+        lower = [*filter(None, (upper if is_read_only else "", caches, real_folder))]
+        layers.append((lower, "" if is_read_only else upper, work, merged))
     return memory_file(marshal.dumps(("overlays", layers, list(binds), started_ns)))
 
 
-def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
-    """Create the folders of an overlay. The upper one gets the area's mode and owner, which the overlay then shows."""
+def _make_overlay(real_folder: str, caches: str, folder: Path) -> Overlay:
+    """Create an overlay's folders. The upper one gets the real one's mode and owner, which the overlay then shows."""
     upper, work, merged = (folder / name for name in ("upper", "work", "merged"))
     for path in (upper, work, merged):
         path.mkdir(parents=True, mode=0o700)
-    copy_access(Path(area), upper)
-    return Overlay(area, caches, str(upper), str(work), str(merged))
+    copy_access(Path(real_folder), upper)
+    return Overlay(real_folder, caches, str(upper), str(work), str(merged))
 
 
-def _why_no_overlay(areas: Sequence[str]) -> str:
-    """Return the reason why an area cannot have an overlay, which would not show mounts inside it; else ""."""
-    mounted = _mounted()
-    for area in areas:
-        if inside := next((path for _, path in mounted if path != area and is_inside(path, area)), ""):
+def _find_mount_obstacle(folders: Sequence[str]) -> str:
+    """Return the reason if a mount inside a folder, which an overlay would not show, or around it prevents one."""
+    mounted = _mounted_file_systems()
+    for folder in folders:
+        if inside := next((path for _, path in mounted if path != folder and is_inside(path, folder)), ""):
             return f"{inside} is a mount inside the workspace"
-        around = max((path for _, path in mounted if is_inside(area, path)), key=len, default="/")
+        around = max((path for _, path in mounted if is_inside(folder, path)), key=len, default="/")
         if kind := next((kind for kind, path in mounted if path == around and _REMOTE.search(kind)), ""):
-            return f"{area} is on a file system of another machine or program ({kind})"
+            return f"{folder} is on a file system of another machine or program ({kind})"
     return ""
 
 
-def _mounted() -> list[tuple[str, str]]:
+def _mounted_file_systems() -> list[tuple[str, str]]:
     """Return the types of the mounted file systems and their paths; nothing if /proc cannot be read."""
     text = ""
     with suppress(OSError):
@@ -245,13 +245,13 @@ def _mounted() -> list[tuple[str, str]]:
     ]
 
 
-def _is_cache(path: str, now: state.FileEntry, below: state.FileEntry | None) -> bool:
+def _is_cache(path: str, now: state.FileEntry, original: state.FileEntry | None) -> bool:
     """Return True if a path is a cache, by its name or its cache tag."""
     if ".git" in path.split("/"):
         return False
-    is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
+    is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, original))
     # An older folder must have had the tag before: a command could add one to keep its changes from being shown.
-    return state.is_cache(path, is_folder=is_folder) or (is_folder and state.is_tagged((below or now).source))
+    return state.is_cache(path, is_folder=is_folder) or (is_folder and state.is_tagged((original or now).source))
 
 
 def _is_opaque(where: str) -> bool:
@@ -277,23 +277,23 @@ class CacheLayers:
         self._users = 0  # the number of dry runs that may have the layers mounted now
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[None]:
         self._users += 1
         try:
             yield
         finally:
             self._users -= 1
 
-    def below(self, root: str) -> str:
-        """Return the layer to be mounted over a root, or "" if it is empty."""
+    def layer_over(self, root: str) -> str:
+        """Return the layer to mount over a root, or "" if it is empty. Caches whose folder is gone are removed."""
         caches = self._caches.get(root, set())
-        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:  # gone from the root
+        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
             outermost_missing = next(folder for folder in state.parents_of(path) if not (Path(root) / folder).is_dir())
             _remove(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 
-    def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
+    def add(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
         """Move caches from an upper folder into the layer; return those that are new and have a cache tag."""
         if self._users > 1 or not paths:  # another dry run than the caller's has the layer mounted
             return []

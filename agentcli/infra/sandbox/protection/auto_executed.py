@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
@@ -38,6 +39,7 @@ _HARMLESS = {
 }
 
 State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder and its entries
+Watch = Literal["appearance", "itself", "contents"]  # also changes of the file or folder itself; or of all in it
 _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
@@ -54,21 +56,19 @@ _HOOK = "post-index-change"  # the only one that reading commands run: git statu
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
 # With these variables git fetches and writes nothing while it is asked.
-_LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+_READ_ONLY_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 @cache
-def _names() -> dict[str, bool | None]:
-    """Return the watched names, each with the changes that are reported besides its appearance.
-
-    True: changes of the file, or of anything in the folder. False: changes of the file or folder itself. None: no
-    changes, as for a bare repository's `HEAD`.
-    """
+def _watched_names() -> dict[str, Watch]:
+    """Return the watched names, each with the changes that are reported; of a bare repository's `HEAD` none."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
+    watches: dict[str, Watch] = dict.fromkeys((*names, "HEAD"), "appearance")
     # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
-    around = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
-    counts = {name: name not in around for name in reviewed} | {name: False for name in names if "*" in name}
-    return dict.fromkeys((*names, "HEAD")) | counts
+    outer_folders = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
+    watches.update((name, "itself" if name in outer_folders else "contents") for name in reviewed)
+    watches.update((name, "itself") for name in names if "*" in name)
+    return watches
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
@@ -92,14 +92,15 @@ def may_exist(path: str) -> bool:
     return True
 
 
-def watched(roots: Iterable[Path]) -> dict[Path, State]:
+def watched_states(roots: Iterable[Path]) -> dict[Path, State]:
     """Return the auto-executed paths in a workspace, each with its state, which is empty if changes do not matter."""
     states: dict[Path, State] = {}
     for root in roots:
-        for name in present_names(root, tuple(_names())):
+        for name in present_names(root, tuple(_watched_names())):
             if os.path.lexists(path := root / name) and not is_mount_point(str(path)):
-                contents_count = _names().get(name, False)
-                states[path] = () if contents_count is None else _stamps(path, _MAX_ENTRIES if contents_count else 1)
+                watch = _watched_names().get(name, "itself")  # a name that is not there matches one like `*.x`
+                max_entries = {"appearance": 0, "itself": 1, "contents": _MAX_ENTRIES}[watch]
+                states[path] = _stamps(path, max_entries)
     return states
 
 
@@ -112,9 +113,9 @@ def _stamps(path: Path, max_entries: int) -> State:
     return tuple(stamps)
 
 
-def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
+def find_new_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed, but repositories only if they make git start programs."""
-    states = watched(roots).items()
+    states = watched_states(roots).items()
     return [path for path, state in states if state != before.get(path) and _may_start_programs(path, git)]
 
 
@@ -122,8 +123,10 @@ def _may_start_programs(path: Path, git: str) -> bool:
     """Return False only if a watched path belongs to a repository that makes git start no program."""
     if path.name == "HEAD":
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
-    if path.name != ".git" or not path.is_file():
-        return path.name != ".git" or _starts_programs(path, git)
+    if path.name != ".git":
+        return True
+    if not path.is_file():
+        return _starts_programs(path, git)
     # A `.git` file leads to a submodule's repository, which is checked, or to a linked worktree's folder, which takes
     # its settings from another repository, and may therefore start anything.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
@@ -147,7 +150,7 @@ def _starts_programs(folder: Path, git: str) -> bool:
     )
 
 
-def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
+def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
     """Name a setting that may make `git`, started in `folder`, run a program that the repository chose; "" if none.
 
     If that cannot be determined, return a reason in place of a name. Git also looks into submodules, and any repository
@@ -155,22 +158,22 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
     """
     if not git:
         return "one that cannot be looked for, because git is not installed"
-    ask = partial(_ask, git, {**environment, **_LOOKS_ONLY})
-    waiting = [("-C", str(folder))]  # for each repository still to be checked git's option for it, and a path
+    ask = partial(_ask_git, git, {**environment, **_READ_ONLY_ENVIRONMENT})
+    waiting = [("-C", str(folder))]  # of each repository still to be checked: git's option for it, and a path
     seen: set[str] = set()
     try:
         while waiting:
             where = waiting.pop()
-            found = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
-            if found is None or found in seen:  # git finds no repository there, and would run nothing
+            folders = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
+            if folders is None or folders in seen:  # None: git finds no repository there, and would run nothing
                 continue
-            seen.add(found)
+            seen.add(folders)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
-            git_folder, common = found.splitlines()
+            git_folder, common = folders.splitlines()
             common = os.path.realpath(Path(where[1], common))  # git prints it relative to where it was started
             top = (ask(where, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
-            if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
+            if program := _find_program(ask(where, "config --list --null --show-scope"), common, top):
                 return program
             index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
             # A submodule is `160000 OBJECT STAGE⇥PATH` in the index.
@@ -186,14 +189,14 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
     return ""
 
 
-def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
+def _ask_git(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
     """Return git's output; None if it fails. Raises `OSError` and `SubprocessError`."""
     done = run_git([git, *where, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
     return None if done.returncode else os.fsdecode(done.stdout)
 
 
-def _program_in(settings: str | None, common: str, top: str) -> str:
-    """Name the first of a repository's `settings`, as git lists them, that starts a program, or a hook that runs."""
+def _find_program(settings: str | None, common: str, top: str) -> str:
+    """Name the first of a repository's `settings`, as git lists them, that starts a program, or else a hook; or ""."""
     if settings is None:
         return f"one in {common}/config, which git does not list"
     hooks = [f"{common}/hooks"]

@@ -28,8 +28,8 @@ class HeldFolder(NamedTuple):
     """An open folder."""
 
     descriptor: int
-    place: tuple[int, int]  # its device and inode
-    around: tuple[int, int]  # the same of the folder around it
+    identity: tuple[int, int]  # its device and inode
+    parent: tuple[int, int]  # those of the folder around it
     mode: int  # the mode that it had when it was opened
 
     def restore_access(self) -> None:
@@ -42,14 +42,14 @@ class HeldFolder(NamedTuple):
 class HeldFolders(dict[str, HeldFolder]):
     """Open folders by the paths at which they were opened. The methods raise `OSError`."""
 
-    def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that a killed process held, at its old path or at the path where its inode was `found`."""
+    def reopen(self, path: str, before: HeldFolder, known_paths: Collection[str], found_at: str = "") -> None:
+        """Open a folder that a killed process held: at its old path, or `found_at` the path where its inode is now."""
         with suppress(OSError):
-            now = self.open_at(found or path)
-            names = {basename(each) for each in known if dirname(each) == path}
+            now = self.open_at(found_at or path)
+            names = {basename(each) for each in known_paths if dirname(each) == path}
             try:
-                is_same = now.place == before.place
-                if is_same and found:  # another folder may have the inode by now: this one must have a known entry
+                is_same = now.identity == before.identity
+                if is_same and found_at:  # another folder may have the inode by now: this one must have a known entry
                     is_same = not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
             except OSError:  # the folder cannot be listed
                 is_same = False
@@ -60,17 +60,17 @@ class HeldFolders(dict[str, HeldFolder]):
                 os.close(now.descriptor)
 
     def open_at(self, path: str) -> HeldFolder:
-        with self.reached(path) as (folder, name):
+        with self.open_parent(path) as (folder, name):
             descriptor = os.open(name or ".", _FOLDER, dir_fd=folder)
-            status = os.fstat(descriptor)
-            return HeldFolder(descriptor, place_of(status), place_of(os.fstat(folder)), stat.S_IMODE(status.st_mode))
+            status, parent = os.fstat(descriptor), os.fstat(folder)
+            return HeldFolder(descriptor, identity_of(status), identity_of(parent), stat.S_IMODE(status.st_mode))
 
     def drop(self, *paths: str) -> None:
         for path in paths:
             os.close(self.pop(path).descriptor)
 
     @contextmanager
-    def opened(self, path: str) -> Iterator[int]:
+    def open_folder(self, path: str) -> Iterator[int]:
         """Yield a descriptor of a folder, opened from the nearest held folder at or above it, following no links."""
         anchor = path
         while anchor not in self and anchor != "/":
@@ -85,18 +85,18 @@ class HeldFolders(dict[str, HeldFolder]):
             os.close(folder)
 
     @contextmanager
-    def reached(self, path: str) -> Iterator[tuple[int, str]]:
-        """Open the parent folder of a path, and yield its descriptor and the path's last name."""
-        with self.opened(dirname(path)) as folder:
+    def open_parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """Yield a descriptor of a path's parent folder, and the path's last name."""
+        with self.open_folder(dirname(path)) as folder:
             yield folder, basename(path)
 
     def paths_in(self, path: str) -> Sequence[str]:
-        with self.opened(path) as folder:
+        with self.open_folder(path) as folder:  # `names_in` is in reverse order
             return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
         """Return the state of a path, with contents up to `max_bytes`; None for nothing, a mount point, or a device."""
-        with self.reached(path) as (folder, name):
+        with self.open_parent(path) as (folder, name):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":
                 return None
@@ -111,21 +111,21 @@ class HeldFolders(dict[str, HeldFolder]):
 
     def set_mode(self, path: str, mode: int) -> None:
         """Change the mode of a folder, without following a link."""
-        with self.reached(path) as (folder, name):
+        with self.open_parent(path) as (folder, name):
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
             try:
                 os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101
             finally:
                 os.close(descriptor)
 
-    def make(self, path: str, state: KeptState) -> None:
+    def create(self, path: str, state: KeptState) -> None:
         """Create a file, folder or link with this state at a free path. A file appears with its whole content."""
 
         def fill(descriptor: int) -> None:
             write_all(descriptor, state.content.encode("latin-1"))
             os.fchmod(descriptor, state.mode)
 
-        with self.reached(path) as (folder, name):
+        with self.open_parent(path) as (folder, name):
             match state.kind:
                 case "folder":
                     os.mkdir(name, dir_fd=folder)
@@ -135,17 +135,17 @@ class HeldFolders(dict[str, HeldFolder]):
                 case "file":
                     write_atomically(folder, name, fill)
 
-    def move_into(self, aside: str, path: str) -> None:
-        """Create the folder `aside`, and move the entry at a path into it, under a name that no program looks for."""
-        with self.reached(path) as (folder, name), self.reached(aside) as (around_aside, aside_name):
-            os.mkdir(aside_name, 0o700, dir_fd=around_aside)
+    def move_into_new_folder(self, new_folder: str, path: str) -> None:
+        """Create a folder, and move the entry at a path into it, under a name that no program looks for."""
+        with self.open_parent(path) as (source, name), self.open_parent(new_folder) as (parent, new_name):
+            os.mkdir(new_name, 0o700, dir_fd=parent)
             try:
-                with self.opened(aside) as aside_folder:
-                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=aside_folder)
+                with self.open_folder(new_folder) as target:
+                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=source, dst_dir_fd=target)
             except OSError:
-                os.rmdir(aside_name, dir_fd=around_aside)
+                os.rmdir(new_name, dir_fd=parent)
                 raise
 
 
-def place_of(status: os.stat_result) -> tuple[int, int]:
+def identity_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino

@@ -8,6 +8,7 @@ than a `.gitattributes`, which a command may write.
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -36,14 +37,20 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
     scan.protected(bounds.roots)  # updates the scan, and drops outdated plans
-    plans = scan.kept_plans
-    made_from = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
-    stamps, kept_plan = plans.get(made_from, ({}, None))
+    inputs = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
+    plans = scan.kept_plans  # replaced when a tree changes, so a plan that is outdated by then is kept nowhere
+    stamps, kept_plan = plans.get(inputs, ({}, None))
     if kept_plan is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
         return cast("Protection", kept_plan)
     places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected
+
+    def plan_below_root(make_plan: Callable[..., Protection], folder: str, number: int) -> Protection:
+        can_commit = may_commit and (number < max_committable or is_inside(cwd, folder))
+        found = make_plan(folder, may_commit=can_commit)
+        return found if can_commit else _limit_mounts(found, folder, number)
+
     for root in map(str, bounds.roots):
         if may_commit:
             plan.add(planner.plan_repository(root))
@@ -55,22 +62,20 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
         # Skip folders that have been replaced with symlinks since the scan.
         nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
-            is_chosen = may_commit and (number < max_committable or is_inside(cwd, folder))
-            plan.add(_bounded(planner.plan_nested(folder, may_commit=is_chosen), folder, number, is_chosen))
+            plan.add(plan_below_root(planner.plan_nested, folder, number))
         if looks_like_git_dir(root):
-            plan.add(planner.plan_inside(root, may_commit=may_commit, is_root=True))
+            plan.add(planner.plan_git_folder(root, may_commit=may_commit, is_root=True))
         # Bare repositories, and those with a worktree elsewhere; others are already protected through their worktrees.
         for number, folder in enumerate(filter(looks_like_git_dir, nested)):
             if folder not in plan.writable:
-                is_chosen = may_commit and (number < max_committable or is_inside(cwd, folder))
-                plan.add(_bounded(planner.plan_inside(folder, may_commit=is_chosen), folder, number, is_chosen))
+                plan.add(plan_below_root(planner.plan_git_folder, folder, number))
         if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
             plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
             plan.add(planner.plan_repository(folder))
-    if planner.is_plain and not (plan.problems or bounds.writable):
-        plans[made_from] = planner.stamps, plan
+    if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):
+        plans[inputs] = planner.stamps, plan
     return plan
 
 
@@ -83,9 +88,9 @@ def _stamp(file: str) -> tuple[int, int] | None:
     return status.st_ino, status.st_ctime_ns
 
 
-def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Return the plan `found` for a repository; after many others only its first mount, which is on its folder."""
-    if may_commit or number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
+def _limit_mounts(found: Protection, folder: str, number: int) -> Protection:
+    """Return a repository's plan; after many other repositories only its first mount, which is on its folder."""
+    if number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
     return Protection(read_only=found.read_only[:1], problems=[problem])
@@ -94,32 +99,32 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
 class RepositoryPlanner:
     """Plans the protection of repositories.
 
-    `writable` are the real paths of all folders in which commands may have made anything. `home` is the meaning of `~`,
-    `git` the program that reads configurations.
+    `writable` are the real paths of all folders that commands can write. `home` is the meaning of `~`, `git` the
+    program that reads configurations.
     """
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
         self._writable = writable
         self._home = home
         self._git = git
-        self.is_plain = True  # False once a plan depends on more than its repository's folder and the files in `stamps`
-        self.stamps: dict[str, tuple[int, int]] = {}
+        self.depends_only_on_stamps = True  # False once a plan depends on more than repositories' folders and `stamps`
+        self.stamps: dict[str, tuple[int, int]] = {}  # of configuration files
 
     def _innermost_writable_around(self, path: str) -> str | None:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
         """Plan for `worktree`/.git. Without `may_commit` it is read-only, and only paths in its settings are added."""
-        plan, link = Protection(), f"{worktree}/.git"
-        match kind_of(link), may_commit:
+        plan, dot_git = Protection(), f"{worktree}/.git"
+        match kind_of(dot_git), may_commit:
             case "folder", True:
-                self._add_folder(link, worktree, plan)
+                self._add_committable(dot_git, worktree, plan)
             case "folder", False:
-                self._add_read_only(link, worktree, plan)
+                self._add_read_only(dot_git, worktree, plan)
             case "file", _:
-                plan.read_only.append(link)
+                plan.read_only.append(dot_git)
                 if may_commit:
-                    self._add_linked(link, worktree, plan)
+                    self._add_repository_elsewhere(dot_git, worktree, plan)
             case "link", True:
                 plan.protect(worktree, ".git")
         return plan
@@ -131,65 +136,66 @@ class RepositoryPlanner:
             return self.plan_repository(folder, may_commit=False)
         return plan
 
-    def plan_inside(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
+    def plan_git_folder(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
         """Plan for a folder that is itself a git folder, such as a bare repository. A root must stay writable."""
-        self.is_plain = False
+        self.depends_only_on_stamps = False
         plan = Protection()
         if is_root:
-            plan.problems += self._add_programs(folder, "", self._named(folder), plan)
+            plan.problems += self._add_programs(folder, "", self._paths_named_in(folder), plan)
         else:
-            add = self._add_folder if may_commit else self._add_read_only
+            add = self._add_committable if may_commit else self._add_read_only
             add(folder, "", plan)
         return plan
 
-    def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
+    def _add_repository_elsewhere(self, git_file: str, worktree: str, plan: Protection) -> None:
         """Add the repository to which the `.git` file of a linked worktree or of a submodule leads.
 
         The file may name any folder, which would become writable. A folder that is not writable yet must therefore
         point back to the file: only the person's git can have made it do so.
         """
-        self.is_plain = False
-        folder = path_in(link, "gitdir: ")
+        self.depends_only_on_stamps = False
+        folder = path_in(git_file, "gitdir: ")
         if folder is None:
-            plan.problems.append(f"{link} is not a file that git understands.")
+            plan.problems.append(f"{git_file} is not a file that git understands.")
             return
         common = path_in(f"{folder}/commondir") or folder
         around = self._innermost_writable_around(folder)
         if around is not None:
             is_genuine = is_inside(common, around)
         elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
-            points_back = _is_same(path_in(f"{folder}/gitdir"), link)
+            points_back = _is_same_path(path_in(f"{folder}/gitdir"), git_file)
             is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
-            is_genuine = _is_same(self._named(folder).worktree, worktree)
+            is_genuine = _is_same_path(self._paths_named_in(folder).worktree, worktree)
         if is_genuine and looks_like_git_dir(common):
-            self._add_folder(common, worktree, plan)
+            self._add_committable(common, worktree, plan)
         else:
-            plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
+            plan.problems.append(f"{git_file} leads to {folder}, which does not lead back: commands cannot commit.")
 
-    def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
-        """Add a repository's own folder. It is completely read-only if a part cannot be protected by a mount."""
+    def _add_committable(self, folder: str, worktree: str, plan: Protection) -> None:
+        """Add a git folder so that commands can commit; it is read-only if a part cannot be protected by a mount."""
         found = Protection(writable=[folder])
-        named = self._named(folder)
+        named = self._paths_named_in(folder)
         gaps = self._add_programs(folder, worktree, named, found)  # the reasons why mounts cannot protect everything
         for module in modules_in(f"{folder}/modules"):
-            gaps += self._add_programs(module, "", self._named(module), found)
-        linked = _folders_in(f"{folder}/worktrees")
-        found.read_only += linked[_MAX_WORKTREES:]
-        for linked_folder in linked[:_MAX_WORKTREES]:
+            gaps += self._add_programs(module, "", self._paths_named_in(module), found)
+        worktrees = _folders_in(f"{folder}/worktrees")
+        found.read_only += worktrees[_MAX_WORKTREES:]
+        for each in worktrees[:_MAX_WORKTREES]:
             for name in ("commondir", "gitdir"):
-                if kind_of(f"{linked_folder}/{name}") != "nothing":
-                    gaps += _add_entry(linked_folder, name, found)
-            gaps += _add_worktree_config(linked_folder, named, found)
+                if kind_of(f"{each}/{name}") != "nothing":
+                    gaps += _add_entry(each, name, found)
+            gaps += _add_worktree_config(each, named, found)
         if gaps:
             found = Protection(problems=[f"{gaps[0]}, so all of {folder} is read-only: commands cannot commit."])
             self._add_read_only(folder, worktree, found)
         plan.add(found)
 
     def _add_read_only(self, folder: str, worktree: str, plan: Protection) -> None:
+        """Add a git folder that commands cannot write, and the paths that it and its submodules name elsewhere."""
         plan.read_only.append(folder)
         for each in (folder, *modules_in(f"{folder}/modules")):
-            self._add_named(self._named(each), each, worktree if each == folder else "", plan)
+            self._add_named(self._paths_named_in(each), each, worktree if each == folder else "", plan)
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
         """Add the parts of a git folder that name programs; return the reasons why some of them cannot be protected."""
@@ -204,7 +210,7 @@ class RepositoryPlanner:
         self._add_named(named, folder, worktree, plan)
         return gaps
 
-    def _named(self, folder: str) -> NamedPaths:
+    def _paths_named_in(self, folder: str) -> NamedPaths:
         """Collect the paths that the configuration of a git folder and those of its worktrees name."""
         files = [f"{folder}/config"]
         looked_ns = time.time_ns()
@@ -216,7 +222,8 @@ class RepositoryPlanner:
         # that has just changed may change again within the same tick of file times.
         further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp[1] < looked_ns - TICK_NS
-        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, further_folders))
+        has_further_folders = any(map(os.path.lexists, further_folders))
+        self.depends_only_on_stamps &= is_old and named == NamedPaths() and not has_further_folders
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
@@ -226,22 +233,22 @@ class RepositoryPlanner:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them."""
         start = worktree or named.worktree or folder  # where git runs hooks, in the folder of a bare repository
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
-        is_included = {  # True for a file of configuration, False for a folder of hooks
+        is_file_by_path = {  # True for a file of configuration, False for a folder of hooks
             # Both the path as written, which a command could lead elsewhere, and the path to which it leads now.
             each: path in named.included
             for path in paths
             for each in (os.path.normpath(path), os.path.realpath(path))
         }
-        for path, is_file in is_included.items():
+        for path, is_file in is_file_by_path.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
-            is_mount_point = path in plan.read_only and _holds(path, NO_CONFIGURATION)  # of another command
+            is_mount_point = path in plan.read_only and _has_content(path, NO_CONFIGURATION)  # of another command
             if is_file and (is_missing or is_mount_point):  # git would refuse a folder at this path
                 (plan.missing_folders if is_missing else plan.read_only).remove(path)
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
-        """Protect a path and the folders on its way from the innermost of those `around` it, or writable one, on."""
+        """Protect a path and its parents below the innermost folder of `around`, or else the innermost writable one."""
         base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
             return
@@ -279,7 +286,7 @@ def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> li
 def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
     """Add a file; if there is none, one with the content `if_missing`, which means the same to git."""
     path = f"{folder}/{name}"
-    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
+    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _has_content(path, if_missing)):
         plan.missing_files[path] = if_missing
         return []
     return _add_entry(folder, name, plan)
@@ -293,7 +300,7 @@ def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
     return []
 
 
-def _holds(file: str, content: bytes) -> bool:
+def _has_content(file: str, content: bytes) -> bool:
     return text_of(file).encode(errors="surrogateescape") == content
 
 
@@ -303,5 +310,5 @@ def _folders_in(folder: str) -> list[str]:
     return []
 
 
-def _is_same(path: str | None, other: str) -> bool:
+def _is_same_path(path: str | None, other: str) -> bool:
     return path is not None and os.path.realpath(path) == os.path.realpath(other)

@@ -22,7 +22,7 @@ from posixpath import basename, dirname
 
 from agentcli.infra.sandbox.confinement import Protection, is_inside
 from agentcli.infra.sandbox.mount_points import LIST_NAME, PROTECTED, CleanupNote, locked, real_path, remove_listed
-from agentcli.infra.sandbox.protection.held_folders import HeldFolder, HeldFolders, KeptState, place_of
+from agentcli.infra.sandbox.protection.held_folders import HeldFolder, HeldFolders, KeptState, identity_of
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import is_read_only_name
 from agentcli.settings.files import replace_file
@@ -46,7 +46,7 @@ class ProtectedSnapshot:
     """
 
     def __init__(self, aside: Path | str, note: CleanupNote | None = None) -> None:
-        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # `during` adds the roots, for other disks
+        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # `guard` adds the roots, for other disks
         self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
         self._held = HeldFolders()  # the folders around protected paths
         self._before: dict[str, KeptState | None] = {}  # the states to restore; None for paths that did not exist
@@ -56,8 +56,11 @@ class ProtectedSnapshot:
         self._reported: set[str] = set()  # folders in `_left_out` that a report has named
 
     @contextmanager
-    def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Yield a report that is complete when the context is left. The command may change the `granted` paths."""
+    def guard(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
+        """Revert the changes of the command that runs in the context, except those of `granted` paths.
+
+        Yields a report that is complete when the context is left.
+        """
         report, grants = Reverts(), [*map(str, granted)]
         self._aside_folders = (self._aside_folders[0], *map(str, roots))
         self._record(protection)
@@ -70,14 +73,14 @@ class ProtectedSnapshot:
         finally:
             self._running.remove(grants)
             for path in grants:
-                self._accept(path)
-            self._end(report)
+                self._accept_granted(path)
+            self._revert_and_save(report)
 
     def retry(self) -> Reverts:
         """Retry the reverts that failed after the last command, before the next one is planned."""
         report = Reverts()
         if self._before and not self._running:
-            self._end(report)
+            self._revert_and_save(report)
         return report
 
     def close(self) -> bool:
@@ -93,7 +96,11 @@ class ProtectedSnapshot:
 
     def accept(self, path: str, content: bytes) -> None:
         """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
-        self._accept(path, content.decode("latin-1"))
+        new_folders = self._new_folders_around(path)
+        if new_folders is not None:
+            self._before |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
+            state = self._acceptable_state(path, "file")
+            self._before[path] = state._replace(content=content.decode("latin-1"), is_kept=True)
         self._save()
 
     @contextmanager
@@ -110,33 +117,34 @@ class ProtectedSnapshot:
                 self._record(plan())
             self._save()
 
-    def revert_by(self, file: Path) -> Reverts:
+    def revert_from(self, file: Path) -> Reverts:
         """Revert by the snapshot of a killed session in `file`, which then holds the rest to retry, and the report."""
         try:
             saved = json.loads(file.read_text())
             self._aside_folders, self._running = saved["asides"], [saved["granted"]]
             self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
             held = {  # with -1 as the descriptor, because they are not open in this process
-                path: HeldFolder(-1, tuple(place), tuple(around), mode)
-                for path, (_, place, around, mode) in saved["held"].items()
+                path: HeldFolder(-1, tuple(identity), tuple(parent), mode)
+                for path, (_, identity, parent, mode) in saved["held"].items()
             }
         except (FileNotFoundError, ValueError, KeyError):  # missing, incomplete, or from another version
             return Reverts()
-        known = (*self._before, *held)
+        known_paths = (*self._before, *held)
         for path, before in held.items():
-            self._held.hold_again(path, before, known)
+            self._held.reopen(path, before, known_paths)
         # Folders that are not at their old paths are searched in the roots by their inodes.
-        lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
-        for root in self._aside_folders[1:] if lost else ():
-            for found, folder in Scan().folders(root).items():
-                if path := lost.get(folder.stamp[0], ""):  # the inode
-                    self._held.hold_again(path, held[path], known, found)
+        missing = {before.identity[1]: path for path, before in held.items() if path not in self._held}
+        for root in self._aside_folders[1:] if missing else ():
+            for found_at, folder in Scan().folders(root).items():
+                inode, _ = folder.stamp
+                if path := missing.get(inode, ""):
+                    self._held.reopen(path, held[path], known_paths, found_at)
         report = Reverts(saved["report"])
         self._forget_all_but(self._revert(report))
         self._save_to(file, report.put_back)
         return report
 
-    def _end(self, report: Reverts) -> None:
+    def _revert_and_save(self, report: Reverts) -> None:
         failed = self._revert(report)
         if not self._running:
             self._forget_all_but(failed)
@@ -183,28 +191,35 @@ class ProtectedSnapshot:
             for number, child in enumerate(sorted(children, key=len), rank + 1):
                 heappush(waiting, (number, child))
 
-    def _accept(self, path: str, content: str | None = None) -> None:
-        """Record a file with this content, or without one the path as it is now, and the new folders around it."""
-        if content is None:  # the recorded paths at and below it are recorded again
-            recorded = {each for each in self._before if is_inside(each, path)}
-            self._before = {each: state for each, state in self._before.items() if each not in recorded}
-            self._record_paths([*recorded])
+    def _accept_granted(self, path: str) -> None:
+        """Record a path as a command with a grant for it left it, and the new folders around it."""
+        recorded = {each for each in self._before if is_inside(each, path)}
+        self._before = {each: state for each, state in self._before.items() if each not in recorded}
+        self._record_paths([*recorded])
+        new_folders = self._new_folders_around(path)
+        if new_folders is not None:
+            self._record_paths([path])
+            self._before |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
+
+    def _new_folders_around(self, path: str) -> list[str] | None:
+        """Return the unrecorded folders between a recorded one and a path; None if no recorded one is around it."""
         new_paths = [path]  # the path and the new folders around it, the outermost first
         while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
-                return  # the path is not inside a protected one
+                return None
             new_paths.insert(0, dirname(new_paths[0]))
-        if content is None:
-            self._record_paths([new_paths.pop()])
-        for each in new_paths:
-            state, kind = self._before.get(each), "file" if each == path else "folder"
-            if state is None or state.kind != kind:
-                with suppress(OSError):
-                    state = self._held.look(each)
-                mode = state.mode if state is not None and state.kind == kind else 0o755
-                # A command may have set this mode: it must not make a new file executable, or a folder inaccessible.
-                state = KeptState(kind, mode & ~_EXECUTABLE if each == path else mode | stat.S_IRWXU)
-            self._before[each] = state._replace(content=content or "", is_kept=True) if each == path else state
+        return new_paths[:-1]
+
+    def _acceptable_state(self, path: str, kind: str) -> KeptState:
+        """Return the recorded state of a file or folder or, if none of that kind is recorded, a new one for it."""
+        state = self._before.get(path)
+        if state is not None and state.kind == kind:
+            return state
+        with suppress(OSError):
+            state = self._held.look(path)
+        mode = state.mode if state is not None and state.kind == kind else 0o755
+        # A command may have set this mode: it must not make a new file executable, or a folder inaccessible.
+        return KeptState(kind, mode & ~_EXECUTABLE if kind == "file" else mode | stat.S_IRWXU)
 
     def _revert(self, report: Reverts) -> list[str]:
         """Restore all recorded paths that differ; return those that could not be restored."""
@@ -220,52 +235,53 @@ class ProtectedSnapshot:
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Find a held folder, and move it back if another one could take its place at its old path."""
+        """Move a held folder back to its path if a command moved it away; let go of one that was removed."""
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
         name_now = basename(os.readlink(folder_now))  # noqa: PTH115
         is_removed = name_now.endswith(" (deleted)")  # the kernel's mark, or the end of the folder's real name
         with suppress(FileNotFoundError):
-            is_removed = is_removed and place_of(os.lstat(f"{folder_now}/../{name_now}")) != held.place
+            is_removed = is_removed and identity_of(os.lstat(f"{folder_now}/../{name_now}")) != held.identity
         if is_removed:
             self._held.drop(path)
-        with self._held.reached(path) as (folder, name):
+        with self._held.open_parent(path) as (folder, name):
             if is_removed:  # a new folder stays, and its entries are compared with those of the removed one
-                instead = self._held.look(path)
-                if instead is not None and instead.kind == "link":
+                replacement = self._held.look(path)
+                if replacement is not None and replacement.kind == "link":
                     self._move_aside(path, report)
                 return
-            is_moved = name_now != name or place_of(os.stat(f"{folder_now}/..")) != held.around  # noqa: PTH116
+            is_moved = name_now != name or identity_of(os.stat(f"{folder_now}/..")) != held.parent  # noqa: PTH116
             # If the folder around it was moved with it, it stays there.
-            if is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
+            if is_moved and is_read_only_name(name) and identity_of(os.fstat(folder)) == held.parent:
                 self._move_aside(path, report)
                 os.rename(f"{folder_now}/../{name_now}", name, dst_dir_fd=folder)
-                _report(report, path)
+                _add_to_report(report, path)
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Restore a recorded path if it has changed, unless the change was granted."""
         recorded, granted = self._before[path], self._granted
         if recorded == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
-        has_contents = recorded is None or recorded.is_kept
-        now = self._held.look(path, MAX_BYTES if has_contents else -1)  # with -1 the state of a file has its stamp
-        if recorded is not None and not has_contents:
+        if recorded is not None and not recorded.is_kept:
+            now = self._held.look(path, -1)  # with the stamp of the file instead of its content, as `recorded`
             if now != recorded:
                 self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
-        elif recorded is not None and now is not None and recorded.kind == now.kind == "folder":
+            return
+        now = self._held.look(path, MAX_BYTES)
+        if recorded is not None and now is not None and recorded.kind == now.kind == "folder":
             if now.mode != recorded.mode:
                 self._held.set_mode(path, recorded.mode)
-                _report(report, path)
+                _add_to_report(report, path)
             for below in self._held.paths_in(path):
                 if below not in self._before and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
         elif now != recorded:
             self._move_aside(path, report)
             if recorded is not None:
-                self._held.make(path, recorded)
-                _report(report, path)
+                self._held.create(path, recorded)
+                _add_to_report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
         """Move a path to a name by which no program executes it, instead of deleting it: it may be the only copy."""
@@ -275,12 +291,12 @@ class ProtectedSnapshot:
         for folder in self._aside_folders if now is not None else ():
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
-                self._held.move_into(aside, path)
+                self._held.move_into_new_folder(aside, path)
             except OSError:  # it is on another disk, or cannot be written: then the path is moved into a root
                 if folder == self._aside_folders[-1]:
                     raise
             else:
-                _report(report, path, f" (what stood there is in {aside})")
+                _add_to_report(report, path, f" (what stood there is in {aside})")
                 return
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
@@ -310,11 +326,11 @@ class ProtectedSnapshot:
         replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
 
 
-def _report(report: Reverts, path: str, where: str = "") -> None:
-    """Report that a path was restored, unless the report already has it or a folder around it."""
+def _add_to_report(report: Reverts, path: str, remark: str = "") -> None:
+    """Add a restored path to the report; without a remark only if neither it nor a folder around it is there."""
     reported = {each.partition(" (what stood")[0] for each in report.put_back}
-    if where or not any(is_inside(path, each) for each in reported):
-        report.put_back.append(f"{path}{where}")
+    if remark or not any(is_inside(path, each) for each in reported):
+        report.put_back.append(f"{path}{remark}")
 
 
 def clean_up_killed_sessions(around: Path) -> Reverts:
@@ -324,7 +340,7 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
         with suppress(OSError), locked(folder):
             if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
                 with locked(folder / LIST_NAME, _PATIENCE_S):
-                    reverts.add(found := _clean_up(folder))
+                    reverts.add(found := _clean_up_session(folder))
                     if not found.left_changed:
                         shutil.rmtree(folder, ignore_errors=True)
     return reverts
@@ -333,10 +349,10 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
 def main() -> None:
     """Clean up as the keeper of a killed session; the argument is the descriptor of its `CleanupNote`."""
     folder = Path(real_path(int(sys.argv[1]))).parent
-    if _clean_up(folder) == Reverts():  # otherwise the next start has something to report
+    if _clean_up_session(folder) == Reverts():  # otherwise the next start has something to report
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _clean_up(folder: Path) -> Reverts:
+def _clean_up_session(folder: Path) -> Reverts:
     remove_listed(folder / LIST_NAME)
-    return ProtectedSnapshot("/").revert_by(folder / PROTECTED)
+    return ProtectedSnapshot("/").revert_from(folder / PROTECTED)
