@@ -134,10 +134,7 @@ def memory_file(content: bytes) -> Iterator[int]:
 
 
 def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
-    """Run a program to find out if something works here; return its output, and an error message if it failed.
-
-    Raises `OSError` and `SubprocessError`.
-    """
+    """Run a program as a test; return its output, and an error message or "". Raises `OSError`, `SubprocessError`."""
     done = subprocess.run(
         argv, pass_fds=pass_fds, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_MAX_PROBE_S
     )
@@ -172,6 +169,7 @@ class Unconfined:
         return ("Commands are not confined: they can do whatever you can.",)
 
 
+NO_HOSTS = ("Commands reach no host, granted or not.",)  # a limit of backends without a network proxy
 _PRIVATE = ("/run", "/tmp", "/var/tmp")  # noqa: S108  # only the paths; their contents are not used
 NOTHING = "/dev/null"  # a cover without a size; mounted without device access, it cannot be read either
 _KEPT_FOR_S = 24 * 3_600  # after that a cover's file is removed, which does not affect commands that have it mounted
@@ -242,21 +240,18 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
         if is_hidden[place] != (around[-1] if around else False):  # otherwise the innermost step around it is enough
             steps.append((place, is_hidden[place]))
     exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
-    return [HideStep(_how_to_hide(place, exceptions) if hidden else "show", place.path) for place, hidden in steps]
 
+    def action(place: RealPath) -> Literal["hide", "hide folder", "hide around"]:
+        shows_something = any(is_inside(path, place.path) for path in exceptions)
+        return ("hide around" if shows_something else "hide folder") if place.is_folder else "hide"
 
-def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", "hide folder", "hide around"]:
-    shows_something = any(is_inside(path, place.path) for path in exceptions)
-    return ("hide around" if shows_something else "hide folder") if place.is_folder else "hide"
+    return [HideStep(action(place) if hidden else "show", place.path) for place, hidden in steps]
 
 
 def listening_sockets() -> list[str]:
-    """Return the paths of this network namespace's unix sockets (proc_net(5)).
-
-    Commands could connect to them even on a read-only mount.
-    """
+    """Return the paths of the host's unix sockets, to which commands could connect even on a read-only mount."""
     try:
-        with open("/proc/net/unix", "rb") as file:  # noqa: PTH123  # pathlib costs as much again as reading it
+        with open("/proc/net/unix", "rb") as file:  # noqa: PTH123  # proc_net(5); pathlib would double the time
             lines = file.read().decode(errors="surrogateescape").splitlines()
     except OSError:
         return []

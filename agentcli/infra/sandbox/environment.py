@@ -49,19 +49,10 @@ PRIVATE_TMP = "/tmp"  # noqa: S108  # each command has its own
 # are listed: Cargo and Maven work with a read-only cache. XDG_CACHE_HOME is not changed, so that browsers, models and
 # environments that were downloaded earlier can still be read.
 _CACHES = {
-    "PIP_CACHE_DIR": "pip",
-    "UV_CACHE_DIR": "uv",
-    "npm_config_cache": "npm",
-    "YARN_CACHE_FOLDER": "yarn",
-    "BUN_INSTALL_CACHE_DIR": "bun",
-    "DENO_DIR": "deno",
-    "GOCACHE": "go-build",
-    "GOLANGCI_LINT_CACHE": "golangci-lint",
-    "CCACHE_DIR": "ccache",
-    "SCCACHE_DIR": "sccache",
-    "NUMBA_CACHE_DIR": "numba",
-    "MPLCONFIGDIR": "matplotlib",
-}
+    "PIP_CACHE_DIR": "pip", "UV_CACHE_DIR": "uv", "npm_config_cache": "npm", "YARN_CACHE_FOLDER": "yarn",
+    "BUN_INSTALL_CACHE_DIR": "bun", "DENO_DIR": "deno", "GOCACHE": "go-build", "GOLANGCI_LINT_CACHE": "golangci-lint",
+    "CCACHE_DIR": "ccache", "SCCACHE_DIR": "sccache", "NUMBA_CACHE_DIR": "numba", "MPLCONFIGDIR": "matplotlib",
+}  # fmt: skip
 
 # Without these, package managers retry for minutes although no host can be reached.
 WITHOUT_NETWORK = {"npm_config_fetch_retries": "0", "PIP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
@@ -84,10 +75,7 @@ _SECRET_VALUE = lazy_pattern(
 def command_environment(
     environment: Mapping[str, str], session_id: str, *, allowed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the variables for a command: the safe ones, those in `allowed`, and our own.
-
-    With our own no program waits for a person, and git starts no program that a repository names.
-    """
+    """Return the variables for a command: the safe ones, those in `allowed`, and our own."""
     selected = {
         name: value
         for name, value in environment.items()
@@ -99,7 +87,7 @@ def command_environment(
         )
     }
     git_settings = list(enumerate(_GIT_SETTINGS.items()))
-    return selected | {
+    return selected | {  # with these no program waits for a person, and git starts none that a repository names
         **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat"),
         **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR"), "true"),
         "AGENTCLI": "1",

@@ -65,10 +65,7 @@ def run_git(
     stdin: bytes = b"",
     timeout_s: float = _MAX_GIT_S,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git with `stdin` as its input, and return its output and exit code.
-
-    Raises `OSError` if git cannot be started, and `subprocess.TimeoutExpired` after killing a git that takes too long.
-    """
+    """Run git, and return its output and exit code. Raises `OSError` and, at the limit, `TimeoutExpired`."""
     return subprocess.run(
         command,
         cwd=cwd,
@@ -84,13 +81,13 @@ def run_git(
 def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
     """Return the settings that git reads in a file with this content."""
     try:
-        return _read(text, git) if text else Configuration((), is_refused=False)
+        return _read_with_git(text, git) if text else Configuration((), is_refused=False)
     except (OSError, subprocess.SubprocessError):
         return Configuration(_guess_named_paths(text), is_refused=True)
 
 
 @lru_cache(maxsize=128)
-def _read(text: str, git: str) -> Configuration:
+def _read_with_git(text: str, git: str) -> Configuration:
     done = run_git(
         [git, "config", "--file", "-", "--no-includes", "--null", "--list"], stdin=text.encode(errors="surrogateescape")
     )
@@ -100,12 +97,9 @@ def _read(text: str, git: str) -> Configuration:
 
 
 def parse_setting(text: str) -> Setting:
-    """Parse a setting as `git config --list --null` prints it: `remote.origin.url`, a line end, the value.
-
-    The name is split at its first and its last dot, as in git.
-    """
+    """Parse a setting as `git config --list --null` prints it: `remote.origin.url`, a line end, the value."""
     name, separator, value = text.partition("\n")
-    section, _, rest = name.partition(".")
+    section, _, rest = name.partition(".")  # as in git, at the first dot and then at the last one
     subsection, _, key = rest.rpartition(".")
     return Setting(section, subsection, key, value if separator else None)
 
@@ -127,11 +121,8 @@ class NamedPaths(Struct, kw_only=True):
     is_refused: bool = False  # git could not read one of the files
 
 
-def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect the paths named by configuration files and the files they include.
-
-    The worktree is read only from those `files` that are in the folder of the first one.
-    """
+def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
+    """Collect the paths named by configuration files and the files they include."""
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
         text = text_of(file)
@@ -142,21 +133,21 @@ def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
                 continue
             match setting:
                 case Setting("core", "", "hookspath", str(value)) if value:
-                    found.hooks.append(_at_home(value, home))
+                    found.hooks.append(_expand_home(value, home))
                 case Setting("core", "", "worktree", str(value)) if value:
-                    if file in files and Path(file).parent == Path(files[0]).parent:
+                    if file in files and Path(file).parent == Path(files[0]).parent:  # not in included files
                         found.worktree = str(Path(file).parent / value)
                 case Setting("extensions", "", "worktreeconfig", _):
                     found.has_worktree_config = True
                 case Setting("include" | "includeif", _, "path", str(value)) if value:
-                    path = str(Path(file).parent / _at_home(value, home))
+                    path = str(Path(file).parent / _expand_home(value, home))
                     if path not in waiting and len(waiting) < _MAX_INCLUDED:
                         waiting.append(path)
     found.included = waiting[len(files) :]
     return found
 
 
-def _at_home(value: str, home: str) -> str:
+def _expand_home(value: str, home: str) -> str:
     return home + value[1:] if home and value.startswith("~/") else value
 
 

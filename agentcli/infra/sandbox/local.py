@@ -34,11 +34,7 @@ _SECRETS_FRESH_FOR_S = 1.0  # how long the list of secret files is reused, unles
 
 
 class LocalSandbox:
-    """Implements `Sandbox`. Tools cannot read secret files, nor files that the person's rules deny.
-
-    `choose` finds the backend that confines commands. `denied` returns a test for paths that the current rules deny, or
-    None if there is no such rule.
-    """
+    """Implements `Sandbox`. Tools cannot read secret files, nor files that the person's rules deny."""
 
     def __init__(
         self,
@@ -48,8 +44,8 @@ class LocalSandbox:
         job_folder: Path,
         session_id: str = "",
         limits: CommandLimits = CommandLimits(),
-        choose: Callable[[], Confinement] = Unconfined,
-        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        choose: Callable[[], Confinement] = Unconfined,  # finds the backend
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # returns a test by the current rules
     ) -> None:
         self.confinement = SessionConfinement(
             roots,
@@ -146,6 +142,7 @@ class LocalSandbox:
         return self._secret_values.values_in(self._secret_files, roots, apart_from=apart_from)
 
     def _git_program(self, folder: Path, grants: Grants) -> str:
+        """Name a setting by which git in a folder may run a program of the repository; "" if it does no harm."""
         confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
             return ""  # git then runs in a strong read-only sandbox, where such a program can do no harm
@@ -301,10 +298,7 @@ class LocalFacts:
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
-    """Return the real path, the status there (None if nothing exists), and the error number of a failed look, else 0.
-
-    Raises `ToolError`.
-    """
+    """Return the real path, the status there (None: nothing exists), and an error number or 0. Raises `ToolError`."""
     real, found, number = "", None, 0
     try:
         real = os.path.realpath(path)

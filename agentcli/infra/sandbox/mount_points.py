@@ -194,10 +194,7 @@ def has_only_had_mount_points(path: str) -> bool:
 
 
 def _lock_or_create(folder: int, name: str, content: bytes | None) -> int | None:
-    """Open the mount point with this name, created if the name is free, and lock it against removal.
-
-    Return None if the name belongs to somebody else's file or folder. Raises `OSError`.
-    """
+    """Lock the mount point with this name, created if that is free; None if it is somebody else's. Raises `OSError`."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
@@ -213,7 +210,7 @@ def _lock_or_create(folder: int, name: str, content: bytes | None) -> int | None
         if not is_new and not _is_ours(lock, content):
             os.close(lock)
             return None
-        if _stays_while_locked(folder, name, lock):
+        if _lock_unless_removed(folder, name, lock):
             return lock
         os.close(lock)
         time.sleep(0.001)
@@ -243,7 +240,7 @@ def _create(folder: int, name: str, content: bytes | None) -> bool:
     return True
 
 
-def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
+def _lock_unless_removed(folder: int, name: str, lock: int) -> bool:
     """Lock a mount point; return False if it was removed meanwhile, or another command is removing it."""
     with suppress(OSError):  # on a file system without locks nobody gets the exclusive lock, so nothing is removed
         if not _try_lock(lock, fcntl.LOCK_SH):

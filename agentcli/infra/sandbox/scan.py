@@ -76,11 +76,8 @@ class FolderWatch:
         if self._close is not None:
             self._close()
 
-    def take(self) -> tuple[set[str], set[str]] | None:
-        """Return the folders that changed, and those that were removed or moved, since the last call.
-
-        Return None if these are unknown. Mount points of this process that appear and disappear are ignored.
-        """
+    def take_changes(self) -> tuple[set[str], set[str]] | None:
+        """Return the folders that changed, and those that were removed or moved, since the last call; None: unknown."""
         if not self.is_complete or self._process != os.getpid():
             return None
         entries: set[tuple[str, bytes]] = set()
@@ -135,25 +132,22 @@ class _Findings(NamedTuple):
 
 
 class _WalkQueue:
-    """Folders that still have to be read, by rank."""
+    """Folders that still have to be read, by their ranks in `_Folder`."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)  # a path, and how many levels below to read
         self.remaining = [*max_folders]  # how many folders of each rank may still be read
 
-    def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
-        """Add a folder inside a folder of the rank `around`; `levels` below it are read.
-
-        With `any_depth` the folders that tools fill are read completely, because a command may have just changed them.
-        """
+    def add(self, path: str, *, outer_rank: int = 0, levels: int = _ANY_DEPTH, is_new: bool = False) -> None:
+        """Add a folder inside one of the rank `outer_rank`; `levels` below it are read, of a new `_SHALLOW` one all."""
         shallow_levels = _SHALLOW.get(path.rpartition(os.sep)[2])  # None for an ordinary folder
-        if around:
+        if outer_rank:
             if levels and shallow_levels != 0:
                 self.by_rank[2].append((path, levels - 1))
         elif shallow_levels is None:
             self.by_rank[0].append((path, levels))
         else:
-            self.by_rank[1].append((path, _ANY_DEPTH if shallow_levels and any_depth else shallow_levels))
+            self.by_rank[1].append((path, _ANY_DEPTH if shallow_levels and is_new else shallow_levels))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
         """Yield the queued folders, each with its rank and levels, up to the limit of each rank."""
@@ -182,39 +176,35 @@ class _Tree:
 
 
 class Scan:
-    """Remembers the findings in the roots, for all commands of a session.
-
-    `is_secret` is as for `SecretFiles`. `denied` returns a test for files that the current rules deny; it must return
-    an equal test as long as the rules stay the same. A walk takes at most about `max_s` seconds.
-    """
+    """Remembers the findings in the roots, for all commands of a session."""
 
     def __init__(
         self,
-        is_secret: Callable[[Path], bool] = lambda path: False,
-        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        is_secret: Callable[[Path], bool] = lambda path: False,  # as for `SecretFiles`
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,  # returns equal tests for equal rules
         *,
         max_folders: tuple[int, int, int] = _MAX_FOLDERS,
-        max_s: float = 1.0,
+        max_s: float = 1.0,  # about the longest time of one walk
     ) -> None:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._max_folders, self._max_s = max_folders, max_s
         self.kept_plans: dict[Any, Any] = {}  # the cache of `plan_protection`; cleared whenever a tree changes
-        self._judged_by: Callable[[Path], bool] | None = None  # the test from `denied` that the trees were read with
+        self._is_denied: Callable[[Path], bool] | None = None  # the test from `denied` that the trees were read with
         self._trees: dict[str, _Tree] = {}  # by root
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:
         """Return the folders below `root` that git accepts as repositories, near ones first, new ones last."""
-        return self._find(root).repositories
+        return self._findings_in(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         """Return the secret files in the roots, and the auto-executed files in folders below the roots."""
-        trees = [self._find(str(root)) for root in roots]
+        trees = [self._findings_in(str(root)) for root in roots]
         secrets = [path for tree in trees for path in tree.secrets]
         return secrets, [path for tree in trees for path in tree.auto_executed]
 
-    def _find(self, root: str) -> _Findings:
+    def _findings_in(self, root: str) -> _Findings:
         with self._lock:
             tree = self._current_tree(root)
             if tree.findings is None:
@@ -238,11 +228,11 @@ class Scan:
 
     def _current_tree(self, root: str) -> _Tree:
         """Return the tree of a root, updated by the kernel's reports or, if these are missing, by another walk."""
-        if (denied := self._denied()) != self._judged_by:  # the rules changed, so every name must be tested again
-            self._judged_by = denied
+        if (denied := self._denied()) != self._is_denied:  # the rules changed, so every name must be tested again
+            self._is_denied = denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
-        changes = tree.watch.take() if tree.folders else None  # the changed folders and the replaced ones
+        changes = tree.watch.take_changes() if tree.folders else None  # the changed folders and the replaced ones
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
             tree.findings = None
             self.kept_plans = {}
@@ -255,6 +245,7 @@ class Scan:
         return tree
 
     def _walk(self, root: str, tree: _Tree) -> None:
+        """Read all folders again, as many as the limits allow."""
         began = time.monotonic()
         tree.unreadable.clear()
         tree.unwalked, tree.new = _WalkQueue(self._max_folders), _WalkQueue(self._max_folders)
@@ -276,7 +267,7 @@ class Scan:
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
             del known[path]
         for path in tree.unreadable:
-            tree.new.add(path, any_depth=True)
+            tree.new.add(path, is_new=True)
         tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
             folder = self._read_folder(path, known[path].rank, None, tree)
@@ -288,19 +279,21 @@ class Scan:
                 continue
             known[path] = folder
             for child in [each for each in folder.folders if each not in known]:
-                tree.new.add(child, around=folder.rank, any_depth=True)
-        self._read_queued(tree.new, tree, known, deadline, any_depth=True)
+                tree.new.add(child, outer_rank=folder.rank, is_new=True)
+        # A command may have just changed all that is in a new folder, so it is read at any depth.
+        self._read_queued(tree.new, tree, known, deadline, are_new=True)
         self._read_queued(tree.unwalked, tree, known, deadline)
 
     def _read_queued(
-        self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
+        self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, are_new: bool = False
     ) -> None:
+        """Read the queued folders and those in them into a dictionary, until the deadline."""
         for path, rank, levels in queue.take():  # reads at least one folder, even after the deadline
             folder = self._read_folder(path, rank, tree.folders.get(path), tree)
             if folder is not None:
                 into[path] = folder
                 for child in folder.folders:
-                    queue.add(child, around=rank, levels=levels, any_depth=any_depth)
+                    queue.add(child, outer_rank=rank, levels=levels, is_new=are_new)
             if time.monotonic() >= deadline:
                 break
 
@@ -324,7 +317,7 @@ class Scan:
         except OSError:
             tree.unreadable.add(path)
             return None
-        # `.git` is left out because only parts of it are protected, as `is_repository` causes.
+        # Without `.git`, because only parts of it are protected: see protection/planning.py.
         auto_executed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
         # A folder that changed just now may change again within the same clock tick, so it must be read again.
@@ -341,7 +334,7 @@ class Scan:
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
         # Relative to /, the base of `_secret_files`.
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names, self._judged_by))
+        return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names, self._is_denied))
 
 
 def _is_at_or_below(path: str, folders: set[str]) -> bool:

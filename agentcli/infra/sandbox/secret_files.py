@@ -43,20 +43,22 @@ TICK_NS = 20_000_000  # a file can change twice within one tick of the file syst
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Git must not fetch anything, nor use objects that replace the committed ones.
 _GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
-_HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
-_INDEX = (*_OPTIONS, "ls-files", "--stage", "-z")
-_TREE = (*_OPTIONS, "ls-tree", "-r", "-z", "HEAD")
-_SIZES = (*_OPTIONS, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
-_CONTENTS = (*_OPTIONS, "cat-file", "--batch=%(objectname)")
+_HEAD = ("rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_INDEX = ("ls-files", "--stage", "-z")
+_TREE = ("ls-tree", "-r", "-z", "HEAD")
+_SIZES = ("cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+_CONTENTS = ("cat-file", "--batch=%(objectname)")
 _GREP = (
-    *(*_OPTIONS, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
+    *("grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
     *("-h", "-o", "-I", "-F", "-f", "-"),
 )
 
 GitState = tuple[object, ...]  # differs whenever HEAD or the index may have changed
 
 
-class _Stamp(NamedTuple):
+class Stamp(NamedTuple):
+    """Shows if a file changed; not within `TICK_NS` after `changed_ns`."""
+
     changed_ns: int
     size: int
     inode: int
@@ -113,11 +115,8 @@ def _is_ambiguous(name: bytes) -> bool:
 
 
 def git_state(root: Path) -> GitState:
-    """Return the state of the index and HEAD of the repository around `root`, without running git.
-
-    It is empty outside a repository. The files are described in gitrepository-layout(5). Reading never blocks, because
-    a command may have replaced a file with a named pipe.
-    """
+    """Return the state of the index and HEAD of the repository around `root`, without running git; () without one."""
+    # gitrepository-layout(5). A command may have replaced a file with a named pipe, on which `text_of` does not block.
     for folder in (root, *root.parents):
         dot_git = f"{folder}/.git"
         head = text_of(f"{dot_git}/HEAD")
@@ -127,20 +126,20 @@ def git_state(root: Path) -> GitState:
             common = path_in(f"{git_folder}/commondir") or git_folder
             return (
                 head,
-                _stamp(f"{git_folder}/index"),
-                _stamp(f"{common}/{head.removeprefix('ref: ')}"),
-                _stamp(f"{common}/packed-refs"),
-                _stamp(f"{common}/reftable/tables.list"),
+                stamp_of(f"{git_folder}/index"),
+                stamp_of(f"{common}/{head.removeprefix('ref: ')}"),
+                stamp_of(f"{common}/packed-refs"),
+                stamp_of(f"{common}/reftable/tables.list"),
             )
     return ()
 
 
-def _stamp(path: str | Path) -> _Stamp | None:
+def stamp_of(path: str | Path) -> Stamp | None:
     try:
         status = os.stat(path)  # noqa: PTH116  # a Path takes longer
     except (OSError, ValueError):
         return None
-    return _Stamp(status.st_ctime_ns, status.st_size, status.st_ino)
+    return Stamp(status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 class SecretValues:
@@ -160,7 +159,7 @@ class SecretValues:
         self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
         self._objects: dict[str, frozenset[str]] = {}  # id of a git object that was a secret file -> its values
         self._git = ""  # the path of git
-        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}  # secret file -> its stamp and values
+        self._files: dict[Path, tuple[Stamp, frozenset[str]]] = {}  # secret file -> its stamp and values
         self._lock = threading.Lock()
         self._heads: dict[Path, str] = {}  # root -> the commit that was HEAD at the first call
         # Root -> the values of the last search in its commit, and those that were found.
@@ -169,10 +168,7 @@ class SecretValues:
     def values_in(
         self, files: Collection[Path], roots: Sequence[Path], *, apart_from: Path | None = None
     ) -> frozenset[str]:
-        """Return the values in `files` and in the repositories around `roots`, as they are and as they were committed.
-
-        The values of the file at the real path `apart_from` are left out.
-        """
+        """Return the values in `files`, except those at the real path `apart_from`, and in the roots' repositories."""
         states = {root: git_state(root) for root in roots}
         if not files and not any(states.values()):  # and there is no repository that may have had secret files
             return frozenset()
@@ -194,11 +190,11 @@ class SecretValues:
                     shown |= self._find_committed(root, found)
             return found - shown
 
-    def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
+    def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[Stamp, frozenset[str]]]]:
         """Yield each file with its stamp and values, files near the root first; unchanged files are not read again."""
         free_bytes, count = MAX_BYTES, 0  # bytes that may still be read, and files that were
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
-            stamp = _stamp(path)
+            stamp = stamp_of(path)
             if stamp is None or not 0 < stamp.size <= min(MAX_FILE_BYTES, free_bytes) or count >= MAX_FILES:
                 continue
             is_reliable = time.time_ns() - stamp.changed_ns >= TICK_NS  # else the file may change and keep its stamp
@@ -265,7 +261,8 @@ class SecretValues:
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
     def _git_output(self, command: Sequence[str], root: Path, stdin: bytes = b"") -> bytes:
-        return run_git([self._git, *command], cwd=root, environment=self._environment, stdin=stdin).stdout
+        argv = [self._git, *_OPTIONS, *command]
+        return run_git(argv, cwd=root, environment=self._environment, stdin=stdin).stdout
 
 
 def _secret_values_in(content: bytes) -> frozenset[str]:

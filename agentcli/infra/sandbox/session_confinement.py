@@ -6,7 +6,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -34,7 +34,7 @@ MAX_AUTO_EXECUTED = 50  # protected files in folders below the roots: each costs
 
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
-# Protected even if missing. Only the most important names, because each costs a mount and a temporary empty folder.
+# Protected even if missing. Only the most important names: each costs a mount, and commands see an empty folder.
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
 _UNFINISHED = "unfinished"  # the folder for notes of sessions whose changes are not reverted yet
 
@@ -69,22 +69,18 @@ class CommandLimits(Struct, frozen=True, kw_only=True):
 
 
 class SessionConfinement:
-    """Confines a session's commands.
-
-    `choose` finds the backend. `denied` returns a test for paths that rules deny. `running_jobs` returns the ids of the
-    processes whose descendants are the session's jobs.
-    """
+    """Confines a session's commands."""
 
     def __init__(
         self,
         roots: Sequence[Path],
         limits: CommandLimits,
-        choose: Callable[[], confinement.Confinement],
-        denied: Callable[[], Callable[[Path], bool] | None],
+        choose: Callable[[], confinement.Confinement],  # finds the backend
+        denied: Callable[[], Callable[[Path], bool] | None],  # returns a test for paths that the current rules deny
         *,
         state: Path,
         search_path: str,
-        running_jobs: Callable[[], Sequence[int]] = lambda: (),
+        running_jobs: Callable[[], Sequence[int]] = lambda: (),  # the PIDs whose descendants are the session's jobs
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
@@ -99,7 +95,7 @@ class SessionConfinement:
         self._starting_proxy = asyncio.Lock()
         self._cleanup_note: CleanupNote | None = None
         self._snapshot: ProtectedSnapshot | None = None  # created if protected files must be reverted after commands
-        self._left_by_killed: Reverts | None = None  # the result of `clean_up`; None before it ran
+        self._cleanup_result: Reverts | None = None  # the result of `clean_up`; None before it ran
         self._unreported = Reverts()  # reverts of `clean_up` that the next command's result must mention
         self._cleaning = Lock()  # guards the notes
 
@@ -120,26 +116,23 @@ class SessionConfinement:
     def bounds(
         self, profile: Profile | None, grants: Grants, mount_point_list: MountPointList | None = None
     ) -> confinement.Bounds:
-        """Return the bounds for a command that starts now; the default `profile` is the session's.
-
-        In an unconfined session every command is unconfined.
-        """
+        """Return the bounds for a command that starts now; the default `profile` is the session's."""
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
-        if limits.profile == "danger-full-access":
+        if limits.profile == "danger-full-access":  # whatever the command's profile is
             return confinement.Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
-        bounding = profile or limits.profile
-        at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
+        used_profile = profile or limits.profile
+        home_secrets = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
         # A read-only command cannot write anything anyway.
-        protected = () if bounding == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
+        protected = () if used_profile == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
         # A command started as read-only needs no host, so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return confinement.Bounds(
-            profile=bounding,
+            profile=used_profile,
             roots=roots,
             home=home,
-            masked=(*at_home, *limits.hidden, self.dry_run_folder, *secrets),
+            masked=(*home_secrets, *limits.hidden, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
             protected=tuple(map(str, protected)),
@@ -173,10 +166,7 @@ class SessionConfinement:
         return None
 
     def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
-        """Yield the auto-executed names in the roots, and all other paths that commands must not write.
-
-        Only a few missing names are protected, because commands see each one as an empty folder.
-        """
+        """Yield the auto-executed names in the roots, and all other paths that commands must not write."""
         table, home = auto_executed(), self.limits.home
         # `exists` is needed because `present_names` looks only for `a` of `a/b`, and returns all names for a folder
         # that cannot be listed.
@@ -213,12 +203,11 @@ class SessionConfinement:
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
-            accepting = (
-                self._snapshot.accepting(lambda: _plan(self.bounds(None, command.grants), cwd))
-                if self._snapshot is not None
-                else nullcontext()
-            )
-            with accepting:
+            with ExitStack() as accepting:
+                if self._snapshot is not None:
+                    accepting.enter_context(
+                        self._snapshot.accepting(lambda: _plan_reverts(self.bounds(None, command.grants), cwd))
+                    )
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # failed reverts, tried again
@@ -227,7 +216,7 @@ class SessionConfinement:
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
-        with confined as launch, self._guarded(bounds, cwd, note) as reverts:
+        with confined as launch, self._revert_afterwards(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # those that failed again are retried and reported after this command
             yield launch._replace(
                 reverts=self._with_unreported(reverts), cleanup_note=note.descriptor if note is not None else None
@@ -245,7 +234,7 @@ class SessionConfinement:
         return self._cleanup_note
 
     @contextmanager
-    def _guarded(self, bounds: confinement.Bounds, cwd: Path, note: CleanupNote | None) -> Iterator[Reverts]:
+    def _revert_afterwards(self, bounds: confinement.Bounds, cwd: Path, note: CleanupNote | None) -> Iterator[Reverts]:
         """Revert a command's changes to protected files if the backend cannot prevent them."""
         if self.backend.keeps_names or bounds.profile != "workspace-write":
             yield Reverts()
@@ -254,7 +243,7 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._aside, note)
-        with self._snapshot.guard(_plan(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
+        with self._snapshot.guard(_plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
 
     def unguarded_folders(self, grants: Grants) -> Sequence[str]:
@@ -263,7 +252,7 @@ class SessionConfinement:
             return ()
         from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-        return ProtectedSnapshot("/").unguarded_folders(_plan(self.bounds(None, grants)))
+        return ProtectedSnapshot("/").unguarded_folders(_plan_reverts(self.bounds(None, grants)))
 
     def accept(self, path: Path, content: bytes) -> None:
         """Do not revert the content that a tool wrote to a protected file, because the person approved it."""
@@ -272,14 +261,14 @@ class SessionConfinement:
 
     async def make_ready(self, grants: Grants) -> None:
         """Prepare for a command: revert changes of killed sessions, and start the proxy to the command's hosts."""
-        if self._left_by_killed is None:
+        if self._cleanup_result is None:
             await asyncio.to_thread(self.clean_up)
         await self._start_proxy(frozenset(grants.hosts))
 
     def clean_up(self) -> Reverts:
         """Revert the changes of killed sessions, once; the result of the next command reports this to the model."""
         with self._cleaning:
-            if self._left_by_killed is None:
+            if self._cleanup_result is None:
                 reverts = Reverts()
                 if (self._aside / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
@@ -289,8 +278,8 @@ class SessionConfinement:
                     [f"{each}, changed by a command of a session that was killed" for each in reverts.put_back],
                     [*reverts.left_changed],
                 )
-                self._left_by_killed = reverts  # set last, because `make_ready` lets commands start once it is set
-            return self._left_by_killed
+                self._cleanup_result = reverts  # set last, because `make_ready` lets commands start once it is set
+            return self._cleanup_result
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:
         reverts.add(self._unreported)
@@ -323,6 +312,6 @@ class SessionConfinement:
                 proxy.socket.parent.rmdir()
 
 
-def _plan(bounds: confinement.Bounds, cwd: Path | None = None) -> confinement.Protection:
+def _plan_reverts(bounds: confinement.Bounds, cwd: Path | None = None) -> confinement.Protection:
     """Plan the paths to revert. A plan without mounts needs no limit on the repositories that accept commits."""
     return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)

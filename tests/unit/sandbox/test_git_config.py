@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.git_config import Configuration, Setting, find_git, named_paths, read_configuration
+from agentcli.infra.sandbox.git_config import Configuration, Setting, find_git, find_named_paths, read_configuration
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_names_are_split_at_their_first_and_last_dot() -> None:
 @pytest.mark.parametrize("git", ["/usr/bin/git", "", "/nowhere/git", "/bin/false"])
 def test_what_git_does_not_read_is_refused_and_still_names_paths(tmp_path: Path, git: str) -> None:
     (tmp_path / "config").write_text('[core]\nhooksPath = "hk"\n[include]\n\tpath = more\n[core\n')
-    found = named_paths([str(tmp_path / "config")], "/home/me", git)
+    found = find_named_paths([str(tmp_path / "config")], "/home/me", git)
     assert (found.hooks[-1], found.included, found.is_refused) == ("hk", [str(tmp_path / "more")], True)
 
 
 def test_a_file_that_is_too_large_to_be_read_whole_is_refused(tmp_path: Path) -> None:
     comments = ("#" + "x" * 98 + "\n") * 11_000
     (tmp_path / "config").write_text(f"{comments}[core]\nhooksPath = hk\n")
-    assert named_paths([str(tmp_path / "config")], "/home/me", "/usr/bin/git").is_refused
+    assert find_named_paths([str(tmp_path / "config")], "/home/me", "/usr/bin/git").is_refused
 
 
 def test_an_empty_file_needs_no_git() -> None:

@@ -141,7 +141,7 @@ def test_changes_that_the_kernel_did_not_report_are_found_after_a_while(tmp_path
     scan.folders(str(tmp_path))
     make(tmp_path, "a/b")
     tree = scan._trees[str(tmp_path)]
-    tree.watch.take()  # as if another machine had made it
+    tree.watch.take_changes()  # as if another machine had made it
     tree.watched_until = 0
     assert names([*scan.folders(str(tmp_path))], tmp_path) == [".", "a", "a/b"]
 

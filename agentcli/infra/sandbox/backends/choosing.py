@@ -18,16 +18,10 @@ from contextlib import closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.linux import (
-    NO_HOSTS,
-    PROGRAMS,
-    Bubblewrap,
-    Landlock,
-    probe_landlock,
-    render_mounts,
-)
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, probe_landlock, render_mounts
 from agentcli.infra.sandbox.confinement import (
     MAX_PLANS,
+    NO_HOSTS,
     Bounds,
     Confinement,
     FullConfinement,
@@ -85,7 +79,7 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
     message = ""
     for confinement in candidates:
         for _ in range(MAX_PLANS):
-            message = _error_of_running_true(confinement, tmp)
+            message = _probe_error(confinement, tmp)
             if not message:
                 return confinement
             if _explain(message):  # it would fail in the same way again
@@ -103,7 +97,8 @@ def _explain(message: str) -> str:
     return next((advice for part, advice in _ADVICE.items() if part in message), "")
 
 
-def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
+def _probe_error(confinement: Confinement, folder: Path) -> str:
+    """Run `true` in a sandbox; return the error message, or ""."""
     root = folder.resolve()
     bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
@@ -166,7 +161,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
-    made = [  # protected names that did not exist, so mount points were made for them
+    created = [  # protected names that did not exist, so mount points were created for them
         *filter(mount_points.ensure, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
     ]
@@ -177,7 +172,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     mounts = [
         *(_docker_bind(path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
         *(_docker_bind(path, is_writable=True) for path in always_writable),
-        *(_docker_bind(path) for path in (*protection.read_only, *made) if path not in granted),  # grants win
+        *(_docker_bind(path) for path in (*protection.read_only, *created) if path not in granted),  # grants win
     ]
     shown = {place.path for place in find_places(bounds.readable_again)}
     for place in find_places(bounds.masked):
@@ -234,17 +229,17 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(allow signal (target same-sandbox))",
         "(deny process-info* (target others))",
         "(deny file-write*)",
-        _rule("allow file-write*", [f"(literal {_quoted(device)})" for device in _DEVICES]),
-        _rule("allow file-write*", _below([*granted, tmp, *filter(None, (bounds.resources.cache,))])),
-        *(_protections(bounds) if may_write else ()),
-        _rule("deny file-read*", _below(bounds.masked)),
-        _rule("allow file-read*", _below(bounds.readable_again)),
-        _rule("deny file-write*", _below(bounds.masked)),  # also inside what was made writable above
+        _rule("allow file-write*", [f"(literal {_quote(device)})" for device in _DEVICES]),
+        _rule("allow file-write*", _subpaths([*granted, tmp, *filter(None, (bounds.resources.cache,))])),
+        *(_protection_rules(bounds) if may_write else ()),
+        _rule("deny file-read*", _subpaths(bounds.masked)),
+        _rule("allow file-read*", _subpaths(bounds.readable_again)),
+        _rule("deny file-write*", _subpaths(bounds.masked)),  # also inside what was made writable above
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
 
 
-def _protections(bounds: Bounds) -> list[str]:
+def _protection_rules(bounds: Bounds) -> list[str]:
     """Return the rules that make protected names in the roots read-only."""
     rules: list[str] = []
     git = _without_case(".git")
@@ -260,13 +255,13 @@ def _protections(bounds: Bounds) -> list[str]:
         ]
         # Folders around protected names must not be renamed: the names would get other paths, which no rule matches.
         around = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
-        fixed = [*(f"(literal {_quoted(folder)})" for folder in around), _regex(f"^{root_pattern}/(.*/)?{git}$")]
+        fixed = [*(f"(literal {_quote(folder)})" for folder in around), _regex(f"^{root_pattern}/(.*/)?{git}$")]
         rules += [_rule("deny file-write*", read_only), _rule("deny file-write-unlink", fixed)]
-    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # last, so it wins over the rules above
+    return [*rules, _rule("allow file-write*", _subpaths(bounds.writable))]  # last, so it wins over the rules above
 
 
-def _below(folders: Sequence[Path]) -> list[str]:
-    return [f"(subpath {_quoted(path)})" for folder in folders for path in _spellings(folder)]
+def _subpaths(folders: Sequence[Path]) -> list[str]:
+    return [f"(subpath {_quote(path)})" for folder in folders for path in _spellings(folder)]
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:
@@ -288,7 +283,7 @@ def _without_case(text: str) -> str:
     return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -61,21 +61,18 @@ def main() -> None:
 
 
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan and become the command, which ends with the process `parent`.
-
-    Without a command, only test the plan and return.
-    """
-    refusal = "agentcli: the command was not started, because it could not be confined"
+    """Confine this process by a plan and become the command, which ends with `parent`; without one only test it."""
+    message = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:
             kind, *parts = marshal.load(file)  # noqa: S302  # written by agentcli itself
         if kind == "overlays":
-            refusal = f"{SETUP_ERROR_PREFIX}no overlay"
+            message = f"{SETUP_ERROR_PREFIX}no overlay"
             _mount_overlays(*parts, is_trial=not command)  # the command is a bubblewrap, which ends with its parent
         else:
             _restrict(parent, *parts, is_trial=not command)
     except (OSError, ValueError, EOFError, TypeError) as error:
-        print(f"{refusal}: {error}" if command else error, file=sys.stderr)
+        print(f"{message}: {error}" if command else error, file=sys.stderr)
         sys.exit(126)
     if not command:
         return

@@ -27,6 +27,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.launcher import SETUP_ERROR_PREFIX
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import (
+    NO_HOSTS,
     NOTHING,
     Bounds,
     FullConfinement,
@@ -203,10 +204,7 @@ class Layout:
                 self._bind(path)
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
-        """Hide the host's sockets, except those in the workspace, which its servers and git use.
-
-        Those in `hidden` paths and in folders that are private to the command cannot be seen anyway.
-        """
+        """Hide the host's sockets that the command would see, except those in the workspace, which git may use."""
         for place in find_places(listening_sockets()):
             is_visible = not is_private(place.path) or _is_in_any(place.path, self._shown_in_private)
             if is_visible and not _is_in_any(place.path, (*self._bound_folders, *hidden)):
@@ -248,9 +246,6 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
     """Return the outermost folders in which a command can change the disk."""
     paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
     return [path for path in paths if not _is_in_any(path, {*paths} - {path})]
-
-
-NO_HOSTS = ("Commands reach no host, granted or not.",)
 
 
 class Landlock:

@@ -80,7 +80,7 @@ _ERRNO = 0x00050000
 
 # Call: (position of the argument that decides, test, denied values, label of the answer otherwise, that answer).
 # With `ioctl` a command could type into the terminal that agentcli runs in.
-_FLAGS = {
+_CHECKS_BY_ARGUMENT = {
     "clone": (0, _ANY_BIT, (NEW_NAMESPACES,), "", _ALLOW),
     "unshare": (0, _ANY_BIT, (NEW_NAMESPACES | CLONE_NEWTIME,), "", _ALLOW),
     "ioctl": (1, _EQUAL, (TIOCSTI, TIOCLINUX), "allowed", _ALLOW),
@@ -97,10 +97,10 @@ class _Assembler:
     def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
         self._code.append((opcode, operand, if_true, if_false))
 
-    def label(self, name: str) -> None:
+    def set_label(self, name: str) -> None:
         self._labels[name] = len(self._code)
 
-    def assembled(self) -> bytes:
+    def assemble(self) -> bytes:
         return b"".join(
             struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
             for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
@@ -127,38 +127,38 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     code = _Assembler()
     code.add(_LOAD, _ARCH)
     code.add(_EQUAL, audit, if_false="deny")
-    _sort_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
+    _dispatch_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
     families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
     # "deny" and "denied" label the same result in two places, because a jump reaches only 255 instructions.
     sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
-    for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_FLAGS}.items():
-        code.label(name)
+    for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_CHECKS_BY_ARGUMENT}.items():
+        code.set_label(name)
         code.add(_LOAD, _LOW_HALF_OF[argument])
         for value in values:
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
-        code.label(label)  # an empty one is never jumped to
+        code.set_label(label)  # an empty one is never jumped to
         code.add(_RETURN, otherwise)
     _deny_set_user_id(code, column)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
-        code.label(label)
+        code.set_label(label)
         code.add(_RETURN, _ERRNO | number)
-    return code.assembled()
+    return code.assemble()
 
 
-def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | None, int | None]]) -> None:
-    """Jump to the checks of calls that have some, deny those in `DENIED` and `more`, and allow all others."""
+def _dispatch_calls(code: _Assembler, column: int, also_denied: Mapping[str, tuple[int | None, int | None]]) -> None:
+    """Jump to the checks of calls that have some, deny those in `DENIED` and `also_denied`, and allow all others."""
     code.add(_LOAD, _NR)
     if column == 0:
         code.add(_AT_LEAST, X32_BIT, if_true="deny")
     for number, label in (
-        *((numbers[column], "deny") for numbers in (*DENIED.values(), *more.values())),
+        *((numbers[column], "deny") for numbers in (*DENIED.values(), *also_denied.values())),
         *((CLONE3, "missing"), (OPENAT2, "missing")),
         *((row[column], name) for name, row in GIVES_MODE.items()),
         *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair like socket
     ):
         if number is not None:
             code.add(_EQUAL, number, if_true=label)
-    code.label("allow")
+    code.set_label("allow")
     code.add(_RETURN, _ALLOW)
 
 
@@ -167,12 +167,12 @@ def _deny_set_user_id(code: _Assembler, column: int) -> None:
     for name, (*numbers, mode, flags) in GIVES_MODE.items():
         if numbers[column] is None:
             continue
-        code.label(name)
+        code.set_label(name)
         if flags is not None:  # the mode of an `open` means something only if it creates a file
             code.add(_LOAD, _LOW_HALF_OF[flags])
             code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
             code.add(_RETURN, _ALLOW)
-            code.label(f"{name} makes")
+            code.set_label(f"{name} makes")
         code.add(_LOAD, _LOW_HALF_OF[mode])
         code.add(_ANY_BIT, S_ISUID, if_true="denied")
         code.add(_RETURN, _ALLOW)

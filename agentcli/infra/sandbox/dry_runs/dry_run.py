@@ -25,16 +25,7 @@ from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, probe_overlays
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.processes.shell import BackgroundRuns, DetachHandle, Launcher, Shell
-from agentcli.tools.command import (
-    NO_GRANTS,
-    ApplyOutcome,
-    ChangeSummary,
-    Command,
-    CommandResult,
-    Conflict,
-    DryRunLimits,
-    Grants,
-)
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, Command, CommandResult, Conflict, DryRunLimits, Grants
 
 _GIT_TIMEOUT_S = 20.0
 _ENDED = "what it left running was ended, because nothing of a dry run goes on"
@@ -142,7 +133,7 @@ class DryRuns:
         self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
         self.background = BackgroundRuns()
 
-    def why_not(self, grants: Grants = NO_GRANTS) -> str:
+    def why_not(self, grants: Grants) -> str:
         """Return the reason why there are no dry runs here, or "". Blocks at the first call, which mounts overlays."""
         bounds = self._bounds(grants)
         if bounds.profile == "danger-full-access":
@@ -192,9 +183,7 @@ class DryRuns:
         try:
             with caches.in_use():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.layer_over)
-                result, too_much = await self._exec(
-                    overlays, command, on_output, private.path, detach_handle=detach_handle
-                )
+                result, too_much = await self._exec(overlays, command, on_output, private.path, detach_handle)
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
@@ -218,7 +207,6 @@ class DryRuns:
         command: Command,
         on_output: Callable[[str], None],
         folder: Path,
-        *,
         detach_handle: DetachHandle | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it exceeded a limit of resources."""
@@ -249,7 +237,7 @@ class DryRuns:
             return shown_path(os.path.relpath(path, first) if first and is_inside(path, first) else path)
 
         groups, cached = list[ChangeGroup](), list[str]()
-        for overlay in overlays.each:
+        for overlay in overlays.newest:
             if overlay.real_folder == str(bounds.resources.cache):  # everything in it is a cache
                 caches.add(overlay.real_folder, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
@@ -299,9 +287,7 @@ class DryRuns:
                     self._caches = private, CacheLayers(private.path)
                 return PrivateFolder(self._folder), self._caches[1]
             except OSError as error:
-                message = (
-                    f"{self._folder} cannot be written, where the changes of a dry run are kept: {error.strerror}."
-                )
+                message = f"{self._folder} cannot be written, where dry runs keep their changes: {error.strerror}."
                 raise ToolError(message, kind="resource_error") from error
 
     def close(self) -> None:

@@ -56,13 +56,12 @@ class Overlays:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         self._confinement = confinement
-        self._bounds = replace(
-            bounds, resources=replace(bounds.resources, mount_point_list=MountPointList(folder / LIST_NAME))
-        )
+        mount_point_list = MountPointList(folder / LIST_NAME)
+        self._bounds = replace(bounds, resources=replace(bounds.resources, mount_point_list=mount_point_list))
         self._folder = folder
         self._caches_of = caches_of  # returns the layer of caches over a real folder, or ""
         self._launches = 0  # attempts so far, each with a folder of its own
-        self.each: list[Overlay] = []  # the overlays of the newest attempt, with its changes
+        self.newest: list[Overlay] = []  # the overlays of the newest attempt, with its changes
         self.started_ns = 0  # the start of the newest attempt, by the clock of file times
 
     @contextmanager
@@ -82,11 +81,11 @@ class Overlays:
             clock = folder / "started"  # a file, because the clock of file times differs from other clocks
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
-            self.each = []
+            self.newest = []
             for number, real_folder in enumerate(real_folders):
                 overlay = _make_overlay(real_folder, self._caches_of(real_folder), folder / f"overlay-{number}")
                 _hide_mount_points(overlay, apart_from={mount.path for mount in launch.mounts})
-                self.each.append(overlay)
+                self.newest.append(overlay)
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
@@ -107,7 +106,7 @@ class Overlays:
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
         # The folder of all dry runs is hidden, because an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
-        with _plan_file(self.each, self.started_ns, binds=binds, is_read_only=is_read_only) as plan:
+        with _plan_file(self.newest, self.started_ns, binds=binds, is_read_only=is_read_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
                 launcher_words=0,
@@ -123,7 +122,7 @@ class Overlays:
         """
         if not mount.is_writable:
             return mount
-        for overlay in self.each:
+        for overlay in self.newest:
             if mount.descriptor is not None and is_inside(mount.path, overlay.real_folder):
                 source = overlay.merged + mount.path.removeprefix(overlay.real_folder)
                 binds.append((mount.descriptor, source))

@@ -83,7 +83,7 @@ class NetworkProxy:
             await self._serve(reader, writer)
         except _Denial as denial:
             with contextlib.suppress(OSError):
-                writer.write(_answer(*denial.args))
+                writer.write(_build_answer(*denial.args))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):  # either side has disconnected
             pass
@@ -98,7 +98,7 @@ class NetworkProxy:
             raise _Denial(400, "not a request that a proxy understands")
         host, port, path = _read_target(match[1], match[2].decode())
         # A plain request is rewritten and passed on; a tunnel (CONNECT) has no path.
-        request = _request(match[1], path, _authority(host, port, default=80), headers) if path else b""
+        request = _build_request(match[1], path, _format_authority(host, port, default=80), headers) if path else b""
         from_server, to_server = await self._connect(host, port)
         if request:
             to_server.write(request)
@@ -116,7 +116,7 @@ class NetworkProxy:
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         grant = find_grant(self._grants, host, port)
         if grant is None:
-            name = host if port in {80, 443} else _authority(host, port, default=None)
+            name = host if port in {80, 443} else _format_authority(host, port, default=None)
             raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
         failure = OSError("it has no address")
         try:
@@ -175,7 +175,7 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
         raise _Denial(400, str(error)) from error
 
 
-def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+def _build_request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
     """Build the request to the server."""
     names = [name.lower() for name, _ in headers]
     # A server that obeys the other one of two lengths would take the rest of the body for another request.
@@ -191,7 +191,7 @@ def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes
     return b"\r\n".join([*first, *passed_on, b"", b""])
 
 
-def _authority(host: str, port: int, *, default: int | None) -> str:
+def _format_authority(host: str, port: int, *, default: int | None) -> str:
     name = f"[{host}]" if ":" in host else host
     return name if port == default else f"{name}:{port}"
 
@@ -204,7 +204,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def _answer(status: int, reason: str) -> bytes:
+def _build_answer(status: int, reason: str) -> bytes:
     """Build an answer. The status line has the reason too, because after a CONNECT programs show only that line."""
     text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]

@@ -56,10 +56,8 @@ def main() -> None:
         server.close()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
-    # Python adds LC_CTYPE to os.environ.
-    environment = dict(
-        line.split(b"=", 1) for line in Path("/proc/self/environ").read_bytes().split(b"\0") if b"=" in line
-    )
+    lines = Path("/proc/self/environ").read_bytes().split(b"\0")  # Python adds LC_CTYPE to os.environ
+    environment = dict(line.split(b"=", 1) for line in lines if b"=" in line)
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  # the arguments are the command
     except OSError as error:
@@ -104,7 +102,7 @@ def _connect(client: socket.socket, request: bytes, proxy_socket: str) -> None:
     with client, socket.socket(socket.AF_UNIX) as proxy:
         try:
             proxy.connect(proxy_socket)
-            if request and not _opens_tunnel(proxy, request):
+            if request and not _open_tunnel(proxy, request):
                 return
         except OSError:
             return
@@ -114,7 +112,8 @@ def _connect(client: socket.socket, request: bytes, proxy_socket: str) -> None:
         upwards.join()
 
 
-def _opens_tunnel(proxy: socket.socket, request: bytes) -> bool:
+def _open_tunnel(proxy: socket.socket, request: bytes) -> bool:
+    """Ask the proxy for a connection; return True if it has made one."""
     proxy.sendall(request)
     head = b""
     while not head.endswith(b"\r\n\r\n") and (byte := proxy.recv(1)):

@@ -26,7 +26,12 @@ import socket
 import sys
 import time
 
-from agentcli.infra.sandbox.processes.process_tree import ask_below, kill_below, processes_below, threads_of_machine
+from agentcli.infra.sandbox.processes.process_tree import (
+    kill_below,
+    processes_below,
+    terminate_below,
+    threads_of_machine,
+)
 
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 GRACE_WITHOUT_PARENT_S = 1.0  # the same after agentcli has ended
@@ -106,15 +111,12 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone.
-
-    The message may also hold a cleanup note, which replaces the one in `notes`.
-    """
+    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone."""
     _, descriptors = _receive(requests, 1, max_descriptors=2)
     if not descriptors:
         return False
     control, *new_notes = descriptors
-    if new_notes:
+    if new_notes:  # the session has a cleanup note by now
         for old in notes:
             os.close(old)
         notes[:] = new_notes
@@ -280,7 +282,7 @@ class Supervisor:
         if self._is_ending:
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
-        self._asked_to_end = ask_below(os.getpid())
+        self._asked_to_end = terminate_below(os.getpid())
         self._machine_threads = threads_of_machine()
         self._limit_at = float("inf")
         self._kill_at = time.monotonic() + grace_s

@@ -26,10 +26,7 @@ _END_CHARS = 300  # enough to contain a prompt that waits for an answer
 
 
 class CommandOutput:
-    """Keeps the beginning and the end of a command's output, as a terminal would show it.
-
-    If the middle has to be cut, all bytes go to the file that `new_file` makes. Call `write` while `has_much_to_write`.
-    """
+    """Keeps the beginning and end of a command's output, as a terminal shows it; if that is not all, all in a file."""
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
         self._half = most_bytes // 2  # the limit of `_head`, and after a cut that of `_tail`, in characters
@@ -45,9 +42,9 @@ class CommandOutput:
     def add(self, data: bytes) -> None:
         self.last_output_at = time.monotonic()
         self._unwritten += data
-        self._take(self._decoder.decode(data))
+        self._add_text(self._decoder.decode(data))
 
-    def _take(self, text: str, *, is_end: bool = False) -> None:
+    def _add_text(self, text: str, *, is_end: bool = False) -> None:
         """Add text; complete lines go to `_head` and `_tail`, as a terminal shows them."""
         self._live.add(text)
         complete, newline, self._line = (self._line + text).rpartition("\n")
@@ -79,7 +76,7 @@ class CommandOutput:
         return (self._head + self._line)[:_END_CHARS]
 
     @property
-    def has_much_to_write(self) -> bool:
+    def has_much_to_write(self) -> bool:  # then call `write`
         return self._cut > 0 and len(self._unwritten) >= _WRITE_AT
 
     def write(self) -> None:
@@ -89,19 +86,16 @@ class CommandOutput:
 
     def close(self) -> str:
         """Return the output, its middle cut above the limit. May block for a moment."""
-        self._take(self._decoder.decode(b"", final=True), is_end=True)
+        self._add_text(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
         text = self._joined()
         self.saved.close()
         return text
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
-        """Move all output so far to `path`, for a command that becomes a job. Raises `OSError`.
-
-        Return the text, the number of characters cut from its middle, and the number of output bytes that it covers.
-        """
+        """Move the output to `path`; return its text, the characters cut and the bytes covered. Raises `OSError`."""
         self.write()
-        self._take("", is_end=True)
+        self._add_text("", is_end=True)
         self._live.close()
         covered = self.saved.size - len(self._decoder.getstate()[0])  # without the start of an unfinished character
         self.saved.move_to(path)
@@ -191,12 +185,12 @@ class _Live:
         self._skipped += over
         self._pending = self._pending[over:]
 
-    def _show(self, at_least: int = 0) -> None:
+    def _show(self, min_chars: int = 0) -> None:
         """Show the pending text, and begin a pause before the next piece; without pending text there is no pause."""
         self._timer = None
         if not self._pending:
             return
-        self._skip_to_last(max(at_least, self._max_piece))
+        self._skip_to_last(max(min_chars, self._max_piece))
         text, self._pending = self._pending, ""
         self._shown += len(text)
         if self._skipped:
@@ -214,11 +208,8 @@ class _Live:
             self._timer.cancel()
 
 
-def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from byte `start` on, and the byte position after it, for the next call.
-
-    Unless the file `is_complete`, an unfinished character at its end is left for the next call.
-    """
+def read_text_from(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
+    """Return a file's text from byte `start` on, and the next `start`: before an unfinished character at the end."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= most_bytes:

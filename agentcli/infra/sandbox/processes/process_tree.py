@@ -7,13 +7,11 @@ from collections import namedtuple
 from collections.abc import Collection
 
 _IS_LINUX = sys.platform == "linux"
-
-
 # `started` tells a process from a later one with the same number. (`typing` would slow the start.)
 ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  # noqa: PYI024
 
 
-def ask_below(root: int) -> int:
+def terminate_below(root: int) -> int:
     """Send SIGTERM to a tree, and return the number of its processes. All are stopped first, so that none can fork.
 
     A process whose children are in a PID namespace of their own, such as bubblewrap, gets no signal: it ends after
@@ -64,9 +62,9 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
     children: dict[int, list[ProcessInfo]] = {}
     try:
         # pathlib would slow the start
-        processes = [look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+        processes = [read_process(int(name)) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
     except FileNotFoundError:
-        processes = [*_listed_by_ps()]
+        processes = [*_list_with_ps()]
     for process in filter(None, processes):
         children.setdefault(process.parent, []).append(process)
     found: list[ProcessInfo] = []
@@ -78,7 +76,7 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
     return found
 
 
-def look_at(pid: int) -> ProcessInfo | None:
+def read_process(pid: int) -> ProcessInfo | None:
     """Read one process from /proc/PID/stat (proc(5)); return None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
@@ -89,13 +87,13 @@ def look_at(pid: int) -> ProcessInfo | None:
         return None
 
 
-def _listed_by_ps() -> list[ProcessInfo]:
+def _list_with_ps() -> list[ProcessInfo]:
     """List processes by ps(1) on macOS, orphans as children of their session's first process."""
     from subprocess import PIPE, run  # here, because Linux does not need it
 
-    listed = run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=PIPE, encoding="ascii", check=False).stdout
+    output = run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=PIPE, encoding="ascii", check=False).stdout
     found = []
-    for line in listed.splitlines():
+    for line in output.splitlines():
         pid, parent, group, state = line.split(maxsplit=3)
         if parent == "1":
             try:
@@ -124,7 +122,7 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
             return
         descriptor = os.pidfd_open(process.pid)
         try:
-            now = look_at(process.pid)
+            now = read_process(process.pid)
             if now is not None and now.started == process.started:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
@@ -136,7 +134,7 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
 def threads_of_machine() -> int:
     """Return the number of threads on the machine, from /proc/loadavg; 0 if unknown."""
     try:
-        with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `look_at`
+        with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `read_process`
             return int(file.read(100).split()[3].partition(b"/")[2])
     except (OSError, IndexError, ValueError):
         return 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, ShellProcess, readable
-from agentcli.infra.sandbox.processes.output import CommandOutput, new_text
+from agentcli.infra.sandbox.processes.output import CommandOutput, read_text_from
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
 from agentcli.tools.observation import as_shown
@@ -250,7 +250,7 @@ class Run:
         is_over = self.process.is_over()  # before the file is read, which is complete then
         try:
             with self._file.open("rb") as file:
-                text, self._returned_bytes = new_text(file, self._returned_bytes, most_bytes, is_complete=is_over)
+                text, self._returned_bytes = read_text_from(file, self._returned_bytes, most_bytes, is_complete=is_over)
         except OSError as error:
             message = f"The output of {self.id} cannot be read: {error.strerror}."
             raise ToolError(message, kind="resource_error") from error

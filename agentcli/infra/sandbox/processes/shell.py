@@ -98,11 +98,9 @@ class Shell:
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
-        """Start a command in the waiting shell if that is possible, else in a new one; prepare the next waiting shell.
-
-        Only read-only commands use a waiting shell. Only bash can wait: it reads up to a NUL.
-        """
+        """Start a command, in the waiting shell if that is possible, and prepare the next waiting shell."""
         confined = unconfined if command.profile == "own" else launcher or self._launch
+        # Only bash can read a command up to a NUL.
         uses_waiting = command.profile == "read-only" and not (launcher or is_job) and self._bash is not None
         uses_waiting = uses_waiting and "\0" not in command.text and len(command.text) <= MAX_CHARS
         try:

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -49,6 +49,11 @@ class Stall(Struct, frozen=True):
     text: str
 
 
+class _Sockets(NamedTuple):
+    ports: list[int]  # with a listening socket
+    has_connections: bool
+
+
 class StallDetector:
     """Examines the processes below `root` repeatedly; while they use the processor, they are not stalled."""
 
@@ -67,15 +72,15 @@ class StallDetector:
         share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
         if share > _MAX_SERVER_CPU_SHARE:
             return None
-        for stall in _stalls(pids, quiet_s, last_output):
+        for stall in _possible_stalls(pids, quiet_s, last_output):
             if (stall.kind == "listens" or share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
                 return stall
         return None
 
 
-def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
+def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
     """Yield all reasons why processes may be waiting, the most certain first."""
-    waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
+    waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waiting_calls(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
     has_prompt = _PROMPT.search(last_output) is not None
@@ -94,15 +99,16 @@ def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[S
         if call in ("flock", "fcntl"):
             by = f", held by {_describe(holder)}" if (holder := _lock_holder(pid)) else ""
             yield Stall("lock", f"waits for a lock on {target}: {_describe(pid)}{by}")
-    ports, has_connections = _sockets(targets)
-    if ports and (quiet_s >= BUSY_SERVER_QUIET_S or not has_connections):
-        yield Stall("listens", f"listens on {', '.join(f':{port}' for port in ports[:3])}")
+    sockets = _find_sockets(targets)
+    if sockets.ports and (quiet_s >= BUSY_SERVER_QUIET_S or not sockets.has_connections):
+        yield Stall("listens", f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}")
 
 
 def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
     """Return True if a call waits for a terminal."""
     if call == "poll":  # its descriptors are unknown: most likely standard input, unless the process has sockets
-        return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
+        has_sockets = any(target.startswith("socket:") for target in targets.values())
+        return bool(_TERMINAL.match(targets.get(0, ""))) and not has_sockets
     return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
 
 
@@ -115,15 +121,15 @@ def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]
     )
 
 
-def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
-    """Return the ports that a tree listens on, and True if it has connections."""
+def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
+    """Find the sockets of processes, given the targets of their descriptors."""
     found: set[tuple[str, int]] = set()  # states and local ports
     for pid, descriptors in targets.items():  # each process may be in its own network namespace
-        sockets = set(filter(_is_socket, descriptors.values()))
+        sockets = {target for target in descriptors.values() if target.startswith("socket:")}
         if sockets and _read(f"/proc/{pid}/comm").strip() != RELAY_NAME:
             found.update((state, port) for state, port, inode in _tcp_sockets(pid) if f"socket:[{inode}]" in sockets)
     ports = {port for state, port in found if state == _LISTENING}
-    return sorted(ports), any(state not in (_LISTENING, _CLOSED) for state, _ in found)
+    return _Sockets(sorted(ports), any(state not in (_LISTENING, _CLOSED) for state, _ in found))
 
 
 def _tcp_sockets(pid: int | str) -> Iterator[tuple[str, int, str]]:
@@ -142,8 +148,8 @@ def is_listened_on(port: int) -> bool:
 
 def find_listener(root: int, port: int) -> int | None:
     """Return the PID of a process below `root` that listens on a port; relays of the sandbox are left out."""
-    pids = (process.pid for process in processes_below(root))
-    return next((pid for pid in pids if port in _sockets({pid: _open_targets(pid)})[0]), None)
+    pids: list[int] = [process.pid for process in processes_below(root)]
+    return next((pid for pid in pids if port in _find_sockets({pid: _open_targets(pid)}).ports), None)
 
 
 def _describe(pid: int) -> str:
@@ -167,7 +173,7 @@ def _threads(pid: int) -> list[str]:
         return []
 
 
-def _waits(pid: int) -> Iterator[tuple[str, int]]:
+def _waiting_calls(pid: int) -> Iterator[tuple[str, int]]:
     """Yield the system call in which each thread waits, and its first argument, for most calls a descriptor."""
     for thread in _threads(pid):
         # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
@@ -183,10 +189,6 @@ def _open_targets(pid: int) -> dict[int, str]:
         return {int(entry.name): str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return {}
-
-
-def _is_socket(target: str) -> bool:
-    return target.startswith("socket:")
 
 
 def _is_writable(pid: int, descriptor: int) -> bool:

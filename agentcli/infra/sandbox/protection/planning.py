@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import cast
 
 from agentcli.infra.sandbox.confinement import Bounds, Protection, find_places, is_inside, is_real, kind_of
-from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, text_of
+from agentcli.infra.sandbox.git_config import NamedPaths, find_named_paths, path_in, text_of
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
-from agentcli.infra.sandbox.secret_files import TICK_NS
+from agentcli.infra.sandbox.secret_files import TICK_NS, Stamp, stamp_of
 
 MAX_COMMITTABLE = 3  # repositories; each costs six mounts, about a millisecond, a read-only one costs a single mount
 MAX_REPOSITORIES = 100
@@ -40,7 +40,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     inputs = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     plans = scan.kept_plans  # replaced when a tree changes, so a plan that is outdated by then is kept nowhere
     stamps, kept_plan = plans.get(inputs, ({}, None))
-    if kept_plan is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
+    if kept_plan is not None and not bounds.writable and all(stamp_of(file) == stamp for file, stamp in stamps.items()):
         return cast("Protection", kept_plan)
     places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
@@ -79,15 +79,6 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     return plan
 
 
-def _stamp(file: str) -> tuple[int, int] | None:
-    """Return the inode and the change time of a file; None if it does not exist."""
-    try:
-        status = os.lstat(file)
-    except OSError:
-        return None
-    return status.st_ino, status.st_ctime_ns
-
-
 def _limit_mounts(found: Protection, folder: str, number: int) -> Protection:
     """Return a repository's plan; after many other repositories only its first mount, which is on its folder."""
     if number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
@@ -97,18 +88,14 @@ def _limit_mounts(found: Protection, folder: str, number: int) -> Protection:
 
 
 class RepositoryPlanner:
-    """Plans the protection of repositories.
-
-    `writable` are the real paths of all folders that commands can write. `home` is the meaning of `~`, `git` the
-    program that reads configurations.
-    """
+    """Plans the protection of repositories."""
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
-        self._writable = writable
-        self._home = home
-        self._git = git
+        self._writable = writable  # the real paths of all folders that commands can write
+        self._home = home  # the meaning of `~`
+        self._git = git  # the program that reads configurations
         self.depends_only_on_stamps = True  # False once a plan depends on more than repositories' folders and `stamps`
-        self.stamps: dict[str, tuple[int, int]] = {}  # of configuration files
+        self.stamps: dict[str, Stamp] = {}  # of configuration files
 
     def _innermost_writable_around(self, path: str) -> str | None:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
@@ -214,20 +201,20 @@ class RepositoryPlanner:
         """Collect the paths that the configuration of a git folder and those of its worktrees name."""
         files = [f"{folder}/config"]
         looked_ns = time.time_ns()
-        stamp = _stamp(files[0])
+        stamp = stamp_of(files[0])
         if stamp is not None:
             self.stamps[files[0]] = stamp
-        named = named_paths(files, self._home, self._git)
+        named = find_named_paths(files, self._home, self._git)
         # With nothing named and no further git folders, the plan can change only with this file and its stamp. A file
         # that has just changed may change again within the same tick of file times.
         further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
-        is_old = stamp is not None and stamp[1] < looked_ns - TICK_NS
+        is_old = stamp is not None and stamp.changed_ns < looked_ns - TICK_NS
         has_further_folders = any(map(os.path.lexists, further_folders))
         self.depends_only_on_stamps &= is_old and named == NamedPaths() and not has_further_folders
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
-        return named_paths([*files, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
+        return find_named_paths([*files, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them."""

@@ -57,10 +57,7 @@ class ProtectedSnapshot:
 
     @contextmanager
     def guard(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Revert the changes of the command that runs in the context, except those of `granted` paths.
-
-        Yields a report that is complete when the context is left.
-        """
+        """Revert a command's changes outside `granted` paths when the context is left; the report is complete then."""
         report, grants = Reverts(), [*map(str, granted)]
         self._aside_folders = (self._aside_folders[0], *map(str, roots))
         self._record(protection)

@@ -169,13 +169,10 @@ async def _run(
     has_failed = ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
     if has_failed and not ended.timed_out:
         raise _error_of(ended.exit_code, ended.errors)
-    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _first_problem(ended.errors))
-
-
-def _first_problem(errors: bytes) -> str:
     # Files that cannot be opened are only counted.
-    lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
-    return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
+    problems = (line for line in ended.errors.splitlines() if line.strip() and _UNREADABLE not in line)
+    problem = next(problems, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
+    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), problem)
 
 
 def _error_of(exit_code: int, errors: bytes) -> ToolError:

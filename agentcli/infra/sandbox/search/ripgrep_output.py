@@ -14,10 +14,7 @@ T = TypeVar("T")
 
 
 class Reader(Generic[T]):
-    """Reads the pieces given to `feed`, then `end` reads the rest; all results go to `take`.
-
-    The `./` before paths is removed, except by `NameReader`.
-    """
+    """Reads pieces by `feed`, and the rest by `end`; results go to `take`, without `./` except by `NameReader`."""
 
     def __init__(self, take: Callable[[T], None]) -> None:
         self.binary: set[bytes] = set()  # files that were searched only up to a NUL byte
@@ -102,11 +99,11 @@ class RowReader(Reader[Sequence[FoundRows]]):
         if not has_message:
             data = self._read_usual(data, found)
         *ended, last = data.split(b"\n\n")
-        begun = b""
+        begun = b""  # the start of a path that has empty lines in it
         for part in ended:
             if self._path is None:
                 head, nul, rows = (begun + part).partition(b"\0")
-                if not nul:  # the path has an empty line in it, so it goes on in the next part
+                if not nul:  # the path goes on in the next part
                     begun = head + b"\n\n"
                     continue
                 path, begun = self._name_in(head), b""
@@ -140,7 +137,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         return rest + data[end:]
 
     def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
-        """Read the rows of an unfinished file, and keep its path; keep all of it if the path may be unfinished."""
+        """Read the rows so far of an unfinished file; if its path may be unfinished too, keep all for later."""
         if self._path is None:
             head, nul, rows = (begun + last).partition(b"\0")
             if not nul or b"\n" in head:  # a message about such a file has several lines, and is read as a whole
@@ -158,7 +155,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         return head[message.end() + 2 :] if message else head[2:]
 
     def _without_message(self, path: bytes, rows: bytes) -> bytes:
-        """Return a file's rows without a message that it is binary, which begins with `./`; note it as binary."""
+        """Cut off ripgrep's message that a file is binary, which begins with `./`, and add the file to `binary`."""
         if rows.startswith(b"./"):
             end = 0
         elif (end := rows.find(b"\n./")) < 0:
@@ -168,10 +165,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Parses `--json`, the only format that shows where a match of several lines ends.
-
-    Each line is a message: `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\\n"}, …}}`.
-    """
+    """Parses `--json`, the only format that shows where a match of several lines ends."""
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
@@ -179,14 +173,15 @@ class JsonReader(Reader[Sequence[FoundRows]]):
 
     def feed(self, piece: bytes) -> None:
         found: list[FoundRows] = []
+        # A line is `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\n"}, …}}`.
         for line in self._whole(piece).split(b"\n"):
             if line.startswith(b'{"type":"'):
                 message = msgspec.json.decode(line)
-                self._read(message["type"], message["data"], found)
+                self._read_message(message["type"], message["data"], found)
         if found:
             self._take(found)
 
-    def _read(self, kind: str, data: Mapping[str, Any], found: list[FoundRows]) -> None:
+    def _read_message(self, kind: str, data: Mapping[str, Any], found: list[FoundRows]) -> None:
         if kind in ("match", "context"):
             self._rows.append((data["absolute_offset"], _rows(data, b":" if kind == "match" else b"-")))
         elif kind == "end":
