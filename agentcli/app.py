@@ -171,7 +171,7 @@ class Builder:
             limits=TurnLimits(
                 max_turns=limits.max_turns or (100 if self._is_interactive else 25),  # a person can interrupt it
                 max_tokens=settings.tokens.max_output,
-                asks=self._is_interactive,
+                is_interactive=self._is_interactive,
                 budgets=setup.budget_of(settings.budgets, "turn"),
                 waits_for_reset=limits.wait_for_reset,
                 max_breaks=int(self._goes_on),

@@ -169,7 +169,7 @@ class Budgets:
 
     def charge(self, amounts: Amounts) -> None:
         for account in self.accounts:
-            account.settle(account.hold({}), amounts)
+            account.settle(account.hold({}), amounts)  # nothing was held for them
 
     def check(self) -> None:
         """Raise `OverBudget` if money, tokens or time are used up. Calls are checked when they begin."""
@@ -336,7 +336,7 @@ class UsageCollector:
                 tokens = estimate_text(body.result.text) if body.result.content else 0
                 for calls in (self.tools[body.name], self.total.calls, session.calls):
                     calls.add(body, tokens)
-            if isinstance(body, Assistant | Paid) and (cost := spent(body)) is not None:
+            if isinstance(body, Assistant | Paid) and (cost := paid_request(body)) is not None:
                 model, usage, cost_usd = cost
                 retries = body.retries if isinstance(body, Assistant) else 0
                 day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
@@ -369,7 +369,7 @@ class UsageCollector:
         }
 
 
-def spent(body: Body) -> tuple[str, Usage, float | None] | None:
+def paid_request(body: Body) -> tuple[str, Usage, float | None] | None:
     """Return the model of an entry's request, its usage and its price in USD; None if nothing was used."""
     match body:
         case Assistant(stop_reason="interrupted") if body.usage == Usage():

@@ -111,7 +111,7 @@ class SessionStore(Protocol):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        """Return the sessions of a directory or user, newest first; those of subagents only for `subagents_owner`."""
+        """Return the sessions of a directory or user, newest first; `subagents_owner` is the user of subagents."""
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
@@ -192,7 +192,7 @@ class RestoredFile(Struct, frozen=True):
 
 
 class Restoration(Protocol):
-    """A plan to take back changes of files. Its own changes are `changes`, in the form for the log."""
+    """A plan to take back changes of files. `changes` are those that it makes itself, in the form for the log."""
 
     @property
     def files(self) -> Sequence[RestoredFile]: ...

@@ -52,8 +52,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
         pending = turn.state.conversation.pending_calls
         turn_log.answer_open_calls(turn, INTERRUPTED, apart_from=pending.values())
         # If a steering message waits, the next turn answers the prompt together with it.
-        returns = turn.log.returns_prompt and not turn.state.conversation.queue.steering
-        if (turn.log.is_retrying or returns) and turn.runtime.limits.asks:
+        is_wanted_back = turn.log.returns_prompt and not turn.state.conversation.queue.steering
+        if (turn.log.is_retrying or is_wanted_back) and turn.runtime.limits.is_interactive:
             turn_log.return_messages(turn)
         await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the `reason` of an `Interrupt`
@@ -251,7 +251,7 @@ async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> Tu
     # `type(...) is`: the subclasses have other causes. If text was shown, the request was accepted.
     if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
         taken_back = turn_log.take_back_refused(turn)
-    elif turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
+    elif turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
         turn_log.return_messages(turn)
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
         turn_log.take_back_prompt(turn)
@@ -294,7 +294,7 @@ def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
     if isinstance(error, llm_errors.ModelNotFound) and str(error).startswith("model: "):  # Anthropic's whole message
         error.args = (str(error).replace("model: ", f"{provider} has no model ", 1),)
     text = describe_error(error)
-    needs_name = turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError)
+    needs_name = turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError)
     return f"{provider}: {text}" if needs_name and provider.lower() not in text.lower() else text
 
 
@@ -305,13 +305,13 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
         steps.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
     if isinstance(error, llm_errors.ProviderError) and error.is_retryable:
         now, later = "Press Enter to retry, or /model to switch.", "Try again later, or choose another model with -m."
-        steps.append(now if limits.asks else later)
-    elif isinstance(error, llm_errors.AuthError) and limits.asks:
+        steps.append(now if limits.is_interactive else later)
+    elif isinstance(error, llm_errors.AuthError) and limits.is_interactive:
         provider = turn.state.model.name.partition("/")[0]
         steps.append(f"Set a key with /login {provider}, or choose another model with /model, then press Enter.")
     else:
         advice = _ADVICE.get(type(error), "")
-        steps.append(advice.replace("-m or /model", "/model") if limits.asks else advice)
+        steps.append(advice.replace("-m or /model", "/model") if limits.is_interactive else advice)
     return steps
 
 

@@ -123,11 +123,11 @@ class Guardrails(NoHooks):
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a turn. With `asks`, the person may let it exceed its requests and budgets."""
+    """The limits of a turn. If `is_interactive`, the person may let it exceed them."""
 
     max_turns: int = 25  # requests
     max_tokens: int | None = None  # of a reply; None: the model's limit, up to 32,000
-    asks: bool = False
+    is_interactive: bool = False
     budgets: Amounts = {}
     waits_for_reset: bool = False  # at a usage limit, the turn waits until it resets
     max_breaks: int = 0  # the number of broken-off answers that are continued without a question

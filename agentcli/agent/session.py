@@ -159,12 +159,12 @@ class Session:
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
             case ops.CommandRan():
-                self._await_stored(asyncio.create_task(self._run_own_command(op)))
+                self._track_storing(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     from agentcli.agent.calls.once import continue_with
 
-                    self._await_stored(asyncio.create_task(continue_with(self, op)))
+                    self._track_storing(asyncio.create_task(continue_with(self, op)))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or queue it if a turn is running."""
@@ -213,10 +213,10 @@ class Session:
     def append(self, *bodies: Body) -> asyncio.Task[None]:
         """Store entries outside of turns, and report a failure. The task ends with the commit, or `StorageError`."""
         _, stored = store(self.state, self.runtime, self.publish, *bodies)
-        self._await_stored(stored)
+        self._track_storing(stored)
         return stored
 
-    def _await_stored(self, task: asyncio.Task[None]) -> None:
+    def _track_storing(self, task: asyncio.Task[None]) -> None:
         """Make the end of the session wait for a task that stores entries, and report its failure."""
 
         def end(task: asyncio.Task[None]) -> None:
@@ -287,7 +287,9 @@ class Session:
     def publish(self, event: Event) -> None:
         """Send an event to the subscribers, with the name of this session's agent."""
         agent_id = self.runtime.calls.agent_id
-        if event.agent_id == "main" != agent_id:  # events of a subagent's own subagents have their names already
+        if (
+            event.agent_id == "main" and agent_id != "main"
+        ):  # events of a subagent's own subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
         self.last_event_at = self.loop.time()

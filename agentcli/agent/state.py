@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.accounting import Account, Amounts, Budgets, UsageCollector, spent
+from agentcli.agent.accounting import Account, Amounts, Budgets, UsageCollector, paid_request
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation import entries as log
@@ -106,7 +106,7 @@ def restore_state(state: AgentState, entries: Iterable[log.Entry]) -> AgentState
     # The day's ledger has the cost of earlier runs already, so only the session is charged.
     session_budget = Budgets([account for account in state.budgets.accounts if account.scope == "session"])
     for entry in conversation.entries:  # also of other branches: entries that were taken back were paid for, too
-        if cost := spent(entry.body):
+        if cost := paid_request(entry.body):
             state.meter.add_request(*cost)
         session_budget.charge(_amounts_of(entry.body))
     return state

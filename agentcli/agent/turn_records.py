@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from agentcli.agent.accounting import Tally, spent
+from agentcli.agent.accounting import Tally, paid_request
 from agentcli.conversation.entries import Assistant, Entry, Paid, Result, SkillActivated, SkillEnded, User
 from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_text
 from agentcli.llm.messages import Thinking, ToolUse
 
-_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")  # the next reply goes on
+_UNFINISHED = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")  # the next reply goes on
 
 
 class TurnMetrics(Tally, kw_only=True):
@@ -42,7 +42,7 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
     record, records = TurnRecord(), list[TurnRecord]()  # the first `record`, before any prompt, is not in `records`
     skills: dict[str, str] = {}  # names of the active skills, by the ids of their activations
     began = 0.0  # Unix time of the prompt
-    is_half = False  # the newest reply is incomplete, so the next one continues `record.answer`
+    is_unfinished = False  # the newest reply is incomplete, so the next one continues `record.answer`
     for entry in path:
         metrics, passed_s = record.metrics, entry.time - began
         match body := entry.body:
@@ -54,21 +54,24 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
             case User(content, is_reminder=False):
                 record = TurnRecord(prompt=typed_text(content), skills=list(dict.fromkeys(skills.values())))
                 records.append(record)
-                began, is_half = entry.time, False
+                began, is_unfinished = entry.time, False
             case Assistant():
-                if record.answer and not is_half:
+                if record.answer and not is_unfinished:  # a text before calls is a thought, not the answer
                     record.thoughts, record.answer = [*record.thoughts, record.answer], ""
                 record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
                 record.calls += calls_in(body)
                 record.answer += text_of(body)
-                record.model, is_half = f"{body.provider}/{body.model}", body.stop_reason in _CUT and not calls_in(body)
+                record.model, is_unfinished = (
+                    f"{body.provider}/{body.model}",
+                    body.stop_reason in _UNFINISHED and not calls_in(body),
+                )
                 metrics.latency_s = passed_s
                 if metrics.first_token_s is None and body.first_token_ms is not None:
                     metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)
-                if spent(body):
+                if paid_request(body):
                     metrics.add(body.usage, body.cost_usd, body.duration_ms, body.retries)
             case Result(result=result) if any(use.id == result.tool_use_id for use in record.calls):
                 record.observations.append(body)
-            case Paid() if body.reason != "aside" and spent(body):  # a side question is not part of the turn
+            case Paid() if body.reason != "aside" and paid_request(body):  # a side question is not part of the turn
                 metrics.add(body.usage, body.cost_usd, body.duration_ms)
     return records

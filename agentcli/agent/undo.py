@@ -73,30 +73,34 @@ class History:
 
     def __init__(self, entries: Iterable[log.Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of their entries, oldest first
-        self._restored: dict[str, log.FilesRestored] = {}  # undos and redos, by the ids of their entries
+        self._restorations: dict[str, log.FilesRestored] = {}  # undos and redos, by the ids of their entries
         self._undone: dict[str, str] = {}  # ids of undone entries, each with the id of the entry that undid it
         self._positions: dict[str, int] = {}  # of entries, by their ids
         self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
-        turn = (0, "")  # the number and the prompt
+        number, prompt = 0, ""  # of the turn
         # By the id of a call: its turn and its reply. If a model uses an id twice, the newer call applies.
         uses: dict[str, tuple[tuple[int, str], tuple[log.Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
-                case log.User(is_reminder=False) as prompt:
-                    turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
-                    self._times[turn[0]] = (entry.time, entry.time)
+                case log.User(content, is_reminder=False):
+                    number, prompt = number + 1, " ".join(typed_text(content).split())
+                    self._times[number] = (entry.time, entry.time)
                 case log.Result():
-                    self._times[turn[0]] = (self._times[turn[0]][0], entry.time)
+                    began, _ = self._times[number]
+                    self._times[number] = (began, entry.time)
                 case log.Assistant(content=content):
-                    uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
+                    reply_calls = [block for block in content if isinstance(block, ToolUse)]
+                    uses |= {use.id: ((number, prompt), (entry, use)) for use in reply_calls}
                 case log.FilesChanged(id, _) as changed:
-                    asked_in, reply = uses.get(id, (turn, None))
+                    asked_in, reply = uses.get(id, ((number, prompt), None))
                     self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
                 case log.FilesRestored(takes_back) as restored:
-                    self._restored[entry.id] = restored
+                    self._restorations[entry.id] = restored
                     for taken_back in takes_back:
-                        if taken_back in self._restored:  # a redo: the changes that this undo reverted are in effect
+                        if (
+                            taken_back in self._restorations
+                        ):  # a redo: the changes that this undo reverted are in effect
                             self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
                         self._undone[taken_back] = entry.id
 
@@ -117,8 +121,8 @@ class History:
 
     def _to_redo(self) -> TurnChanges | None:
         """Return the changes that were undone last."""
-        for id, restored in reversed(self._restored.items()):
-            is_redo = any(taken_back in self._restored for taken_back in restored.takes_back)
+        for id, restored in reversed(self._restorations.items()):
+            is_redo = any(taken_back in self._restorations for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
                 turns = [self.calls[call].turn for call in restored.takes_back if call in self.calls]
                 number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
@@ -133,7 +137,7 @@ class History:
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
             else:  # changes that conflicted with later changes were not undone
-                conflicts = self._restored[self._undone[id]].left
+                conflicts = self._restorations[self._undone[id]].left
                 changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())
             if changed.changes or changed.left_out:
@@ -189,7 +193,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # False if all files conflict: nobody is asked then, and the headline reports it.
+    # If nothing can be changed because of conflicts, nobody is asked, and the headline reports it.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     text = "\n".join(

@@ -191,14 +191,16 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
         paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # only such rules need the paths
-        order, rule = _DENIED, rule_about(paths, rules.deny, ground, tools=EDITORS)
-        if rule is None:
-            order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
-        if rule is None:
+        if (rule := rule_about(paths, rules.deny, ground, tools=EDITORS)) is not None:
+            order = _DENIED
+        elif (rule := rule_about(paths, rules.ask, ground, tools=EDITORS)) is not None:
+            order = _ASKED
+        elif change.is_obeyed:  # other programs execute it, such as a git hook
+            order = _AUTO_EXECUTED
+        else:
             order = _LOSING if applies_unasked and change.loses else _OTHER
-            order = _AUTO_EXECUTED if change.is_obeyed else order  # other programs execute it, such as a git hook
         found.setdefault((order, rule), []).append(change)
-    return [(*key, found[key]) for key in sorted(found, key=lambda key: key[0])]
+    return [(order, rule, found[order, rule]) for order, rule in sorted(found, key=lambda key: key[0])]
 
 
 def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:

@@ -49,7 +49,7 @@ class CallServices(msgspec.Struct, kw_only=True):
     dry_runs: bool = True
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
-        self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
+        self.mask.set_secrets(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, including secrets that the command itself wrote to files."""

@@ -163,17 +163,17 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
     if maker is None:
         return await run(permitted.arguments, replace(context, terms=terms))
     # A subagent's dry run cannot become a background job, because the subagent's log would end before the job.
-    watching = asyncio.create_task(_refuse_background(context.detach, maker.turn.emit))
+    watching = asyncio.create_task(_explain_foreground(context.detach, maker.turn.emit))
     try:
         return await run(permitted.arguments, replace(context, terms=terms, detach=None))
     finally:
         watching.cancel()
 
 
-async def _refuse_background(wish: asyncio.Event | None, emit: Emit) -> None:
+async def _explain_foreground(detach_request: asyncio.Event | None, emit: Emit) -> None:
     """Show why a subagent's dry run stays in the foreground, once the person wants it in the background."""
-    if wish is not None:
-        await wish.wait()
+    if detach_request is not None:
+        await detach_request.wait()
         emit(Notice("A subagent's dry run cannot go to the background: it ends with the subagent. Esc interrupts it."))
 
 

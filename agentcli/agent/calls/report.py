@@ -173,16 +173,16 @@ class Mask:
                 self._masker = self._make(self._values)
             return self._masker
 
-    def know(self, values: frozenset[str]) -> None:
+    def set_secrets(self, values: frozenset[str]) -> None:
         with self._lock:
             if values != self._values:
                 self._values, self._masker = values, None
 
-    def knowing(self, values: frozenset[str]) -> Mask:
+    def with_secrets(self, values: frozenset[str]) -> Mask:
         if values == self._values:
             return self
         mask = Mask(self._make, keeps_structured=self.keeps_structured)
-        mask.know(values)
+        mask.set_secrets(values)
         return mask
 
     def stream(self) -> StreamMask:
@@ -197,10 +197,9 @@ class Mask:
             content = self.text(content)
         elif content is not None:
             content = tuple(Text(self.text(part.text)) if isinstance(part, Text) else part for part in content)
-        structured = output.structured if tool in self.keeps_structured else self.value(output.structured)[0]
-        return msgspec.structs.replace(
-            output, content=content, summary=self.text(output.summary), structured=structured
-        )
+        structured, _count = (output.structured, 0) if tool in self.keeps_structured else self.value(output.structured)
+        summary = self.text(output.summary)
+        return msgspec.structs.replace(output, content=content, summary=summary, structured=structured)
 
     def value(self, value: Any) -> tuple[Any, int]:
         """Return a value in builtin types, masked, and the number of secrets that were masked in it."""

@@ -260,12 +260,12 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Return a text or its first page, with a note on the rest, and files to open. `full` is `text` unshortened."""
+    """Return a text or its first page, with a note on the rest, and files to open. `full`: before the level cut it."""
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()
     is_short = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
-    whole = full if is_short else text
+    whole = full if is_short else text  # the later pages of a long text continue the first one
     try:
         stored = data.store(whole.encode(), context.call_id)
     except OSError as error:
@@ -289,7 +289,9 @@ async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
     facts = permitted.policy.facts
     if facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
-    return mask.knowing(await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real))
+    return mask.with_secrets(
+        await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
+    )
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:

@@ -249,7 +249,7 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         held = min(_cached_tokens(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
         # Without counts of cache writes, `held` is an estimate, which may be wrong by a step or two.
-        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
+        if lost > (0 if _counts_cache_writes(prices, before.usage) else 2 * _STEP_TOKENS):
             usd = None
             if prices:  # the extra cost compared with reading the lost tokens from the cache
                 written = min(lost, reply.usage.cache_creation_input_tokens)  # the other lost ones were billed as input
@@ -260,15 +260,15 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
             yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
 
 
-def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
-    """Return True if the provider prices and counts writing to its cache."""
+def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:
+    """Return True if the provider counts the tokens that it writes to its cache."""
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 
 def _cached_tokens(before: Usage, prices: Prices | None, now: Usage) -> int:
     """Return the tokens that the cache held after a request with the usage `before`; 0 without signs of a cache."""
     written = before.cache_read_input_tokens + before.cache_creation_input_tokens
-    if _is_explicit(prices, before):
+    if _counts_cache_writes(prices, before):
         return written
     is_cached = written or now.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
     is_long = before.prompt_tokens >= _MIN_CACHED_TOKENS

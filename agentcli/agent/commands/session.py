@@ -280,8 +280,10 @@ def _is_own(rule: Rule) -> bool:
 
 
 def _set_mode(host: CommandHost, mode: str) -> str:
-    host.session.submit(SetMode(parse_mode(mode)))
-    return f"Mode {mode}: {MODE_TEXTS[parse_mode(mode)][1]}."
+    parsed = parse_mode(mode)
+    host.session.submit(SetMode(parsed))
+    _name, meaning = MODE_TEXTS[parsed]
+    return f"Mode {mode}: {meaning}."
 
 
 async def _rules_text(host: CommandHost) -> str:

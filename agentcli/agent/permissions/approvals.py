@@ -131,7 +131,7 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> Grants:
-        return self.policy.facts.grants if self.verdict.opens else NO_GRANTS
+        return self.policy.facts.grants if self.verdict.includes_grants else NO_GRANTS
 
     @property
     def network(self) -> str:
@@ -154,7 +154,7 @@ async def permit(
     # If a hook has changed the person's input again, they have not seen the result, so they are asked as usual.
     is_answered = call.changed is not None and hooks.input in (None, call.changed.input)
     if call.changed is not None and is_answered and verdict.decision != "deny":
-        context.workspace.session_grants.exposed.update(verdict.exposes)
+        context.workspace.session_grants.exposed.update(verdict.exposed_files)
         await policy.grant(call.changed, policy.offered_rules)
         verdict = structs.replace(verdict, decision="dry_run" if verdict.decision == "dry_run" else "allow")
     if verdict.decision in ("allow", "dry_run"):
@@ -190,10 +190,10 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     try:
         preview = await tool.preview(arguments, context)
     except ToolError:
-        if not facts.needs:  # an edit that cannot be applied fails now, before the person is asked
+        if not facts.blocked_files:  # an edit that cannot be applied fails now, before the person is asked
             raise
         preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
-    if facts.needs:  # the file may hold secrets
+    if facts.blocked_files:  # the file may hold secrets
         await turn.session.services.know_secrets()
         preview = call.report.mask.text(preview)
     if turn.session.ask is None:
@@ -204,7 +204,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if hook.decision in ("allow", "deny"):
         reason = hook.reason or "a hook decided"
         # Hooks cannot open files and hosts outside the sandbox: only a person can.
-        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
+        answer = structs.replace(verdict, decision=hook.decision, reason=reason, includes_grants=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
@@ -222,7 +222,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
-    context.workspace.session_grants.exposed.update(verdict.exposes)
+    context.workspace.session_grants.exposed.update(verdict.exposed_files)
     return await _with_answer(permitted, answer, question.hunks, context)
 
 
@@ -250,7 +250,7 @@ async def _with_answer(
 def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:
     """Return the question in the form for front ends. Blocks: it looks up a command's paths on the disk."""
     use, facts = policy.call.use, policy.facts
-    reason = f"{verdict.reason}; your approval lasts for this session" if verdict.exposes else verdict.reason
+    reason = f"{verdict.reason}; your approval lasts for this session" if verdict.exposed_files else verdict.reason
     effects = call_effects(facts, structs.replace(verdict, reason=reason))
     approval = CallApproval(
         use.id,
@@ -265,8 +265,8 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
     if facts.tool.effect == "command":
         return CommandApproval(**structs.asdict(approval), can_try=can_dry_run(facts))
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
-        hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.needs else ()
-        mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
+        hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.blocked_files else ()
+        mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""  # the mode that would not have asked
         return EditApproval(**structs.asdict(approval), hunks=hunks, mode=mode)
     return approval
 
@@ -310,7 +310,7 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
-    effects, needs, shown = command.effects, facts.needs, facts.paths.shown
+    effects, blocked, shown = command.effects, facts.blocked_files, facts.paths.shown
     hosts = known(effects.hosts)
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     # The text of an opaque command does not show its effects, such as that of a program unknown to agentcli.
@@ -320,8 +320,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     deletes_found = any(
         segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
     )
-    real_needs = {str(need.real) for need in needs}
-    outside = tuple(str(need.real) for need in needs if need.kind == "outside")
+    blocked_paths = {str(file.real) for file in blocked}
+    outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_found else [])]),
         _effect_line(
@@ -330,12 +330,12 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
         *(
-            f"{need.access}s {shown((str(need.real),))[0]}, which {WHY[need.kind]}"
-            for need in needs
-            if need.kind != "outside"
+            f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}"
+            for file in blocked
+            if file.kind != "outside"
         ),
     ]
-    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in real_needs)))]
+    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths)))]
     if is_opaque and not is_script:
         # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave

@@ -136,7 +136,7 @@ def _decide_command(
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
     # A dry run can reach no host, and no file outside the workspace except in scratch folders.
-    reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
+    reaches_out = bool(facts.hosts) or any(str(file.real) not in command.scratch for file in facts.blocked_files)
     # In a dry run, git can replace its settings and remove all folders. The sandbox may prevent both.
     is_hindered = any(_HINDERED.match(form) for segment in command.segments for form in segment.deny_forms)
     is_better_tried = is_hindered and facts.dry_run == "always" and mode in ("auto", "bypassPermissions")
@@ -145,23 +145,23 @@ def _decide_command(
     needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or is_hindered)
     if mode == "bypassPermissions" and not granting:
         if needs_dry_run:
-            return Verdict(decision="dry_run", reason=command.problem or command.reason, opens=False)
-        # `opens=False`: nobody has granted access to files and hosts outside the sandbox.
-        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)
+            return Verdict(decision="dry_run", reason=command.problem or command.reason, includes_grants=False)
+        # `includes_grants=False`: nobody has granted access to files and hosts outside the sandbox.
+        return Verdict(decision="allow", reason="permissions are bypassed", includes_grants=False)
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict(decision="allow", reason="the command only reads inside the workspace")
         return _ask_or_deny(mode, "there is no sandbox here, so every command requires approval")
     if mode == "plan" and may_dry_run:
-        return Verdict(decision="dry_run", reason="plan mode discards its changes", opens=False)
+        return Verdict(decision="dry_run", reason="plan mode discards its changes", includes_grants=False)
     if mode == "plan":
         return Verdict(decision="deny", reason=_PLAN)
     if granting:
         return Verdict(decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
-    if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or needs_dry_run):
+    if mode == "auto" and sandbox.confines and not (facts.blocked_files or facts.hosts or needs_dry_run):
         return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:
-        return Verdict(decision="dry_run", reason=command.reason, opens=False)
+        return Verdict(decision="dry_run", reason=command.reason, includes_grants=False)
     return _ask_or_deny(mode, found.why_not or command.reason)
 
 
@@ -192,7 +192,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         verdict,
         decision="deny" if mode == "dontAsk" else "ask",
         reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,
-        exposes=tuple(exposed),
+        exposed_files=tuple(exposed),
     )
 
 

@@ -160,23 +160,19 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         return str(self.arguments.command)
 
     @property
-    def needs(self) -> tuple[judge.PathFacts, ...]:
+    def blocked_files(self) -> tuple[judge.PathFacts, ...]:
         """The files of the call that the sandbox blocks: secret, auto-executed or outside the workspace."""
         if self.command is None:
             return tuple(path for path in self.files if path.kind != "plain")
         effects, find = self.command.effects, self.paths.find_each
-        paths = (*find(effects.reads, "read"), *find((*effects.writes, *effects.deletes), "write"))
-        needs = (
-            path
-            for path in paths
-            if path.kind in ("secret", "protected") or (path.kind == "outside" and path.access == "write")
-        )
-        return tuple({(path.real, path.access): path for path in needs}.values())
+        found = (*find(effects.reads, "read"), *find((*effects.writes, *effects.deletes), "write"))
+        blocked = (f for f in found if f.kind in ("secret", "protected") or (f.kind, f.access) == ("outside", "write"))
+        return tuple({(file.real, file.access): file for file in blocked}.values())
 
     @property
     def grants(self) -> Grants:
-        readable = tuple(need.real for need in self.needs if need.access == "read")
-        writable = tuple(need.real for need in self.needs if need.access == "write")
+        readable = tuple(file.real for file in self.blocked_files if file.access == "read")
+        writable = tuple(file.real for file in self.blocked_files if file.access == "write")
         return Grants(readable, writable, self.hosts if self.command is not None else ())
 
 
@@ -256,19 +252,22 @@ class GlobSearch:
         self.is_cut_off = False  # the time or the number of files was not enough
         self._deadline = time.monotonic() + _MAX_SEARCH_S
 
-    def found_by(self, pattern: str) -> list[str]:
-        """Return the first files that an absolute glob finds; none for a path without wildcards."""
-        found = ["/"] if glob.has_magic(pattern) else []
+    def find_files(self, pattern: str) -> list[str]:
+        """Return the first files that an absolute glob matches; none for a path without wildcards."""
+        if not glob.has_magic(pattern):
+            return []
         parts = [part for part in pattern.replace("[^", "[!").split("/") if part]  # bash accepts both, Python only [!
-        # The parts before the last one match only folders, because there is nothing below a file.
-        for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
+        found = ["/"]
+        for depth, part in enumerate(parts, 1):
+            is_last = depth == len(parts)
             folders, found = found, []
             for folder in folders:
-                if time.monotonic() > self._deadline or (len(found) > _MAX_FOUND and part == parts[-1]):
+                if time.monotonic() > self._deadline or (is_last and len(found) > _MAX_FOUND):
                     self.is_cut_off = True
                     break
                 # Strings are faster than `Path` objects.
-                names = glob.glob(part, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
+                name = part if is_last else f"{part}/"  # "/" at the end: only folders have anything below them
+                names = glob.glob(name, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
                 found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
         self.is_cut_off |= len(found) > _MAX_FOUND
         return found[:_MAX_FOUND]
@@ -285,5 +284,5 @@ def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iter
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
             opened.append((path, "read" if judge.is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:
-        for name in (path, *search.found_by(path)):
+        for name in (path, *search.find_files(path)):
             yield from paths.find_each((name,), access)

@@ -222,8 +222,8 @@ def _pattern_names_file(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a command rule's pattern names the secret or auto-executed file at a path."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        # A file that the word may mean: `[*]` is a literal `*`, `.x` stands in for a wildcard: `.x.pem` for `*.pem`.
-        file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
-        if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
+        # A wildcard is checked by an example of what it matches: `.x.pem` for `*.pem`. `[*]` is a literal `*`.
+        example = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
+        if name and (is_secret(example, home) or is_auto_executed(example)) and fnmatchcase(path, f"*/{name}"):
             return True
     return False

@@ -33,6 +33,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
-    opens: bool = True  # an allowed call gets the files and hosts that it needs and the sandbox would block
+    includes_grants: bool = True  # an allowed call gets the files and hosts that it needs and the sandbox would block
     only_reads: bool = False  # the sandbox keeps the command from changing anything
-    exposes: tuple[Path, ...] = ()  # secret files that a yes lets commands read
+    exposed_files: tuple[Path, ...] = ()  # secret files that a yes lets commands read

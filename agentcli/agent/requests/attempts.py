@@ -280,7 +280,7 @@ def blames_content(error: ProviderError) -> bool:
 
 def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return the rewrites of a rejected request; those that the text of the rejection suggests come first."""
-    tools = _named_tool(request, error)
+    tools = _without_named_tool(request, error)
     if not blames_content(error):
         return tools
     fields = [field for field, words in _FIELDS.items() if field in error.sent and _is_about(words, error)]
@@ -313,17 +313,16 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     ]
 
 
-def _named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrite without the tool that the rejection names, in a list; an empty list if it names none."""
+def _without_named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:
+    """Return the rewrite without the tool that the rejection names by its index or name, if any."""
     if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
         return []
-    sent, names, named = error.sent.get("tools") or [], [tool.name for tool in request.tools], []
+    sent, names = error.sent.get("tools") or [], [tool.name for tool in request.tools]
+    named = [name for name in names if _mentions(error, name)] if _is_about(_ABOUT_SCHEMA, error) else []
     # "tools.3.custom.input_schema", or "tools[0].function_declarations[3].parameters": the last number is the tool's.
-    places = re.findall(_TOOL_INDEX, _error_text(error))
-    if places and (place := int(places[-1])) < len(sent):
-        named = [(sent[place].get("function") or sent[place]).get("name")]
-    if _is_about(_ABOUT_SCHEMA, error):
-        named += [name for name in names if _mentions(error, name)]
+    indexes = re.findall(_TOOL_INDEX, _error_text(error))
+    if indexes and (index := int(indexes[-1])) < len(sent):
+        named.insert(0, (sent[index].get("function") or sent[index]).get("name"))
     return [Rewrite(f"without the tool {name}", frozenset((_TOOL + name,))) for name in named[:1] if name in names]
 
 

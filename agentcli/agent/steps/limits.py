@@ -100,7 +100,7 @@ class BudgetLimit(TurnStep):
 async def _ask_to_continue(turn: Turn, id: str, title: str, reason: str) -> bool:
     """Ask the person if the turn may continue; the comment of a no is queued as the next message."""
     ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
-    if not turn.runtime.limits.asks or ask is None:
+    if not turn.runtime.limits.is_interactive or ask is None:
         return False
     answer = await ask(LimitQuestion(id, title, reason=reason), None)
     if not isinstance(answer, Approve):
@@ -122,7 +122,7 @@ class RepeatLimit(TurnStep):
         history = turn.runtime.calls.history
         if not history.looping:
             return None
-        if not turn.runtime.limits.asks or turn.runtime.calls.ask is None:
+        if not turn.runtime.limits.is_interactive or turn.runtime.calls.ask is None:
             raise LoopError(f"Stopped: the model keeps making the same call with the same result: {history.looping}.")
         title = f"The model keeps making the same call ({history.looping}). Let it continue?"
         is_allowed = await _ask_to_continue(turn, f"loop_{turn.round}", title, "The result was the same each time.")

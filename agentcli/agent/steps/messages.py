@@ -45,7 +45,7 @@ class QueuedMessages(TurnStep):
             add_messages(turn, messages, from_queue=True)
         if (agents := turn.runtime.calls.delegates.agents) is None:
             return bool(messages)
-        if not (messages or reply.message.tool_uses or turn.runtime.limits.asks):
+        if not (messages or reply.message.tool_uses or turn.runtime.limits.is_interactive):
             # The turn would end here, and without a person there is no later turn that could deliver the reports.
             await agents.finished_one()
         reports = agents.take_reports()
@@ -322,10 +322,13 @@ class RequiredAnswer(TurnStep):
         raise ServerError("The model returned an empty answer twice.")
 
 
+_NO_SCHEMA = TurnStep  # does nothing; it keeps the place of `FittingAnswer` among the steps
+
+
 def set_answer_schema(steps: list[Callable[[], TurnStep]], schema: AnswerSchema | None) -> None:
     """Require answers in the turns that begin from now on to fit a schema; None lifts the requirement."""
-    place = next(n for n, make in enumerate(steps) if make is TurnStep or getattr(make, "func", None) is FittingAnswer)
-    steps[place] = TurnStep if schema is None else partial(FittingAnswer, schema)
+    place = next(n for n, step in enumerate(steps) if getattr(step, "func", step) in (_NO_SCHEMA, FittingAnswer))
+    steps[place] = _NO_SCHEMA if schema is None else partial(FittingAnswer, schema)
 
 
 def usual_steps(*, nested: NestedInstructions | None = None) -> list[Callable[[], TurnStep]]:
@@ -342,7 +345,7 @@ def usual_steps(*, nested: NestedInstructions | None = None) -> list[Callable[[]
         CallsPending,
         ContinuedReply,
         PlanReview,
-        TurnStep,  # the place of `FittingAnswer`
+        _NO_SCHEMA,
         SmallModelNudge,
         RequiredAnswer,
         StopHooks,

@@ -88,6 +88,6 @@ def test_what_a_script_reads_of_a_file_is_the_file() -> None:
 
 def test_the_mask_for_values_that_it_knows_already_is_not_made_again() -> None:
     mask, values = Mask(Masker), frozenset(("hunter2hunter2",))
-    mask.know(values)
-    assert mask.knowing(values) is mask
-    assert mask.knowing(frozenset()).text("hunter2hunter2") == "hunter2hunter2"
+    mask.set_secrets(values)
+    assert mask.with_secrets(values) is mask
+    assert mask.with_secrets(frozenset()).text("hunter2hunter2") == "hunter2hunter2"

@@ -311,7 +311,7 @@ def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
     judged = verdict(bench, name, given, allow=(rule,))
     tool, path = bench.tools.get(name), bench.workspace.real_path(given["path"])
     grants = find_facts(tool, tool.parse(given), bench.workspace).grants
-    assert (judged.decision, judged.opens, *grants.readable, *grants.writable) == ("allow", True, path)
+    assert (judged.decision, judged.includes_grants, *grants.readable, *grants.writable) == ("allow", True, path)
 
 
 def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
@@ -324,7 +324,7 @@ def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) 
     assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "deny"
     assert verdict(bench, "file_read", {"path": "/etc/hostname"}, "bypassPermissions").decision == "allow"
     judged = verdict(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
-    assert (judged.decision, judged.opens) == ("allow", False)
+    assert (judged.decision, judged.includes_grants) == ("allow", False)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_the_search_for_what_wildcards_find_opens_folders_alone(bench: Bench) ->
 
     sys.setprofile(count)
     try:
-        found = GlobSearch(finds_hidden=False).found_by(f"{bench.ws}/data/*/*")
+        found = GlobSearch(finds_hidden=False).find_files(f"{bench.ws}/data/*/*")
     finally:
         sys.setprofile(None)
     assert found == [f"{bench.ws}/data/sub/a"]
