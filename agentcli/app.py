@@ -274,7 +274,9 @@ class Builder:
                 cache = SummaryFiles(
                     self.config.paths.state / "summaries", hours=settings.cache_hours, max_files=settings.cache_entries
                 )
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
+            summaries = Summaries(
+                settings=settings, choose_writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets
+            )
             return Compactor(
                 settings=settings,
                 opening=opening_reminders,

@@ -159,17 +159,17 @@ def begin_turn(
     return turn
 
 
-def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: bool = False) -> Turn | None:
+def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswered: bool = False) -> Turn | None:
     """Return a turn that continues where the conversation was cut short; None if it was not.
 
-    It continues at an unanswered question, or in an answer that broke off; with `is_killed`, also if the model has not
-    answered yet, unless it waits for results of the client. Calls that may have begun get a result that says so.
+    It continues at an unanswered question, or in an answer that broke off; with `if_unanswered`, also if there is no
+    answer yet, unless it waits for results of the client. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
     pending = conversation.pending_calls
     has_unstarted_calls = bool(conversation.unstarted_calls)  # they wait for the person's approval
     half = "" if has_unstarted_calls else half_answer(conversation)
-    has_lost_reply = is_killed and is_unanswered(conversation) and not pending
+    has_lost_reply = if_unanswered and is_unanswered(conversation) and not pending
     if not (has_unstarted_calls or half or has_lost_reply):
         return None
     turn = _new_turn(state, runtime, emit)

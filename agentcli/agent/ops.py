@@ -47,11 +47,11 @@ class RunQueued(Struct, frozen=True, tag="run_queued"):
 class GoOn(Struct, frozen=True, tag="go_on"):
     """Continue where the conversation was cut short: at an unanswered question, or in an answer that broke off.
 
-    With `is_killed`, also continue after a prompt or tool results that the model has not answered because the program
-    was killed. A turn that waits for MCP servers continues without them. In all other cases nothing happens.
+    With `if_unanswered`, also continue after a prompt or tool results that have no answer, because the program was
+    killed. A turn that waits for MCP servers continues without them. In all other cases nothing happens.
     """
 
-    is_killed: bool = False
+    if_unanswered: bool = False
 
 
 class Interrupt(Struct, frozen=True, tag="interrupt"):

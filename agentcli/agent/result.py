@@ -57,7 +57,7 @@ class Demands(msgspec.Struct, frozen=True):
             return None
         return self.schema.value(end.text)
 
-    def misfit(self, end: Done | TurnFailed) -> str:
+    def schema_problem(self, end: Done | TurnFailed) -> str:
         """Return why an answer does not fit the schema; empty if it fits, or if there is no answer or schema."""
         if self.schema is None or isinstance(end, TurnFailed) or end.reason not in ("end_turn", "max_tokens"):
             return ""
@@ -66,7 +66,7 @@ class Demands(msgspec.Struct, frozen=True):
     def unmet(self, end: Done | TurnFailed) -> set[int]:
         """Return the exit codes of the demands that are not met. The program exits with the lowest of them."""
         is_unmet = {
-            MISFIT_EXIT: bool(self.misfit(end)),
+            MISFIT_EXIT: bool(self.schema_problem(end)),
             DENIED_EXIT: self.no_denials and bool(end.denials),
             UNPROVEN_EXIT: self.evidence and bool(unproven(end)),
         }

@@ -120,8 +120,8 @@ class Session:
             case ops.GoOn() if self.is_busy:
                 if delegates.servers is not None:
                     delegates.servers.stop_waiting()
-            case ops.GoOn(is_killed):
-                if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
+            case ops.GoOn(if_unanswered):
+                if (turn := resume_turn(state, self.runtime, self.publish, if_unanswered=if_unanswered)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason, returns_prompt):
                 if returns_prompt and self._newest_turn is not None:
@@ -147,8 +147,9 @@ class Session:
             case ops.SetAttended(is_attended):
                 self.runtime.calls.ask = self._questions.ask if is_attended else None
                 delegates.client.set_attended(is_attended)
-                for id in () if is_attended else self.open_questions:
-                    self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
+                if not is_attended:
+                    for id in self.open_questions:
+                        self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
                 for wants_detach in self.runtime.calls.history.detachable:
                     wants_detach.set()
@@ -380,7 +381,7 @@ class Session:
         calls = self.runtime.calls
         self._is_closing = True
         self._watching.cancel()
-        if calls.made_by is None:  # a subagent's session is part of its parent's session
+        if calls.parent_call is None:  # a subagent's session is part of its parent's session
             await fire(calls, "SessionEnd", reason="other")
         self._handle(ops.Pause())
         for task in filter(None, (self._turn, *self._commands)):
@@ -392,7 +393,7 @@ class Session:
             await asyncio.wait(self._storing)
         if (agents := calls.delegates.agents) is not None:
             await agents.aclose()
-        if calls.made_by is None:
+        if calls.parent_call is None:
             await calls.workspace.sandbox.aclose()
             await calls.recording.end()
         await self.runtime.log.close()

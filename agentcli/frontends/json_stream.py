@@ -93,7 +93,7 @@ class Dialogue:
             conversation = self.session.snapshot().conversation
             # The last run ended before these calls began, or while it waited for a usage limit: continue by itself.
             if conversation.unstarted_calls or awaited_reset(conversation):
-                self.session.submit(ops.GoOn(is_killed=True))
+                self.session.submit(ops.GoOn(if_unanswered=True))
         self.spawn(self._work(first))
         self.spawn(self._wake_to_leave())
         try:

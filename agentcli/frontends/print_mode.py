@@ -119,7 +119,7 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
             lines.append(f"{why}: {names}. To allow it, use --allow or --permission-mode.")
-    if why := demands.misfit(done):
+    if why := demands.schema_problem(done):
         lines.append(f"The answer does not match the schema: {why}")
     for claim in unproven(done) if demands.evidence else ():
         verdict = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"

@@ -263,7 +263,7 @@ class Agent(Generic[Output]):
             running_callbacks(self._callbacks, session) as follow,
         ):
             path_before = len(session.snapshot().conversation.path) - len(results)
-            op = GoOn(is_killed=True) if results else Prompt(blocks, tools=tuple(tools))
+            op = GoOn(if_unanswered=True) if results else Prompt(blocks, tools=tuple(tools))
             paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)
             self._turns.begin(lambda: session.publish(paused) if pending else session.submit(op), deps)
             try:

@@ -71,7 +71,7 @@ class Review(Struct, kw_only=True):
 
     report: DryRunReport
     names: list[str] = field(default_factory=list)  # of the changes to apply
-    parts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the hunks to apply of partly applied changes
+    partial: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the hunks to apply of partly applied changes
     left_out: str = ""  # the text of the hunks that the person rejected
     is_answered: bool = False  # the person has decided about changes
     comment: str = ""
@@ -99,7 +99,7 @@ class Review(Struct, kw_only=True):
             if chosen:
                 self.names.append(change.name)
             if 0 < len(chosen) < change.hunks:
-                self.parts[change.name] = chosen
+                self.partial[change.name] = chosen
                 self.left_out += "".join(question.hunks[offset + n] for n in numbers if n not in chosen)
             offset += change.hunks
 
@@ -107,11 +107,11 @@ class Review(Struct, kw_only=True):
         """Return a text that tells the model which changes are in the workspace now."""
         resolved = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
         dropped = [change.name for change in self.report.dry_run.changes if change.name not in resolved]
-        if not (dropped or applied.conflicts or self.comment or self.parts):
+        if not (dropped or applied.conflicts or self.comment or self.partial):
             return ""
         reason = f" ({self.why})" if self.why else ""
-        in_full = [name for name in applied.names if name not in self.parts]
-        in_part = [self._part(name) for name in applied.names if name in self.parts]
+        in_full = [name for name in applied.names if name not in self.partial]
+        in_part = [self._partial_change(name) for name in applied.names if name in self.partial]
         parts = [
             f"Applied: {listed_names(in_full, _MAX_NAMES)}." if in_full else "",
             f"Partly applied: {listed_names(in_part, _MAX_NAMES)}." if in_part else "",
@@ -137,7 +137,7 @@ class Review(Struct, kw_only=True):
             **(output.structured if isinstance(output.structured, dict) else {}),
             "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in changes],
             "kept": list(applied.names),
-            **({"kept_hunks": {name: list(chosen) for name, chosen in self.parts.items()}} if self.parts else {}),
+            **({"kept_hunks": {name: list(chosen) for name, chosen in self.partial.items()}} if self.partial else {}),
         }
         # Plan mode always discards changes, so that alone is not an error.
         was_rejected = not count and (self.is_answered or self.is_denied)
@@ -150,12 +150,12 @@ class Review(Struct, kw_only=True):
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)
         words = "applied" if count == total else f"applied {count} of {total}" if count else "discarded"
-        words += "".join(f" · {self._part(name)}" for name in applied.names if name in self.parts)
+        words += "".join(f" · {self._partial_change(name)}" for name in applied.names if name in self.partial)
         return f"{words} · “{self.comment}”" if self.comment else words
 
-    def _part(self, name: str) -> str:
+    def _partial_change(self, name: str) -> str:
         hunks = next(change.hunks for change in self.report.dry_run.changes if change.name == name)
-        return f"{name} ({len(self.parts[name])} of {hunks} hunks)"
+        return f"{name} ({len(self.partial[name])} of {hunks} hunks)"
 
 
 async def review_changes(call: Call, permitted: PermittedCall, report: DryRunReport) -> Review:
@@ -176,7 +176,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
         if verdict is None and turn.session.ask is None:
             verdict = Verdict(decision="deny", reason="no one can approve them")
         if verdict is None:
-            await _ask_about_changes(call, permitted, review, changes, asking=rule)
+            await _ask_about_changes(call, permitted, review, changes, ask_rule=rule)
         else:
             review.apply_verdict(verdict, changes)
     return review
@@ -203,11 +203,11 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
     return [(order, rule, found[order, rule]) for order, rule in sorted(found, key=lambda key: key[0])]
 
 
-def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
-    """Return a mode's decision about changes; None if the mode asks. The rule `asking` asks about some of them."""
+def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Rule | None) -> Verdict | None:
+    """Return a mode's decision about changes; None if the mode asks. The rule `ask_rule` asks about some of them."""
     if mode in ("plan", "dontAsk"):
         return Verdict(decision="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded")
-    if asking is not None and mode != "bypassPermissions":
+    if ask_rule is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
     # The values of `ChangeSummary.loses` that each mode applies without a question. "tree" always needs one.
@@ -217,12 +217,12 @@ def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule 
 
 
 async def _ask_about_changes(
-    call: Call, permitted: PermittedCall, review: Review, changes: Sequence[ChangeSummary], *, asking: Rule | None
+    call: Call, permitted: PermittedCall, review: Review, changes: Sequence[ChangeSummary], *, ask_rule: Rule | None
 ) -> None:
-    question = _question(call, permitted, review.report, changes, asking=asking)
+    question = _question(call, permitted, review.report, changes, ask_rule=ask_rule)
 
     def decide() -> Verdict:
-        return _verdict_of_mode(call.turn.state.mode, changes, asking) or Verdict(decision="ask", reason="")
+        return _verdict_of_mode(call.turn.state.mode, changes, ask_rule) or Verdict(decision="ask", reason="")
 
     answer = await permitted.policy.ask(question, decide)
     if isinstance(answer, Verdict):
@@ -232,9 +232,14 @@ async def _ask_about_changes(
 
 
 def _question(
-    call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
+    call: Call,
+    permitted: PermittedCall,
+    report: DryRunReport,
+    changes: Sequence[ChangeSummary],
+    *,
+    ask_rule: Rule | None,
 ) -> ChangesApproval:
-    """Return the question about a group of changes; `asking` is the rule that requires it, if any."""
+    """Return the question about a group of changes; `ask_rule` is the rule that requires it, if any."""
     use, mask = call.use, call.report.mask
     texts = [mask.text(_change_text(change)) for change in changes]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
@@ -251,8 +256,8 @@ def _question(
         reasons.insert(0, "other programs execute these files automatically")
     if permitted.dry_run == "on_request":
         reasons.insert(0, f"it {permitted.network}")
-    if asking is not None:
-        reasons.insert(0, f"{asking.phrase} requires approval")
+    if ask_rule is not None:
+        reasons.insert(0, f"{ask_rule.phrase} requires approval")
     line, *more = str(use.input.get("command", use.name)).strip().splitlines() or [""]
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
@@ -261,7 +266,7 @@ def _question(
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
-        rules=() if is_auto_executed or asking else permitted.policy.offered_rules,
+        rules=() if is_auto_executed or ask_rule else permitted.policy.offered_rules,
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
         output=last_lines(result.output, mask),
@@ -294,8 +299,8 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
 def _change_text(change: ChangeSummary) -> str:
     """Return a change as text: notes about it, then its diff, or a description if there is no diff."""
     if change.kind == "renamed":
-        *others, share = change.notes
-        return "".join([f"renamed {change.name} ({share})\n", *(f"  {note}\n" for note in others), change.diff])
+        *others, equal_share = change.notes
+        return "".join([f"renamed {change.name} ({equal_share})\n", *(f"  {note}\n" for note in others), change.diff])
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff

@@ -68,18 +68,18 @@ class CallHistory(msgspec.Struct, kw_only=True):
     _is_nudged: bool = False  # the newest call got the error as its result
 
     @contextmanager
-    def detach_sign(self) -> Iterator[asyncio.Event]:
-        sign = asyncio.Event()
-        self.detachable.add(sign)
+    def detach_request(self) -> Iterator[asyncio.Event]:
+        detach = asyncio.Event()
+        self.detachable.add(detach)
         try:
-            yield sign
+            yield detach
         finally:
-            self.detachable.discard(sign)
+            self.detachable.discard(detach)
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Return True if the newest calls equal this one; if they do so in spite of the error, set `looping`."""
         is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1
-        is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _key(call)
+        is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _call_key(call)
         if is_stuck and self._is_nudged:
             self.looping = call_title(call.name, call.input)
         self._is_nudged = is_stuck
@@ -87,7 +87,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
         if not self._is_nudged:
-            self._recent.append((_key(call), str(result.content)))
+            self._recent.append((_call_key(call), str(result.content)))
 
     def forget_results(self) -> None:
         """Let the model repeat calls again, because the person may have asked for that."""
@@ -95,7 +95,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
         self._is_nudged, self.looping = False, ""
 
 
-def _key(call: ToolUse) -> str:
+def _call_key(call: ToolUse) -> str:
     return f"{call.name} {msgspec.json.encode(call.input, order='sorted').decode()}"
 
 
@@ -210,7 +210,7 @@ class SubagentRuns(Protocol):
 
     def take_reports(self) -> list[str]: ...
 
-    async def finished_one(self) -> None: ...
+    async def wait_for_one(self) -> None: ...
 
     async def aclose(self) -> None: ...
 
@@ -293,7 +293,9 @@ class SessionCalls(msgspec.Struct, kw_only=True):
     tools: ToolRegistry
     ask: Ask | None = None
     agent_id: str = "main"
-    made_by: Call | None = None  # in a subagent: the call that created it, under which its file changes are recorded
+    parent_call: Call | None = (
+        None  # in a subagent: the call that created it, under which its file changes are recorded
+    )
     history: CallHistory = msgspec.field(default_factory=CallHistory)
     delegates: Delegates = msgspec.field(default_factory=Delegates)
     recording: Recording = msgspec.field(default_factory=Recording)
@@ -306,7 +308,7 @@ class SessionCalls(msgspec.Struct, kw_only=True):
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
 
 
-def at_once(*_: object) -> Awaitable[object]:
+def done_future(*_: object) -> Awaitable[object]:
     """Return a future that is already done. Unlike a coroutine, it does not have to be awaited."""
     done = asyncio.get_running_loop().create_future()
     done.set_result(None)
@@ -319,8 +321,8 @@ class TurnCalls(msgspec.Struct, kw_only=True):
     session: SessionCalls
     state: AgentState
     emit: Emit
-    store: Callable[[Body], Awaitable[object]] = at_once
-    commit: Callable[[], Awaitable[object]] = at_once
+    store: Callable[[Body], Awaitable[object]] = done_future
+    commit: Callable[[], Awaitable[object]] = done_future
     budgets: Budgets = msgspec.field(default_factory=Budgets)  # they also limit subagents
     denials: list[Denial] = msgspec.field(default_factory=list)
     is_stopped: bool = False

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
+from agentcli.agent.calls.model import Ask, Call, TurnCalls, done_future
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import ToolFinished
 from agentcli.agent.ops import ClientResult, GoOn
@@ -86,7 +86,7 @@ async def call_directly(
 
     def store(body: Body) -> Awaitable[object]:
         """Store only the changes of files, for undo and blame: other entries belong to the model's calls."""
-        return session.append(body) if isinstance(body, FilesChanged) else at_once()
+        return session.append(body) if isinstance(body, FilesChanged) else done_future()
 
     state = session.state
     turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
@@ -124,9 +124,9 @@ def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) ->
     pending = dict(conversation.pending_calls)
     try:
         return [pending.pop(result.id) for result in results]
-    except KeyError as id:
+    except KeyError as missing:  # its text is the id in quotation marks
         waiting = ", ".join(pending) or "none"
-        why = f"No call {id} waits for a result: there is none, or it has one already. Waiting: {waiting}."
+        why = f"No call {missing} waits for a result: there is none, or it has one already. Waiting: {waiting}."
         raise UsageError(why) from None
 
 
@@ -154,6 +154,6 @@ async def continue_with(session: Session, result: ClientResult) -> None:
     """Store a result, and continue the turn if no other call waits for one. Raises `UserError`."""
     try:
         if await store_results(session, (result,)):
-            session.submit(GoOn(is_killed=True))
+            session.submit(GoOn(if_unanswered=True))
     finally:  # the result is in the log now, or was not stored and may be sent again
         session.runtime.calls.delegates.client.answered.discard(result.id)

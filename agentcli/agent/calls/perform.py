@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 from agentcli.agent.calls.dry_run_review import (  # isort: skip
     Obstacle, ask_about_obstacle, dry_run_output, is_cut_off, last_lines, review_changes,
 )  # fmt: skip
-from agentcli.agent.calls.model import Call, SessionCalls, at_once
+from agentcli.agent.calls.model import Call, SessionCalls, done_future
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
@@ -61,10 +61,10 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
     keys = tool.lock_keys(permitted.arguments) if tool.lock_keys else ()
     async with _hold(call, files, keys if isinstance(keys, Iterable) else await keys):
         call.report.is_running = True
-        with session.history.detach_sign() as sign:
+        with session.history.detach_request() as detach:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
             terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=verdict.only_reads)
-            context = replace(context, detach=sign, terms=terms)
+            context = replace(context, detach=detach, terms=terms)
             return await run_with_retries(call.report, tool, run)
 
 
@@ -97,7 +97,7 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
     limit_s = tool.time_limit_s
     while True:
         try:
-            return await _run_within(tool.name, limit_s, run)
+            return await _run_with_timeout(tool.name, limit_s, run)
         except ToolError as error:
             retries, rule = report.retry_count, tool.retry
             if not tool.may_be_repeated or error.kind not in rule.retry_on or retries >= rule.max_retries:
@@ -107,7 +107,7 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
             limit_s = None if limit_s is None else max(limit_s, min(limit_s * 2, MAX_TIME_LIMIT_S))
 
 
-async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
     try:
         async with asyncio.timeout(limit_s) as limit:
             return await run()
@@ -159,11 +159,11 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = not grants.hosts  # data sent to a host cannot be discarded
-    run, maker = permitted.policy.facts.tool.output, call.turn.session.made_by
-    if maker is None:
+    run, parent_call = permitted.policy.facts.tool.output, call.turn.session.parent_call
+    if parent_call is None:
         return await run(permitted.arguments, replace(context, terms=terms))
     # A subagent's dry run cannot become a background job, because the subagent's log would end before the job.
-    watching = asyncio.create_task(_explain_foreground(context.detach, maker.turn.emit))
+    watching = asyncio.create_task(_explain_foreground(context.detach, parent_call.turn.emit))
     try:
         return await run(permitted.arguments, replace(context, terms=terms, detach=None))
     finally:
@@ -195,15 +195,16 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
 
 
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
-    """Return the reason, if any, why a dry run that the person requested may not show the real effects. Blocks."""
+    """Return a question about a requested dry run that may not show the command's real effects, if so. Blocks."""
     result, facts = report.result, permitted.policy.facts
-    too_much = report.dry_run.too_much
-    findings = [
-        too_much and f"was ended: {too_much}",
-        "timed out" if result.timed_out else f"failed (exit {result.exit_code})" if result.exit_code else "",
-        "" if report.dry_run.changes or too_much else "changed nothing",
-    ]
-    if not (any(findings) or is_cut_off(permitted)):
+    findings = []
+    if too_much := report.dry_run.too_much:
+        findings.append(f"was ended: {too_much}")
+    if result.timed_out or result.exit_code:
+        findings.append("timed out" if result.timed_out else f"failed (exit {result.exit_code})")
+    if not (report.dry_run.changes or too_much):
+        findings.append("changed nothing")
+    if not findings and not is_cut_off(permitted):
         return None
     why, effects = ", ".join(filter(None, (*findings, permitted.network))), call_effects(facts, permitted.verdict)
     return Obstacle(
@@ -273,7 +274,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         call.report.is_dry_run = False
         paths = [path for name in review.names for path in dry_run.paths_of(name)]
         async with _hold(call, paths[:MAX_LOCKED]), record_changes(call, paths) as note:
-            applied = await dry_run.apply(review.names, hunks=review.parts, note=note)
+            applied = await dry_run.apply(review.names, hunks=review.partial, note=note)
         turn.store(CallKept(call.use.id, applied.names))
         await turn.commit()  # now, because once the dry run is discarded only the log knows the applied changes
     if review.is_denied:
@@ -284,11 +285,11 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
 
 @asynccontextmanager
 async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Path | None]:
-    """Record changes of these files (None: of all files) by the body and by jobs that it starts.
+    """Record the changes that the body, and jobs that it starts, make to these files (None: to all files).
 
-    Yield the file that notes the call until its changes are in the log; None, with a notice if that is due to an error.
+    Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
-    call = call.turn.session.made_by or call  # a subagent's changes are recorded under the call that created it
+    call = call.turn.session.parent_call or call  # a subagent's changes are recorded under the call that created it
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
     if checkpoints is not None and (paths is None or paths):
@@ -305,7 +306,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     finally:
         end = _store_changes(call, checkpoints, mark)
         if paths is None and (jobs := _running_jobs(session) - before):
-            _run_in_background(session.recording.tasks, _after_jobs(session, jobs, end))
+            _run_in_background(session.recording.tasks, _end_after_jobs(session, jobs, end))
         else:  # not later, so that changes by others are not attributed to the call
             await _with_progress(call, checkpoints, end, before="\n")  # the call's output may have ended within a line
 
@@ -336,8 +337,8 @@ def _run_in_background(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any,
     task.add_done_callback(tasks.discard)
 
 
-async def _after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[None]) -> None:
-    """Await `end` once these jobs have ended, or the session closes."""
+async def _end_after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[None]) -> None:
+    """Store a call's changes by awaiting `end` once these jobs have ended, or the session closes."""
     is_closing = session.recording.is_closing
     while jobs & _running_jobs(session) and not is_closing.is_set():
         with suppress(TimeoutError):
@@ -359,7 +360,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
         recording.has_reported_gap = True
         why = "; ".join(name.removeprefix("everything: ") for name in changes.left_out)  # "everything: too many files"
         turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))
-    stored = at_once() if changes is None else turn.store(changes)
+    stored = done_future() if changes is None else turn.store(changes)
 
     async def forget() -> None:
         with suppress(StorageError, ToolError):  # the turn waits for its entries and reports failures

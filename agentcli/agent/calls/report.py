@@ -210,16 +210,16 @@ class Mask:
         found = self._mask.secrets("\n".join(texts))
         return (_replaced(value, _masked(texts, found)) if found else value), len(found)
 
-    def written(self, value: Any) -> tuple[Any, int]:
-        """Mask a value like `value`, and also texts that only their key in JSON marks as secret: `"password": "x"`."""
+    def document_value(self, value: Any) -> tuple[Any, int]:
+        """Mask a value like `value`, and also texts that only their key marks as secrets, as in `"password": "x"`."""
         value, count = self.value(value)
         document = msgspec.json.encode(value).decode()
-        masks = {}
-        for place in self._mask.secrets(document):
+        masks = {}  # by secret
+        for match in self._mask.secrets(document):
             # A match may include the quotation marks around the secret: the longest piece is the secret itself.
-            secret = max(document[place.start : place.end].split('"'), key=len)
+            secret = max(document[match.start : match.end].split('"'), key=len)
             with contextlib.suppress(msgspec.DecodeError):  # the match ends within an escape such as \u00e4
-                masks[msgspec.json.decode(f'"{secret}"')] = f"[masked: {place.rule}]"
+                masks[msgspec.json.decode(f'"{secret}"')] = f"[masked: {match.rule}]"
         changed = {}
         for text in _texts_in(value) if masks else ():
             masked = text

@@ -302,8 +302,8 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
     report.start()
     try:
         await calls.services.know_secrets()
-        with calls.history.detach_sign() as sign:
-            output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, sign))
+        with calls.history.detach_request() as detach:
+            output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, detach))
         await calls.services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:

@@ -161,7 +161,7 @@ def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) ->
     return listed(options, how, marks=["●" if number == current else " " for number in range(len(options))])
 
 
-def without_keep(argument: str) -> tuple[str, bool]:
+def split_keep(argument: str) -> tuple[str, bool]:
     """Return a command's argument without its last word if that is `keep`, and True if it was."""
     words = argument.split()
     return (" ".join(words[:-1]), True) if words and words[-1] == "keep" else (argument.strip(), False)

@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import Struct
 
 from agentcli.agent.accounting import UsageCollector, in_words
-from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, split_keep
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.requests.attempts import PaidRequest, without
 from agentcli.agent.requests.request import build_request
@@ -47,7 +47,7 @@ _WHY_LOST = (
 
 
 async def _model(host: CommandHost, argument: str) -> Outcome:
-    name, keeps = without_keep(argument)
+    name, keeps = split_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:
         options = list(await host.models())
@@ -75,7 +75,7 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
 
 async def _effort(host: CommandHost, argument: str) -> Outcome:
     session = host.session
-    level, keeps = without_keep(argument)
+    level, keeps = split_keep(argument)
     if not level:
         options = [("default", f"{session.runtime.models.effort or 'model default'}"), *_EFFORT_HINTS.items()]
         names = [name for name, _ in options]
@@ -151,13 +151,13 @@ async def answer_side_question(session: Session, question: str) -> str:
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     try:
-        answer = await reply_beside(session, target, without(request, state.model.rejected.get(target.name, ())))
+        answer = await side_reply(session, target, without(request, state.model.rejected.get(target.name, ())))
     except ProviderError as error:
         raise UserError(f"Could not answer the question: {error}") from error
     return answer or "(The model gave no answer.)"
 
 
-async def reply_beside(session: Session, target: RequestTarget, request: Request) -> str:
+async def side_reply(session: Session, target: RequestTarget, request: Request) -> str:
     """Return the text of a reply that is not part of the conversation. Raises `ProviderError`, `OverBudget`."""
 
     def charge(used: Usage, reason: PaidReason = "broken") -> None:

@@ -168,7 +168,7 @@ PROJECT_COMMANDS = (
 
 
 NOTES = "notes.md"
-_COPY = "another file has the same text, or it was left out"  # why a rule that always applies was not read
+_WHY_UNREAD = "another file has the same text, or it was left out"  # why a rule that always applies was not read
 _INSTRUCTIONS = lazy_pattern(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
 
 
@@ -194,9 +194,9 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
         condition = f", {rules[path].condition}" if path in rules else ""
         lines.append(f"  {path}  about {estimate_text(text):,} tokens{condition}")
     lines += [] if files else ["  none"]
-    if waiting := [rule for path, rule in rules.items() if path not in files]:
+    if unread := [rule for path, rule in rules.items() if path not in files]:
         lines.append("Rules of the project the model has not read:")
-        lines += [f"  {rule.path}  {_COPY if rule.applies == 'always' else rule.condition}" for rule in waiting]
+        lines += [f"  {rule.path}  {_WHY_UNREAD if rule.applies == 'always' else rule.condition}" for rule in unread]
     if (finder := host.session.runtime.context.rules) and finder.off:
         lines.append(f"Not read: the files of {', '.join(finder.off)} (instructions.off)")
     memory = host.session.runtime.calls.workspace.resources.memory
@@ -211,8 +211,10 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
 def _rules(host: CommandHost) -> dict[str, RuleFile]:
     """Return the rule files in the folders from the project's root to the working directory, by path."""
     finder, cwd = host.session.runtime.context.rules, host.session.runtime.calls.workspace.cwd
-    folders = [folder for folder in (*reversed(cwd.parents), cwd) if finder and folder.is_relative_to(finder.root)]
-    return {str(rule.path): rule for folder in folders if finder for rule in finder.rules_in(folder)}
+    if finder is None:
+        return {}
+    folders = [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(finder.root)]
+    return {str(rule.path): rule for folder in folders for rule in finder.rules_in(folder)}
 
 
 def _memory_lines(memory: Memory) -> list[str]:

@@ -288,9 +288,11 @@ def _set_mode(host: CommandHost, mode: str) -> str:
 
 async def _rules_text(host: CommandHost) -> str:
     state, granted = host.session.state, await _granted(host)
-    lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode][1]}. To change it: /permissions mode MODE"]
+    _name, meaning = MODE_TEXTS[state.mode]
+    lines = [f"Mode {state.mode}: {meaning}. To change it: /permissions mode MODE"]
     lines += [*_rule_rows(state.rules, granted)] or ["No rules."]
-    return "\n".join([*lines, *["To remove a rule: /permissions forget RULE or NUMBER"] * bool(granted)])
+    lines += ["To remove a rule: /permissions forget RULE or NUMBER"] if granted else []
+    return "\n".join(lines)
 
 
 def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:

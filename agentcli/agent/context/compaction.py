@@ -205,7 +205,7 @@ class Summaries(Struct, kw_only=True, dict=True):
     """Has a model summarize turns, in one request for each, and caches the summaries by the hash of the turn."""
 
     settings: CompactionSettings
-    writer: Writer
+    choose_writer: Writer
     paid: Paid
     cache: TextCache
     budgets: Budgets = field(default_factory=Budgets)
@@ -217,7 +217,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._spent: list[tuple[float, float]] = []  # the time (monotonic) and cost (USD) of each request
         self._unreported = 0.0  # USD since the last compaction
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0  # the next pause, and the end of the present one
-        self._may_be_small = True  # False once the provider has rejected its small model
+        self._may_use_small_model = True  # False once the provider has rejected its small model
 
     def ready(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
@@ -247,7 +247,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         keys, tries_other_model = {self._key(turn, focus) for turn in missing}, False
         _BEING_WRITTEN.update(keys)
         try:
-            provider, writer = await self.writer(self._may_be_small)
+            provider, writer = await self.choose_writer(self._may_use_small_model)
             if writer.small:  # small models, such as most local ones, are not used for summaries
                 return
             self.model = f"{provider.name}/{provider.model}"
@@ -264,10 +264,10 @@ class Summaries(Struct, kw_only=True, dict=True):
                 for turn in missing:
                     group.create_task(write_one(turn))
         except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
-            if self._may_be_small:  # the session's model can write instead, unless it was the one that failed
-                _, other_writer = await self.writer(False)
+            if self._may_use_small_model:  # the session's model can write instead, unless it was the one that failed
+                _, other_writer = await self.choose_writer(False)
                 tries_other_model = other_writer != writer
-            self._may_be_small = False
+            self._may_use_small_model = False
             if not tries_other_model:
                 self.fail(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
@@ -297,7 +297,7 @@ class Summaries(Struct, kw_only=True, dict=True):
 
     async def cost_of(self, turns: Sequence[TurnSteps], focus: str) -> float | None:
         """Return the maximum cost of summaries of these turns in USD; None if the price is unknown."""
-        _, writer = await self.writer(self._may_be_small)
+        _, writer = await self.choose_writer(self._may_use_small_model)
         return self._max_cost(self.missing(turns, focus), writer)
 
     def _max_cost(self, turns: Sequence[TurnSteps], writer: ModelInfo) -> float | None:

@@ -48,7 +48,7 @@ def create_context_transform(
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
     # A program's own loop has no costs to record, no notes of a session's start, and no known hashes of files.
-    summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
+    summaries = Summaries(settings=settings, choose_writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
     compactor = Compactor(settings=settings, opening=lambda info: (), seen_hash=lambda path: "", summaries=summaries)
     followed = _FollowedConversation()
 
@@ -82,10 +82,10 @@ class _FollowedConversation:
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
         """Continue with messages that extend the last received or `sent` ones; others start a new conversation."""
-        known = next((one for one in (self._received, self.sent) if messages[: len(one)] == one), None)
+        known = next((len(old) for old in (self._received, self.sent) if messages[: len(old)] == old), None)
         if known is None:
             self._begin()  # the messages are those of another conversation, or were edited
-        for message in messages[len(known or ()) :]:
+        for message in messages[known or 0 :]:
             self._add_message(message)
         self._received = messages
         return self.conversation

@@ -21,7 +21,7 @@ from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
 
-_HINDERED = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")  # may fail in the sandbox, see its use
+_MAY_FAIL_IN_SANDBOX = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")
 CHANGES_A_FILE = "it changes a file"  # the reason to ask about an ordinary edit; it adds nothing to a diff
 
 
@@ -111,7 +111,7 @@ def _decide_command(
     facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
 ) -> Verdict:
     """Decide about a command, in this order: dangers, deny and ask rules, the mode, allow rules, dry runs."""
-    sandbox, granting = facts.workspace.facts, found.allow
+    sandbox, allow_rules = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict(decision="deny", reason=f"denied in every mode: {command.reason}")
     if found.deny is not None:
@@ -133,20 +133,20 @@ def _decide_command(
             reason="it asks to run OUTSIDE the sandbox, which requires a person's approval for each call",
         )
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
-    if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_confined:
+    if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
     # A dry run can reach no host, and no file outside the workspace except in scratch folders.
     reaches_out = bool(facts.hosts) or any(str(file.real) not in command.scratch for file in facts.blocked_files)
-    # In a dry run, git can replace its settings and remove all folders. The sandbox may prevent both.
-    is_hindered = any(_HINDERED.match(form) for segment in command.segments for form in segment.deny_forms)
-    is_better_tried = is_hindered and facts.dry_run == "always" and mode in ("auto", "bypassPermissions")
-    may_dry_run = (facts.verdict == "try" or is_better_tried) and not reaches_out
+    # These commands of git replace its settings or remove folders, which may fail in the sandbox but not in a dry run.
+    may_fail = any(_MAY_FAIL_IN_SANDBOX.match(form) for segment in command.segments for form in segment.deny_forms)
+    is_safer_as_dry_run = may_fail and facts.dry_run == "always" and mode in ("auto", "bypassPermissions")
+    may_dry_run = (facts.verdict == "try" or is_safer_as_dry_run) and not reaches_out
     # Only a dry run shows which files the command changes, as rules about edits need to know.
-    needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or is_hindered)
-    if mode == "bypassPermissions" and not granting:
+    needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or may_fail)
+    if mode == "bypassPermissions" and not allow_rules:
         if needs_dry_run:
             return Verdict(decision="dry_run", reason=command.problem or command.reason, includes_grants=False)
-        # `includes_grants=False`: nobody has granted access to files and hosts outside the sandbox.
+        # Nobody has granted access to files and hosts outside the sandbox.
         return Verdict(decision="allow", reason="permissions are bypassed", includes_grants=False)
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
@@ -156,13 +156,15 @@ def _decide_command(
         return Verdict(decision="dry_run", reason="plan mode discards its changes", includes_grants=False)
     if mode == "plan":
         return Verdict(decision="deny", reason=_PLAN)
-    if granting:
-        return Verdict(decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
+    if allow_rules:
+        return Verdict(
+            decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, allow_rules)))} allows it"
+        )
     if mode == "auto" and sandbox.confines and not (facts.blocked_files or facts.hosts or needs_dry_run):
         return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:
         return Verdict(decision="dry_run", reason=command.reason, includes_grants=False)
-    return _ask_or_deny(mode, found.why_not or command.reason)
+    return _ask_or_deny(mode, found.why_not_allowed or command.reason)
 
 
 _MAX_SHOWN = 3  # secret files in a reason

@@ -38,7 +38,7 @@ class RuleMatches(msgspec.Struct, frozen=True, kw_only=True):
     deny: Rule | None = None
     ask: Rule | None = None
     allow: tuple[Rule, ...] = ()
-    why_not: str = ""  # the reason why allow rules that cover a command still do not allow it
+    why_not_allowed: str = ""  # the reason why allow rules that cover a command still do not allow it
     denies_some: Rule | None = None  # a rule that denies some commands, not necessarily this one
 
 
@@ -46,12 +46,12 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match all rules against a call. Blocks: it resolves the paths of a command."""
     tool, command = facts.tool, facts.command
     if command is not None:
-        allow, why_not = _grants_of_command(facts, command, rules.allow)
+        allow, why_not_allowed = _grants_of_command(facts, command, rules.allow)
         return RuleMatches(
             deny=_restricting(facts, command, rules.deny),
             ask=_restricting(facts, command, rules.ask),
             allow=allow,
-            why_not=why_not,
+            why_not_allowed=why_not_allowed,
             denies_some=_first(rules.deny, tool.name, lambda pattern: True),
         )
     if tool.effect in ("read", "edit"):
@@ -78,14 +78,15 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
 def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match rules against a call of a file tool. A path denied to one reader or editor is denied to all of them."""
     tool, ground = facts.tool, facts.paths.ground
-    same_use = EDITORS if tool.effect == "edit" else READERS
+    same_tools = EDITORS if tool.effect == "edit" else READERS
 
     def is_restricted(pattern: str) -> bool:
         return any(restriction_covers(pattern, path, ground) for path in facts.files)
 
     def is_denied(rule: Rule) -> bool:
-        is_about = rule.names(tool.name) or (rule.pattern != "" and any(map(rule.names, same_use)))
-        return is_about and (not rule.pattern or is_restricted(rule.pattern))
+        if not rule.pattern:
+            return rule.names(tool.name)
+        return any(map(rule.names, {tool.name, *same_tools})) and is_restricted(rule.pattern)
 
     grants = (rule for rule in rules.allow if rule.names(tool.name))
     grant = next((rule for rule in grants if all(covers_path(rule, path, ground) for path in facts.files)), None)
@@ -194,12 +195,14 @@ def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: 
             parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
     for effects, patterns in parts:
         for path in opened_files(facts, effects, search):
-            if why := _why_needed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
+            if why := _why_name_required(
+                path, facts, rules, patterns=patterns, is_written=path.given in effects.writes
+            ):
                 return f"{facts.workspace.shown(Path(path.given))} {why}"
     return "its wildcards match too many files to check them for secrets" if search.is_cut_off else ""
 
 
-def _why_needed(
+def _why_name_required(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
     """Return why a rule must name a file of a command; "" if one does. `patterns` are those that cover the command."""
@@ -208,8 +211,8 @@ def _why_needed(
         # Access to a folder opens all files in it; some auto-executed files are directly in the home folder.
         auto_executed_paths = (home, *(home / name for name in auto_executed().home))
         contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
-        holds_them = is_written and path.is_outside and contains_some
-        return "contains auto-executed files, and no rule names them" if holds_them else ""
+        can_change_them = is_written and path.is_outside and contains_some
+        return "contains auto-executed files, and no rule names them" if can_change_them else ""
     tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
     by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
     is_named = any(_pattern_names_file(pattern, path.given, home) for pattern in patterns)

@@ -51,7 +51,7 @@ class Rules(msgspec.Struct):
 
 
 def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
-    """Return a test for files that deny rules close to all reading tools; for equal rules it is the same function."""
+    """Return a test for files that deny rules close to all reading tools; it is cached, because it is slow to build."""
     patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
     return _matching(patterns, ground) if patterns else None
 

@@ -236,7 +236,7 @@ async def with_repairs(
         try:
             reply = await send(without(request, omitted))
         except ProviderError as failure:
-            error = _without_guess(failure, request, info)
+            error = _as_plain_rejection(failure, request, info)
             if str(error) != last_text:
                 last_text, cumulative, proven = str(error), omitted, omitted
             ladder = rewrites(without(request, proven), error)
@@ -255,8 +255,8 @@ async def with_repairs(
             return reply
 
 
-def _without_guess(error: ProviderError, request: llm.Request, info: ModelInfo) -> ProviderError:
-    """Return the error, as a plain rejection if it only guesses that a short request (half the window) is too long."""
+def _as_plain_rejection(error: ProviderError, request: llm.Request, info: ModelInfo) -> ProviderError:
+    """Return the error; if it only guesses that a request under half the window is too long, as a `BadRequest`."""
     is_guess = isinstance(error, ContextOverflow) and error.is_guess
     if not is_guess or estimate(request, info).tokens > info.window / 2:
         return error

@@ -47,7 +47,7 @@ class QueuedMessages(TurnStep):
             return bool(messages)
         if not (messages or reply.message.tool_uses or turn.runtime.limits.is_interactive):
             # The turn would end here, and without a person there is no later turn that could deliver the reports.
-            await agents.finished_one()
+            await agents.wait_for_one()
         reports = agents.take_reports()
         if reports:
             add(turn, *(User((Text(report),), is_reminder=True) for report in reports))
@@ -60,7 +60,7 @@ class PromptHooks(TurnStep):
     async def begin(self, turn: Turn) -> None:
         if not turn.log.prompt_ids:
             return
-        from_person, guards = turn.runtime.calls.made_by is None, turn.runtime.hooks
+        from_person, guards = turn.runtime.calls.parent_call is None, turn.runtime.hooks
         path, ids = turn.state.conversation.path, turn.log.prompt_ids
         # Searched backwards, because the prompt is near the end of a path that may be long.
         start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
@@ -99,7 +99,7 @@ class StopHooks(TurnStep):
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         """Ask for another answer. Raises `UserError` if a guardrail has no retries left."""
-        from_person, guards = turn.runtime.calls.made_by is None, turn.runtime.hooks
+        from_person, guards = turn.runtime.calls.parent_call is None, turn.runtime.hooks
         event: EventName = "Stop" if from_person else "SubagentStop"
         if from_person and isinstance(guards, Guardrails) and (why := await guards.check_answer(turn.answer.text)):
             if self._rejections >= guards.max_retries:
@@ -237,7 +237,7 @@ class PlanReview(TurnStep):
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         """Ask if the plan is to be carried out; return True if the turn continues. A no without a comment ends it."""
         state, calls = turn.state, turn.runtime.calls
-        plan, is_subagent = turn.answer.text.strip(), calls.made_by is not None
+        plan, is_subagent = turn.answer.text.strip(), calls.parent_call is not None
         if state.mode != "plan" or calls.ask is None or is_subagent or not _HEADING.search(plan):
             return False
         id, title = f"plan_{turn.round}", "Carry out this plan?"
@@ -290,12 +290,12 @@ class SmallModelNudge(TurnStep):
         from agentcli.llm.block_edits import asks_for_change
 
         path = turn.state.conversation.path
-        start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
+        start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)  # of the newest prompt
         prompt, since_prompt = path[start].body, path[start + 1 :]
         note = reminder(NUDGE)
         was_nudged = any(isinstance(entry.body, User) and entry.body.text == note.text for entry in since_prompt)
-        asks_for_a_change = isinstance(prompt, User) and asks_for_change(prompt.text)
-        if not asks_for_a_change or was_nudged or any(map(_changes_files, since_prompt)):
+        wants_change = isinstance(prompt, User) and asks_for_change(prompt.text)
+        if not wants_change or was_nudged or any(map(_changes_files, since_prompt)):
             return False
         turn.answer.parts.clear()
         add(turn, note)

@@ -315,8 +315,8 @@ class CommandExplainer:
         elif matches.allow:
             verdict, reason = "allow", f"the rule {matches.allow[0]} allows it"
         else:
-            is_dry_run = segment.verdict == "try" and self._can_dry_run and not matches.why_not
-            verdict, reason = "try" if is_dry_run else "ask", matches.why_not or segment.reason
+            is_dry_run = segment.verdict == "try" and self._can_dry_run and not matches.why_not_allowed
+            verdict, reason = "try" if is_dry_run else "ask", matches.why_not_allowed or segment.reason
         effects = msgspec.to_builtins(segment.effects)
         return {"text": segment.text, "verdict": verdict, "reason": reason, "effects": effects}
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agentcli.agent.calls.model import Call, TurnCalls
-from agentcli.agent.commands.model import reply_beside
+from agentcli.agent.commands.model import side_reply
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.session import Session
@@ -125,7 +125,7 @@ async def ask_model(owner: Session, question: str, model: str) -> str:
     max_tokens = min(2_500, target.info.max_output)  # most of them for thinking
     effort: Effort | None = "low" if target.info.takes_effort else None
     request = Request(_JUDGE, (user_message(question),), max_tokens=max_tokens, effort=effort)
-    return await reply_beside(owner, target, request)
+    return await side_reply(owner, target, request)
 
 
 async def ask_agent(owner: Session, question: str, model: str) -> str:

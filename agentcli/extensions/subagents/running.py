@@ -195,7 +195,7 @@ class Subagents:
         reports, self.reports = self.reports, []
         return reports
 
-    async def finished_one(self) -> None:
+    async def wait_for_one(self) -> None:
         """Wait until a subagent in the background has reported, if there is one."""
         if self._background and not self.reports:
             await asyncio.wait(self._background.values(), return_when="FIRST_COMPLETED")
@@ -316,7 +316,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             services=replace(runtime.calls.services, workspace=workspace),
             tools=tools,
             agent_id=run.id,
-            made_by=call,
+            parent_call=call,
             delegates=Delegates(client=delegates.client, events=delegates.events),
             recording=runtime.calls.recording,
         )

@@ -49,7 +49,7 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
     """Return the document, and the number of masked secrets. Takes seconds for a long session."""
     places = 0
     if mask:
-        value, places = mask.written(msgspec.to_builtins({"info": info, "entries": list(entries)}))
+        value, places = mask.document_value(msgspec.to_builtins({"info": info, "entries": list(entries)}))
         info, entries = msgspec.convert(value["info"], SessionInfo), msgspec.convert(value["entries"], list[Entry])
     story = markdown_export.story_of(info, entries)
     match form:

@@ -80,7 +80,7 @@ class HostedSession:
         self._objects.clear()
         await self._writer.write(objects)
         if continues:
-            session.submit(GoOn(is_killed=True))
+            session.submit(GoOn(if_unanswered=True))
         elif was_running:  # the process was killed after the last reply, so only the result is missing
             self._writer.change(is_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"

@@ -100,7 +100,7 @@ class TerminalController(OpenerHost):
             replay(conversation, self.view)
         # The program was killed while it waited for an approval or a usage limit: it asks, or waits, again.
         if conversation.unstarted_calls or awaited_reset(conversation):
-            session.submit(GoOn(is_killed=True))
+            session.submit(GoOn(if_unanswered=True))
         elif self._can_go_on:
             how = "Press Enter to continue it."
             if conversation.queue.follow_ups:
@@ -290,7 +290,7 @@ class TerminalController(OpenerHost):
         elif self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self._can_go_on:
-            self.session.submit(GoOn(is_killed=True))
+            self.session.submit(GoOn(if_unanswered=True))
 
     def answer(self, answer: Approve) -> None:
         self.view.activity.close_question(answer.id)

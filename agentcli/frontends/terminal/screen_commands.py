@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
-from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, without_keep
+from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, split_keep
 from agentcli.agent.commands.session import PROGRAM
 from agentcli.agent.loop import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
@@ -83,7 +83,7 @@ def screen_commands(
 
 
 async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
-    (choice, keeps), names = without_keep(argument), list(appearance.themes)
+    (choice, keeps), names = split_keep(argument), list(appearance.themes)
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
