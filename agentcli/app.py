@@ -133,10 +133,10 @@ class Builder:
         self._attach_servers(session)
         await self._attach_hooks(session)
         if calls.recording.checkpoints and has_interrupted(self.config, log.session_id):
-            from agentcli.agent.calls.perform import account_for_interrupted
+            from agentcli.agent.calls.perform import store_interrupted_changes
 
             try:
-                await account_for_interrupted(calls.recording.checkpoints, entries, session.append)
+                await store_interrupted_changes(calls.recording.checkpoints, entries, session.append)
             except (StorageError, ToolError) as error:  # the next start looks again
                 self._on_notice(str(error))
         return session

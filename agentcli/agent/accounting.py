@@ -75,7 +75,7 @@ class OverBudget(UserError):
         super().__init__(f"The {account.scope}'s budget of {limit_text} is used up ({details}; {needs}).")
 
     def allow_more(self) -> None:
-        """Raise the limit by its first amount, counted from the spending if that is higher; until the scope ends."""
+        """Raise the limit by its first amount. If more than the limit is spent, the raise is added to the spending."""
         self._account.limits[self._kind] = self._next_limit
         self._account.warned.discard(self._kind)
 

@@ -54,7 +54,7 @@ class ContextUse(msgspec.Struct, frozen=True):
     request: int
 
 
-def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
+def _parts_by_source(body: Body) -> Iterator[tuple[str, str | Block]]:
     """Yield the texts of an entry by source, and its images and documents."""
     match body:
         case User(content, is_reminder):
@@ -211,7 +211,7 @@ class Runtime(msgspec.Struct, kw_only=True):
         texts["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
         media: list[Block] = []
         for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
-            for source, part in _parts(body):
+            for source, part in _parts_by_source(body):
                 texts[source].append(part) if isinstance(part, str) else media.append(part)
         counted = await asyncio.to_thread(lambda: {source: count(texts[source], info) for source in SOURCES})
         if media:

@@ -351,7 +351,7 @@ class Session:
 
     def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
         """Stop the turn or switch the mode, if the answer to the question `asked` requests that."""
-        if answer.stops and (not answer.allowed or answer.hunks == ()):
+        if answer.stops and (not answer.allowed or answer.hunks == ()):  # a yes to no hunks is a no
             if self._newest_turn is not None:
                 self._newest_turn.calls.is_stopped = True
             self._questions.settle(is_stopped=True)

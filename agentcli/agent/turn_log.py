@@ -198,6 +198,7 @@ def return_messages(turn: Turn) -> None:
         add(turn, *(entries.User(message) for message in waiting), conversation.queue.entry())
         turn.emit(queue_changed(turn.state))
     own = {id: message for id, message in unanswered_messages(conversation).items() if id in turn.log.entry_ids}
+    # A subagent's report has the form of a reminder.
     if ids := tuple(id for id, message in own.items() if not typed_text(message).startswith("<system-reminder>")):
         add(turn, entries.Retracted(ids))
 

@@ -247,7 +247,7 @@ _REDONE = {"restored": ("↪ would reapply", "↪ reapplied")}
 def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     """Return lines about files that were not recorded, and about changes by others that may be included."""
     left_out = [*dict.fromkeys(name for _, call in turn.calls for name in call.left_out)]
-    lines = [f"Not recorded, stays unchanged: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
+    lines = [f"Not recorded, stays unchanged: {show_path_in(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
     if (more := len(left_out) - _MAX_LEFT_OUT) > 0:
         lines.append(f"Not recorded: {more} more.")
     if not all(call.is_exact for _, call in turn.calls):
@@ -307,7 +307,7 @@ def _rows(
     return [*rows, f"  … and {more:,} more"] if more > 0 else rows
 
 
-def shown_name(name: str, shown: Callable[[Path], str]) -> str:
+def show_path_in(name: str, shown: Callable[[Path], str]) -> str:
     """Return a text such as "/repo/a.bin: too large" with the path in the form for the person; others unchanged."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name

@@ -51,7 +51,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
             return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):
             modes = dict.fromkeys([*_PLAN_LABELS, next_mode])
-            labels = [_PLAN_LABELS.get(mode, f"Yes, back to {MODE_TEXTS[mode][0]}") for mode in modes]
+            labels = [_PLAN_LABELS.get(mode, f"Yes, back to {MODE_TEXTS[mode].name}") for mode in modes]
             choices = [
                 Choice(f"plan:{mode}", f"{n}", label, msgspec.structs.replace(yes, mode=mode))
                 for n, (mode, label) in enumerate(zip(modes, labels, strict=True), 1)

@@ -188,7 +188,7 @@ class SkillsInUse(Protocol):
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None: ...
 
-    def end_turn(self, store: Callable[..., object]) -> None: ...
+    def end_turn(self, store: Callable[..., object]) -> None: ...  # ends the skills that the model activated
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
         """Return the verdict on a call of the tool: a denial if an active skill does not allow the tool."""
@@ -206,11 +206,11 @@ class SubagentRuns(Protocol):
     def listing(self) -> list[dict[str, Any]]:
         """Return the names and the descriptions of the subagents that can be created."""
 
-    def submit(self, op: Op) -> None: ...
+    def submit(self, op: Op) -> None: ...  # to all subagents that run
 
-    def take_reports(self) -> list[str]: ...
+    def take_reports(self) -> list[str]: ...  # of subagents in the background; each is returned once
 
-    async def wait_for_one(self) -> None: ...
+    async def wait_for_report(self) -> None: ...  # of a subagent in the background, if there is one
 
     async def aclose(self) -> None: ...
 
@@ -218,13 +218,13 @@ class SubagentRuns(Protocol):
 class ToolServers(Protocol):
     """Offers the tools and resources of MCP servers to sessions."""
 
-    async def join(self, calls: SessionCalls) -> None: ...
+    async def join(self, calls: SessionCalls) -> None: ...  # waits for the servers, and adds their tools
 
-    def refresh(self, calls: SessionCalls) -> None: ...
+    def refresh(self, calls: SessionCalls) -> None: ...  # adds tools that were approved since
 
-    def stop_waiting(self) -> None: ...
+    def stop_waiting(self) -> None: ...  # for servers that are still connecting
 
-    def listing(self) -> list[dict[str, Any]]: ...
+    def listing(self) -> list[dict[str, Any]]: ...  # names and statuses
 
 
 class Delegates(msgspec.Struct, kw_only=True):

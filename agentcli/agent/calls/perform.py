@@ -370,7 +370,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
     _run_in_background(recording.tasks, forget())
 
 
-async def account_for_interrupted(
+async def store_interrupted_changes(
     checkpoints: Checkpoints, entries: Iterable[Entry], append: Callable[..., Awaitable[object]]
 ) -> None:
     """Store the changes of calls whose process was killed. Raises `ToolError` and `StorageError`."""

@@ -41,7 +41,7 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
     report, services = call.report, call.turn.session.services
     report.start()
     try:
-        report.finish(await (_run_stages(call) if answer is None else _receive(call, answer)))
+        report.finish(await (_run_stages(call) if answer is None else _observe_client_answer(call, answer)))
     except CallPaused:  # the client's result arrives later, perhaps in another process, so there is none now
         return
     except ToolError as error:
@@ -88,8 +88,8 @@ async def _permit(call: Call) -> tuple[PermittedCall, ToolContext]:
             return permitted, context
 
 
-async def _receive(call: Call, answer: ToolOutput) -> ToolOutput:
-    """Return the client's answer in the form for the model. The session may not have the tool any more."""
+async def _observe_client_answer(call: Call, answer: ToolOutput) -> ToolOutput:
+    """Return the client's answer in the form for the model. The tool may no longer be among the session's."""
     tool, report = client_tool(ToolSpec(call.use.name, "", {})), call.report
     report.record, report.is_running = _record(call, tool), True
     await call.turn.session.services.know_secrets()

@@ -12,7 +12,7 @@ from pathlib import Path
 from agentcli.agent.calls.model import fire
 from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, FileDiff, Outcome, SlashCommand
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.agent.undo import shown_name
+from agentcli.agent.undo import show_path_in
 from agentcli.conversation import entries as log_entries
 from agentcli.conversation.history import listed_names
 from agentcli.conversation.rule_files import RuleFile
@@ -54,7 +54,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     left_out = dict.fromkeys(
         name for entry in entries if isinstance(entry.body, log_entries.FilesChanged) for name in entry.body.left_out
     )
-    notes += [f"Not recorded: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
+    notes += [f"Not recorded: {show_path_in(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
     if not files and not others:
         notes.append("No recorded file changes in this session. To see all uncommitted changes: /diff all")
     shown = [FileDiff(file.path, await calls.services.masked(file.diff)) for file in files]

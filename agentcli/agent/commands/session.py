@@ -94,7 +94,7 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
         "agentcli": __version__,
         "session": session.id,
         "model": f"{state.model.name}, effort {effort}" if effort else state.model.name,
-        "mode": MODE_TEXTS[state.mode][0],
+        "mode": MODE_TEXTS[state.mode].name,
         "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
     }
@@ -258,9 +258,10 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
 async def _choose_mode_or_rule(host: CommandHost) -> str:
     """Let the person choose another mode, or one of their own rules to remove."""
     state, granted = host.session.state, await _granted(host)
-    rules = [*dict.fromkeys([*granted, *(str(rule) for _, rule in _rules_by_effect(state.rules) if _is_own(rule))])]
-    forgetting = [(f"forget {rule}", "saved for this project" if rule in granted else "") for rule in rules]
-    options = [*((mode, MODE_TEXTS[mode][1]) for mode in MODES), *forgetting]
+    session_rules = [str(rule) for _, rule in _rules_by_effect(state.rules) if _is_own(rule)]
+    rules = list(dict.fromkeys([*granted, *session_rules]))
+    removals = [(f"forget {rule}", "saved for this project" if rule in granted else "") for rule in rules]
+    options = [*((mode, MODE_TEXTS[mode].meaning) for mode in MODES), *removals]
     picked = await host.choose("Permission mode and saved rules", options, current=MODES.index(state.mode))
     if picked is None:
         return await _rules_text(host)
@@ -280,16 +281,13 @@ def _is_own(rule: Rule) -> bool:
 
 
 def _set_mode(host: CommandHost, mode: str) -> str:
-    parsed = parse_mode(mode)
-    host.session.submit(SetMode(parsed))
-    _name, meaning = MODE_TEXTS[parsed]
-    return f"Mode {mode}: {meaning}."
+    host.session.submit(SetMode(parse_mode(mode)))
+    return f"Mode {mode}: {MODE_TEXTS[parse_mode(mode)].meaning}."
 
 
 async def _rules_text(host: CommandHost) -> str:
     state, granted = host.session.state, await _granted(host)
-    _name, meaning = MODE_TEXTS[state.mode]
-    lines = [f"Mode {state.mode}: {meaning}. To change it: /permissions mode MODE"]
+    lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode].meaning}. To change it: /permissions mode MODE"]
     lines += [*_rule_rows(state.rules, granted)] or ["No rules."]
     lines += ["To remove a rule: /permissions forget RULE or NUMBER"] if granted else []
     return "\n".join(lines)
@@ -297,10 +295,10 @@ async def _rules_text(host: CommandHost) -> str:
 
 def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
     """Yield a line for each rule with its source, and then numbered lines for the grants of this project."""
-    for word, rule in _rules_by_effect(rules):
-        is_lasting = (word, rule.source) == ("allow", "granted") and str(rule) in granted  # has a numbered line
-        if not is_lasting and (_is_own(rule) or not only_own):
-            yield f"  {word:<5}  {rule}  ({rule.quote or rule.source or 'settings'})"
+    for effect, rule in _rules_by_effect(rules):
+        has_number = (effect, rule.source) == ("allow", "granted") and str(rule) in granted
+        if not has_number and (_is_own(rule) or not only_own):
+            yield f"  {effect:<5}  {rule}  ({rule.quote or rule.source or 'settings'})"
     for number, text in enumerate(granted, 1):
         yield f"  {number:>5}  {text}  (always, in this project)"
 

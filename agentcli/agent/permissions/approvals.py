@@ -214,7 +214,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         return _permitted(policy, answer, f"allowed by mode {turn.state.mode}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
-    if not answer.allowed or answer.hunks == ():
+    if not answer.allowed or answer.hunks == ():  # a yes to no hunks is a no
         raise Declined(answer.comment)
     if answer.input is not None:
         call.change_input(answer, answer.input)

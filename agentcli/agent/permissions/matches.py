@@ -46,7 +46,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match all rules against a call. Blocks: it resolves the paths of a command."""
     tool, command = facts.tool, facts.command
     if command is not None:
-        allow, why_not_allowed = _grants_of_command(facts, command, rules.allow)
+        allow, why_not_allowed = _allow_rules_for(facts, command, rules.allow)
         return RuleMatches(
             deny=_restricting(facts, command, rules.deny),
             ask=_restricting(facts, command, rules.ask),
@@ -163,23 +163,25 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
     return next(filter(is_about, rules), None)
 
 
-def _grants_of_command(
+def _allow_rules_for(
     facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]
 ) -> tuple[tuple[Rule, ...], str]:
     """Return the allow rules that together cover all parts of a command that may do more than read, or why none apply.
 
     A rule opens a secret or auto-executed file only if its pattern is exactly this command, or names the file.
     """
-    grants = [rule for rule in rules if rule.names(facts.tool.name)]
+    tool_rules = [rule for rule in rules if rule.names(facts.tool.name)]
     if command.problem:  # its parts are unknown, so only a rule for all commands covers it
-        found = tuple(rule for rule in grants if not rule.pattern)[:1]
+        found = tuple(rule for rule in tool_rules if not rule.pattern)[:1]
     else:
         exact_pattern = records.escaped(facts.text.strip())
-        if exact := next((rule for rule in grants if rule.pattern == exact_pattern), None):
+        if exact := next((rule for rule in tool_rules if rule.pattern == exact_pattern), None):
             return (exact,), ""
         risky = [part for part in command.segments if part.verdict != "allow"]
-        covering = [_first(grants, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
-        found = tuple(filter(None, covering)) if all(covering) else ()
+        covering = [_first(tool_rules, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
+        found = tuple(rule for rule in covering if rule is not None)
+        if len(found) < len(risky):
+            return (), ""
     why = _why_not_granted(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
 

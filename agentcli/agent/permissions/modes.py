@@ -1,7 +1,7 @@
 """Permission modes, and the verdict on a call."""
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
 
@@ -9,13 +9,22 @@ from agentcli.errors import UsageError
 
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name that the person sees, and the meaning
-    "default": ("ask before edits", "asks before edits and before anything outside the project"),
-    "acceptEdits": ("accept edits", "edits project files without asking"),
-    "plan": ("plan", "changes nothing and presents a plan"),
-    "auto": ("auto", "asks only before actions outside the sandbox or the project"),
-    "dontAsk": ("never ask", "never asks; denies instead"),
-    "bypassPermissions": ("bypass permissions", "never asks; allows nearly everything"),
+
+
+class ModeText(NamedTuple):
+    """The words for a mode that the person sees."""
+
+    name: str
+    meaning: str
+
+
+MODE_TEXTS: dict[Mode, ModeText] = {
+    "default": ModeText("ask before edits", "asks before edits and before anything outside the project"),
+    "acceptEdits": ModeText("accept edits", "edits project files without asking"),
+    "plan": ModeText("plan", "changes nothing and presents a plan"),
+    "auto": ModeText("auto", "asks only before actions outside the sandbox or the project"),
+    "dontAsk": ModeText("never ask", "never asks; denies instead"),
+    "bypassPermissions": ModeText("bypass permissions", "never asks; allows nearly everything"),
 }
 _LIKE_MODES = {"manual": "default", "auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # names in other agents
 

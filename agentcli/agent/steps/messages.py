@@ -47,7 +47,7 @@ class QueuedMessages(TurnStep):
             return bool(messages)
         if not (messages or reply.message.tool_uses or turn.runtime.limits.is_interactive):
             # The turn would end here, and without a person there is no later turn that could deliver the reports.
-            await agents.wait_for_one()
+            await agents.wait_for_report()
         reports = agents.take_reports()
         if reports:
             add(turn, *(User((Text(report),), is_reminder=True) for report in reports))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentcli.agent.calls.perform import account_for_interrupted
+from agentcli.agent.calls.perform import store_interrupted_changes
 from agentcli.agent.undo import NOTHING, Author, Direction, History, UndoHost, UndoResult, blame, undo
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, print_answer, print_json, single_command
@@ -81,7 +81,7 @@ async def _undo_or_redo(
             entries.extend(appended.entries)
             return appended.committed
 
-        await account_for_interrupted(checkpoints, entries, append)
+        await store_interrupted_changes(checkpoints, entries, append)
         locks = FileLocks(config.paths.state / "file_locks")
         host = UndoHost(
             checkpoints=checkpoints, append=append, locks=locks, shown=_relative, confirm=_confirm, command="agentcli "

@@ -195,7 +195,7 @@ class Subagents:
         reports, self.reports = self.reports, []
         return reports
 
-    async def wait_for_one(self) -> None:
+    async def wait_for_report(self) -> None:
         """Wait until a subagent in the background has reported, if there is one."""
         if self._background and not self.reports:
             await asyncio.wait(self._background.values(), return_when="FIRST_COMPLETED")

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
-_MODES = [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
+_MODES = [(mode, MODE_TEXTS[mode].name.capitalize(), MODE_TEXTS[mode].meaning) for mode in MODES]
 DEFAULT_EFFORT = "default"  # as in the settings
 _CANCELLED = {"stopReason": "cancelled"}
 

@@ -280,7 +280,7 @@ class TerminalApp:
         session = self.controller.session.snapshot()
         program, files = self._opener.introduction()
         model = self._opener.model_info(session.model).name
-        parts = [git_branch(self._opener.root) or "", short_model(model), MODE_TEXTS[session.mode][0]]
+        parts = [git_branch(self._opener.root) or "", short_model(model), MODE_TEXTS[session.mode].name]
         head: list[Fragment] = []
         if self._console.head:  # else it is part of the transcript already
             name, _, place = program.partition(" · ")

@@ -201,7 +201,7 @@ class QuestionPanel:
         if isinstance(question, events.CallApproval):
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
         elif isinstance(question, events.PlanApproval):
-            subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)][0] if answer.allowed else ""
+            subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
             comment = "" if answer.allowed else comment  # with a yes, it is the plan
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"

@@ -187,7 +187,7 @@ def status_rows(
     status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
 ) -> list[Row]:
     """Return the status line; a narrow window drops parts from its end. `custom` rows replace the figures."""
-    mode = MODE_TEXTS[status.mode][0] if status.place.session_id or status.mode != "default" else ""
+    mode = MODE_TEXTS[status.mode].name if status.place.session_id or status.mode != "default" else ""
     parts = [
         ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
         ("warning", hint),
