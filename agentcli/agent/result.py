@@ -137,7 +137,9 @@ def unproven(end: Done | TurnFailed) -> list[Claim]:
 
 
 def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
-    return 1 if isinstance(end, TurnFailed) else EXIT_CODES[end.reason] or min(demands.unmet(end), default=0)
+    if isinstance(end, TurnFailed):
+        return 1
+    return EXIT_CODES[end.reason] or min(demands.unmet(end), default=0)
 
 
 def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:

@@ -30,8 +30,11 @@ _MAX_LEFT_OUT = 10  # shown files that were not recorded
 _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
-# A line of HEAD's reflog: the commit before (not all zeros, as for a first commit), that after, Unix time and cause.
-_MOVE = lazy_pattern(r"^([0-9a-f]*[1-9a-f][0-9a-f]*) ([0-9a-f]+) .*> (\d+) [+-]\d+\t(.*)$", re.MULTILINE)
+# A line of HEAD's reflog. The commit before is not all zeros, as it is for a first commit.
+_MOVE = lazy_pattern(
+    r"^(?P<before>[0-9a-f]*[1-9a-f][0-9a-f]*) (?P<after>[0-9a-f]+) .*> (?P<time>\d+) [+-]\d+\t(?P<cause>.*)$",
+    re.MULTILINE,
+)
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):
@@ -259,14 +262,15 @@ def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     """Return a line about a git branch that the turn's calls moved, unless it has moved again since. Blocks."""
     for folder in {parent for change in turn.changes for parent in Path(log.real_path(change.path)).parents}:
         with suppress(OSError):  # most folders are not a repository
-            moves = _MOVE.findall(read_small_file(folder / ".git/logs/HEAD").decode(errors="replace"))
-            own = [move for move in moves if any(int(start) <= int(move[2]) <= end for start, end in turn.times)]
-            if own and own[-1] == moves[-1] and own[0][0] != own[-1][1]:
+            reflog = read_small_file(folder / ".git/logs/HEAD").decode(errors="replace")
+            moves = [match.groupdict() for match in _MOVE.finditer(reflog)]
+            own = [move for move in moves if any(int(start) <= int(move["time"]) <= end for start, end in turn.times)]
+            if own and own[-1] == moves[-1] and own[0]["before"] != own[-1]["after"]:
                 where = shlex.quote(shown(folder))
-                back = f" To move it back: {'git' if where == '.' else f'git -C {where}'} reset {own[0][0][:7]}"
+                back = f" To move it back: {'git' if where == '.' else f'git -C {where}'} reset {own[0]['before'][:7]}"
                 # After a checkout, the reset would move another branch.
-                is_same_branch = not any(move[3].startswith("checkout:") for move in own)
-                return [f"Git's branch stays at {own[-1][1][:7]}.{back if is_same_branch else ''}"]
+                is_same_branch = not any(move["cause"].startswith("checkout:") for move in own)
+                return [f"Git's branch stays at {own[-1]['after'][:7]}.{back if is_same_branch else ''}"]
     return []
 
 

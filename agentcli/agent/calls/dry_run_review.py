@@ -270,7 +270,7 @@ def _question(
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
         output=last_lines(result.output, mask),
-        has_failed=has_failed or is_cut_off(permitted),
+        has_failed=has_failed or lacks_hosts(permitted),
     )
 
 
@@ -280,7 +280,7 @@ def last_lines(output: str, mask: Mask) -> str:
     return "\n".join(cut_line(line, STANDARD_CHARS) for line in lines[-_MAX_OUTPUT_LINES:])
 
 
-def is_cut_off(permitted: PermittedCall) -> bool:
+def lacks_hosts(permitted: PermittedCall) -> bool:
     """Return True if the command needs hosts that its text does not name, so that the dry run could reach none."""
     command = permitted.policy.facts.command
     may_reach = command is not None and command.verdict == "ask" and UNKNOWN in command.effects.hosts

@@ -346,12 +346,12 @@ class Call:
         self.use, self.turn = use, turn
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
-        self.changed: Approve | None = None  # the yes by which the person replaced the input
+        self.input_change: Approve | None = None  # the yes by which the person replaced the input
 
     def change_input(self, answer: Approve, input: dict[str, Any]) -> None:
         """Replace the input by the person's, and add a remark about it for the model."""
         self.report.remarks.append(f"[The user changed the input: {cut_middle(msgspec.json.encode(input).decode())}]")
-        self.use, self.changed = msgspec.structs.replace(self.use, input=input), answer
+        self.use, self.input_change = msgspec.structs.replace(self.use, input=input), answer
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
         """Ask the person about the call, and store the question and the answer."""

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from agentcli.agent.calls.dry_run_review import (  # isort: skip
-    Obstacle, ask_about_obstacle, dry_run_output, is_cut_off, last_lines, review_changes,
+    Obstacle, ask_about_obstacle, dry_run_output, lacks_hosts, last_lines, review_changes,
 )  # fmt: skip
 from agentcli.agent.calls.model import Call, SessionCalls, done_future
 from agentcli.agent.calls.report import Report
@@ -204,7 +204,7 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
         findings.append("timed out" if result.timed_out else f"failed (exit {result.exit_code})")
     if not (report.dry_run.changes or too_much):
         findings.append("changed nothing")
-    if not findings and not is_cut_off(permitted):
+    if not findings and not lacks_hosts(permitted):
         return None
     why, effects = ", ".join(filter(None, (*findings, permitted.network))), call_effects(facts, permitted.verdict)
     return Obstacle(

@@ -249,15 +249,20 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         held = min(_cached_tokens(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
         # Without counts of cache writes, `held` is an estimate, which may be wrong by a step or two.
-        if lost > (0 if _counts_cache_writes(prices, before.usage) else 2 * _STEP_TOKENS):
-            usd = None
-            if prices:  # the extra cost compared with reading the lost tokens from the cache
-                written = min(lost, reply.usage.cache_creation_input_tokens)  # the other lost ones were billed as input
-                usage_if_cached = reply.usage + Usage(
-                    input_tokens=written - lost, cache_creation_input_tokens=-written, cache_read_input_tokens=lost
-                )
-                usd = prices.cost(reply.usage) - prices.cost(usage_if_cached)
+        tolerance = 0 if _counts_cache_writes(prices, before.usage) else 2 * _STEP_TOKENS
+        if lost > tolerance:
+            usd = _extra_cost(reply.usage, lost, prices) if prices else None
             yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
+
+
+def _extra_cost(usage: Usage, lost: int, prices: Prices) -> float:
+    """Return the USD that a request cost more than if its `lost` tokens had been read from the cache."""
+    lost_writes = min(lost, usage.cache_creation_input_tokens)  # lost tokens that were billed as cache writes
+    lost_input = lost - lost_writes
+    usage_if_cached = usage + Usage(
+        input_tokens=-lost_input, cache_creation_input_tokens=-lost_writes, cache_read_input_tokens=lost
+    )
+    return prices.cost(usage) - prices.cost(usage_if_cached)
 
 
 def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:

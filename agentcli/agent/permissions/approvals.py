@@ -84,7 +84,7 @@ class CallPolicy(Struct, frozen=True):
         if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # approving no hunk means no
             try:
                 check_offered(question, answer)
-                if answer.input is not None and (decide_now is None or self.call.changed is not None):
+                if answer.input is not None and (decide_now is None or self.call.input_change is not None):
                     raise UsageError("Its input cannot change after a dry run, or twice.")
             except UsageError as error:
                 raise ToolError(f"The approval is invalid: {error}", kind="permission_denied") from error
@@ -152,13 +152,14 @@ async def permit(
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
     # If a hook has changed the person's input again, they have not seen the result, so they are asked as usual.
-    is_answered = call.changed is not None and hooks.input in (None, call.changed.input)
-    if call.changed is not None and is_answered and verdict.decision != "deny":
+    is_answered = call.input_change is not None and hooks.input in (None, call.input_change.input)
+    if call.input_change is not None and is_answered and verdict.decision != "deny":
         context.workspace.session_grants.exposed.update(verdict.exposed_files)
-        await policy.grant(call.changed, policy.offered_rules)
-        verdict = structs.replace(verdict, decision="dry_run" if verdict.decision == "dry_run" else "allow")
+        await policy.grant(call.input_change, policy.offered_rules)
+        if verdict.decision == "ask":
+            verdict = structs.replace(verdict, decision="allow")
     if verdict.decision in ("allow", "dry_run"):
-        return _permitted(policy, verdict, "allowed with changed input" if call.changed else "")
+        return _permitted(policy, verdict, "allowed with changed input" if call.input_change else "")
     try:
         if verdict.decision == "ask":
             return await _ask_person(call, policy, verdict, context)
@@ -302,10 +303,9 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
-    # The reason to ask is left out if the lines about files or hosts include it already.
-    is_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
-    is_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
-    return CallEffects(lines if is_files or is_hosts else (*lines, verdict.reason), grave)
+    repeats_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
+    repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
+    return CallEffects(lines if repeats_files or repeats_hosts else (*lines, verdict.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:

@@ -113,8 +113,8 @@ class PathLookup:
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place == "outside" and status.place == "secret":
                 return "secret"
-            # An auto-executed file outside is "protected", see below.
-            if by_place != "plain" and not (by_place == "outside" and status.is_auto_executed):
+            is_auto_executed_outside = by_place == "outside" and status.is_auto_executed  # "protected", unless by name
+            if by_place != "plain" and not is_auto_executed_outside:
                 return by_place
         if status.place == "granted" or given != str(real):
             by_name = judge.judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)

@@ -67,10 +67,10 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     # An allow rule with a pattern has an effect only for web tools.
     grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
     # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
-    asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
+    has_patterns = tool.effect == "web" or kind_argument(tool)
     return RuleMatches(
         deny=_first(rules.deny, tool.name, matches),
-        ask=_first(rules.ask, tool.name, asks),
+        ask=_first(rules.ask, tool.name, matches if has_patterns else lambda pattern: True),
         allow=(grant,) if grant else (),
     )
 

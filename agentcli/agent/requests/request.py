@@ -152,7 +152,9 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
     models = turn.runtime.models
-    policy, fallback = models.retry, "" if models.fallback == turn.state.model.name else models.fallback
+    policy, fallback = models.retry, models.fallback
+    if fallback == turn.state.model.name:
+        fallback = ""
     if fallback:
         policy = msgspec.structs.replace(policy, max_overloaded=MAX_RETRIES_BEFORE_FALLBACK)
 

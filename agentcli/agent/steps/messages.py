@@ -204,10 +204,10 @@ class ContinuedReply(TurnStep):
     """Continues a reply that is not a complete answer, with a note about what is missing."""
 
     _count = 0  # continuations in this turn
-    _length = 1  # factor for the reply's maximum length, doubled when a reply was cut inside a call
+    _length_factor = 1  # of the reply's maximum length, doubled when a reply was cut inside a call
 
     def shape(self, request: llm.Request) -> llm.Request:
-        return structs.replace(request, max_tokens=request.max_tokens * self._length)
+        return structs.replace(request, max_tokens=request.max_tokens * self._length_factor)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_empty = not reply.message.text.strip()
@@ -216,7 +216,7 @@ class ContinuedReply(TurnStep):
         if self._count >= MAX_CONTINUATIONS:
             return False
         if reply.lost_tool_call:
-            self._length *= 2
+            self._length_factor *= 2
             note = (
                 "Your reply was cut off inside a tool call, so the call did not run. Make it again, in smaller parts."
             )
