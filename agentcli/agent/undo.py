@@ -300,8 +300,8 @@ def _rows(
     is_done: bool = True,
 ) -> list[str]:
     """Format a line for each file, conflicts first; of many files only the first ones."""
-    both = _LABELS | (_REDONE if direction == "redo" else {})
-    labels = {how: texts[is_done] for how, texts in both.items()}
+    texts = _LABELS | (_REDONE if direction == "redo" else {})
+    labels = {how: after if is_done else before for how, (before, after) in texts.items()}
     width = max((len(labels[file.how]) for file in files), default=0)
     rows = []
     for file in sorted(files, key=lambda file: file.how != "conflict")[:_MAX_LISTED]:
@@ -355,7 +355,7 @@ async def blame(
     lines = line_origins(log.stored_path(str(file)), content, await store.file_changes(), read)
     if number and not 0 < int(number) <= len(lines):
         raise UsageError(f"{path} has {len(lines)} lines. There is no line {number}.")
-    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
+    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)  # by their sessions
     blamed = [
         BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
         for count, (text, origin) in enumerate(lines, 1)

@@ -296,15 +296,16 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     # The provider accepted the results in earlier requests, so it must be the new ones, if there are any.
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
-    ladder = [
-        (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
-        (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(media))),
-        (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
-        (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
-    ]
-    # Only media and results are large, and after a `ContextOverflow` a compaction shortens the results.
-    if error.status == TOO_LARGE:
-        ladder = [ladder[1]] if isinstance(error, ContextOverflow) else [ladder[1], ladder[3]]
+    without_media = (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(media)))
+    without_results = (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True))
+    if error.status != TOO_LARGE:
+        thinking = (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts)))
+        calls_as_text = (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls)))
+        ladder = [thinking, without_media, calls_as_text, without_results]
+    elif isinstance(error, ContextOverflow):
+        ladder = [without_media]  # a compaction shortens the results
+    else:  # only media and results are large
+        ladder = [without_media, without_results]
     ladder.sort(key=lambda rung: not _is_about(rung[0], error))
     return [
         *tools,
