@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from itertools import count
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Paid, Result, SkillActivated, User
 from agentcli.errors import UserError
@@ -136,27 +136,27 @@ class Budgets:
         prompt = prompt_tokens()
         per_prompt, per_reply = info.prices.max_rates(prompt) if info.prices else (0.0, 0.0)
 
-        def worst(reply: int) -> Amounts:
+        def max_amounts(reply: int) -> Amounts:
             return {"usd": prompt * per_prompt + reply * per_reply, "tokens": prompt + reply}
 
         min_tokens = min(MIN_REPLY_TOKENS, max_tokens)
         seconds = math.inf
         with self._locked():
             for account, kind, limit, spent in self.limits():
-                for_reply = limit - spent - worst(0).get(kind, 0.0)
+                left_for_reply = limit - spent - max_amounts(0).get(kind, 0.0)
                 match kind:
                     case "seconds":
-                        seconds = min(seconds, for_reply)
+                        seconds = min(seconds, left_for_reply)
                     case "tokens":
-                        max_tokens = min(max_tokens, int(for_reply))
+                        max_tokens = min(max_tokens, int(left_for_reply))
                     case "usd" if per_reply:
                         per_token = per_reply * (1 + 1e-9)  # slightly more, so that rounding never exceeds the limit
-                        max_tokens = min(max_tokens, int(for_reply / per_token))
-                is_used_up = kind in ("usd", "seconds") and for_reply <= 0
+                        max_tokens = min(max_tokens, int(left_for_reply / per_token))
+                is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0
                 if is_used_up or max_tokens < min_tokens:
-                    needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
+                    needed = in_words(kind, max_amounts(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
                     raise OverBudget(account, kind, f"the next request could need {needed}")
-            holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
+            holds = [(account, account.hold(max_amounts(max_tokens))) for account in self.accounts]
         return Reservation(holds, max_tokens, seconds)
 
     def begin_calls(self, calls: int) -> None:
@@ -241,9 +241,9 @@ class Tally(Struct, kw_only=True):
         row: dict[str, Any] = {name: getattr(self.usage, name) for name in _TOKENS}
         row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
         row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
-        others = self.__struct_fields__[self.__struct_fields__.index("duration_ms") :]  # and those of `SessionTally`
-        values = {name: getattr(self, name) for name in others}
-        return row | {name: value.as_dict() if name == "calls" else value for name, value in values.items()}
+        fields = structs.asdict(self)  # in a `SessionTally`, its fields as well
+        others = {name: fields[name] for name in fields if name not in ("requests", "usage", "cost_usd", "unpriced")}
+        return row | {name: other.as_dict() if name == "calls" else other for name, other in others.items()}
 
 
 class ToolTally(Struct, kw_only=True):

@@ -151,6 +151,7 @@ def begin_turn(
     for step in turn.steps:
         step.start(turn, is_resumed=False)
     unanswered = turn_log.unanswered_messages(state.conversation).items()
+    # A prompt that is sent again, because it got no answer, replaces the earlier one.
     if repeated := tuple(id for id, message in unanswered if message in prompts and not from_queue):
         turn_log.add(turn, Retracted(repeated))
     turn_log.add_notes(turn)
@@ -214,7 +215,7 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
 
 
 def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) -> bool:
-    """Return True if the newest message or result has no reply yet (reminders count or not), or a call is open."""
+    """Return True if a call is open, or the newest result, message or (if they count) reminder has no reply yet."""
     bodies = (entry.body for entry in reversed(conversation.path))
     messages = (body for body in bodies if isinstance(body, User | Assistant | Result))
     newest = next((m for m in messages if counts_reminders or not getattr(m, "is_reminder", False)), None)

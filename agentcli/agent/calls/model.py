@@ -48,12 +48,12 @@ class CallServices(msgspec.Struct, kw_only=True):
     max_parallel: int = 8
     dry_runs: bool = True
 
-    async def know_secrets(self, *, is_changed: bool = False) -> None:
+    async def load_secrets(self, *, is_changed: bool = False) -> None:
         self.mask.set_secrets(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, including secrets that the command itself wrote to files."""
-        await self.know_secrets(is_changed=True)
+        await self.load_secrets(is_changed=True)
         return self.mask.text(text)
 
 
@@ -162,8 +162,9 @@ class ClientCalls(msgspec.Struct, kw_only=True):
     def set_attended(self, is_attended: bool) -> None:
         """Note if a client runs its tools. Without one, waiting calls and later ones end with an error."""
         self._has_client = is_attended
-        for id in () if is_attended else self.waiting:
-            self._waiting[id].set_exception(_client_gone())
+        if not is_attended:
+            for id in self.waiting:
+                self._waiting[id].set_exception(_client_gone())
 
     def pause(self, call_ids: Collection[str]) -> None:
         for id in call_ids:

@@ -46,7 +46,7 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
         return
     except ToolError as error:
         # The output so far may contain secrets that the call itself has written to files.
-        await services.know_secrets(is_changed=bool(report.shown))
+        await services.load_secrets(is_changed=bool(report.shown))
         report.fail(error)
     except asyncio.CancelledError:
         if call.use.id not in call.turn.session.delegates.client.paused:
@@ -68,14 +68,14 @@ async def _run_stages(call: Call) -> ToolOutput:
     # Such tools show output while they run, so secrets must be known before; they may also write new secrets to files.
     streams = tool.effect in ("command", "foreign")
     if streams:
-        await services.know_secrets()
+        await services.load_secrets()
         output = await perform(call, permitted, context)
     else:
-        output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
+        output, _ = await asyncio.gather(perform(call, permitted, context), services.load_secrets())
     report.mask = await mask_for(services.mask, permitted)
     output = await observed(tool, output, context)
     if streams:
-        await services.know_secrets(is_changed=True)
+        await services.load_secrets(is_changed=True)
     return output
 
 
@@ -92,7 +92,7 @@ async def _observe_client_answer(call: Call, answer: ToolOutput) -> ToolOutput:
     """Return the client's answer in the form for the model. The tool may no longer be among the session's."""
     tool, report = client_tool(ToolSpec(call.use.name, "", {})), call.report
     report.record, report.is_running = _record(call, tool), True
-    await call.turn.session.services.know_secrets()
+    await call.turn.session.services.load_secrets()
     return await observed(tool, answer, _tool_context(call, tool, call.use.input))
 
 
@@ -301,10 +301,10 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
     report.is_running = True
     report.start()
     try:
-        await calls.services.know_secrets()
+        await calls.services.load_secrets()
         with calls.history.detach_request() as detach:
             output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, detach))
-        await calls.services.know_secrets(is_changed=True)
+        await calls.services.load_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
         report.fail(error)

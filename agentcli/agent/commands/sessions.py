@@ -260,7 +260,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     if part != "files":
         host.put_into_input(session.rewind(point.entry_id))
         report.insert(0, f'Rewound to {"before" if point.kind == "prompt" else "label"} "{label(point.text)}"')
-        report += ["No files were changed."] * (part == "conversation")
+        report += ["No files were changed."] if part == "conversation" else []
     return "\n".join(report)
 
 

@@ -163,7 +163,7 @@ class Compactor(Struct, kw_only=True):
                     await self.summaries.write(older, basis.focus)
             except TimeoutError:
                 self.summaries.fail(f"timed out after {settings.summary_timeout:g} s")
-        return self.summaries.ready(older, basis.focus)
+        return self.summaries.cached(older, basis.focus)
 
     def write_ahead(self, basis: Basis, emit: Emit) -> None:
         """Begin to write summaries before they are due, if shortening results will not be enough."""
@@ -219,7 +219,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0  # the next pause, and the end of the present one
         self._may_use_small_model = True  # False once the provider has rejected its small model
 
-    def ready(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
+    def cached(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
 
     def missing(self, turns: Sequence[TurnSteps], focus: str = "") -> list[TurnSteps]:
@@ -357,11 +357,11 @@ def _thinking_tokens(writer: ModelInfo) -> int:
     return 0 if writer.thinking == "none" else THINKING_TOKENS
 
 
-def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
-    ends = [word.end() for word in re.finditer(r"\S+", text)]
-    text = text[: ends[words - 1]] if len(ends) > words else text
-    counted = estimate_text(text, writer)
-    return text if counted <= tokens else text[: len(text) * tokens // counted].rstrip()
+def _shortened(text: str, max_words: int, max_tokens: int, writer: ModelInfo) -> str:
+    word_ends = [word.end() for word in re.finditer(r"\S+", text)]
+    text = text[: word_ends[max_words - 1]] if len(word_ends) > max_words else text
+    tokens = estimate_text(text, writer)
+    return text if tokens <= max_tokens else text[: len(text) * max_tokens // tokens].rstrip()
 
 
 def turn_text(turn: TurnSteps) -> str:

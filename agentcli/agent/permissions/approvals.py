@@ -195,7 +195,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
             raise
         preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
     if facts.blocked_files:  # the file may hold secrets
-        await turn.session.services.know_secrets()
+        await turn.session.services.load_secrets()
         preview = call.report.mask.text(preview)
     if turn.session.ask is None:
         raise ToolError(f"{verdict.reason}, and no one can approve it.", kind="permission_denied")
@@ -286,12 +286,13 @@ def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     if facts.tool.effect not in ("read", "edit"):
         return CallEffects((verdict.reason,))
     is_edit = facts.tool.effect == "edit"
-    lines = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
+    line_of = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
+    lines = [line_of[kind] for kind in kinds]
+    if verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):
+        lines.append(verdict.reason)
     # Reading outside the project is not grave.
-    grave = tuple(lines[kind] for kind in kinds if kind != "outside" or is_edit)
-    says_more = verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files))
-    return CallEffects((*(lines[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
+    return CallEffects(tuple(lines), tuple(line_of[kind] for kind in kinds if kind != "outside" or is_edit))
 
 
 def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
@@ -315,17 +316,17 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     # The text of an opaque command does not show its effects, such as that of a program unknown to agentcli.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
-    is_script = bool(hosts) and _runs_download(command)
+    runs_download = bool(hosts) and _runs_download(command)
     registries = [host for segment in command.segments if _installs(segment) for host in known(segment.effects.hosts)]
-    deletes_found = any(
+    deletes_by_find = any(
         segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
     )
     blocked_paths = {str(file.real) for file in blocked}
     outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
     grave = [
-        _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_found else [])]),
+        _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_by_find else [])]),
         _effect_line(
-            "runs a script from" if is_script else "reaches", [host for host in hosts if host not in registries]
+            "runs a script from" if runs_download else "reaches", [host for host in hosts if host not in registries]
         ),
         _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
@@ -336,7 +337,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         ),
     ]
     plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths)))]
-    if is_opaque and not is_script:
+    if is_opaque and not runs_download:
         # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave
         if any((*grave, *plain)):

@@ -224,10 +224,10 @@ def _candidates(facts: CallFacts) -> Iterator[str]:
     if command is not None:
         if (text := facts.text.strip()) and not command.problem:
             yield str(Rule(name, escaped(text)))
-        parts = rules_by_segment(command)
-        for step in range(max(map(len, parts), default=0)):  # the narrowest rule of each part, then the next wider ones
-            chosen = (Rule(name, choices[min(step, len(choices) - 1)]) for choices in parts)
-            yield " and ".join(map(str, dict.fromkeys(chosen)))
+        patterns_by_part = rules_by_segment(command)  # of each part, the narrowest first
+        for width in range(max(map(len, patterns_by_part), default=0)):
+            rules = (Rule(name, patterns[min(width, len(patterns) - 1)]) for patterns in patterns_by_part)
+            yield " and ".join(map(str, dict.fromkeys(rules)))
         return
     for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the file itself, then its folder
         shown = facts.workspace.shown(path.real)

@@ -41,12 +41,12 @@ class PathLookup:
 
     def is_readable(self, path: Path) -> bool:
         try:
-            return self._look(path, "read").is_usable or self.is_gone(path)
+            return self._look(path, "read").is_usable or self.is_lost_in_tmp(path)
         except ToolError:
             return False
 
-    def is_gone(self, path: Path) -> bool:
-        """Return True for a missing path in /tmp, if each command has its own /tmp: where dry runs are possible."""
+    def is_lost_in_tmp(self, path: Path) -> bool:
+        """Return True for a missing path in /tmp if each command has its own /tmp, as it does where dry runs work."""
         status = self._look(path, "read")
         is_in_tmp = status.real.is_relative_to("/tmp")  # noqa: S108  no file is created
         is_missing = (status.kind, status.errno, status.place) == (None, 0, "outside")
@@ -200,7 +200,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
             files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
-            if gone := next((file for file in files if access == "read" and paths.is_gone(file.named)), None):
+            if gone := next((file for file in files if access == "read" and paths.is_lost_in_tmp(file.named)), None):
                 raise ToolError(f"{gone.given} is gone: /tmp is new and empty for each command.", kind="not_found")
             return CallFacts(tool=tool, arguments=arguments, paths=paths, files=files)
         case "web":

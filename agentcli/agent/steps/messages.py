@@ -130,7 +130,7 @@ class NestedInstructions(Struct):
     finder: RuleFinder
     _visited: set[Path] = field(default_factory=set)  # folders and files that earlier calls used
 
-    async def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
+    async def find(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
         """Return the instruction files for the folders and files that no call has used before these."""
         touched = {place for call in calls for place in self._touched(call)}
         paths = {(path, is_file) for path, is_file in touched if path not in self._visited}
@@ -168,7 +168,7 @@ class FolderInstructions(TurnStep):
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
         calls, conversation = reply.message.tool_uses, turn.state.conversation
-        found = await self._nested.found(calls, conversation)
+        found = await self._nested.find(calls, conversation)
         if note := found.note():
             turn.state.notes.append(note)
         for notice in found.notices:

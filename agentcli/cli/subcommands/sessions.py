@@ -120,7 +120,7 @@ async def folder_mask(config: Config) -> Mask:
     """Return the mask that hides secrets in the output of tools in this folder."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     async with open_bench(builder, builder.tool_registry(), "default") as bench:
-        await bench.calls.services.know_secrets()
+        await bench.calls.services.load_secrets()
         return bench.calls.services.mask
 
 

@@ -82,7 +82,7 @@ async def _permit(turn: Turn, server: str, params: dict[str, Any]) -> dict[str, 
     # Rules and modes decide about the request as about a call of this tool, which no model sees.
     tool = client_tool(ToolSpec(tool_name(server, "sampling"), "", {}))
     tool, calls = replace(tool, effect="foreign", source=f"mcp:{server}"), turn.runtime.calls
-    await calls.services.know_secrets()
+    await calls.services.load_secrets()
     input = {key: params[key] for key in _USED if key in params}
     input, _ = calls.services.mask.value(input)
     # The question is not logged, because after a crash no server would be waiting for its answer.

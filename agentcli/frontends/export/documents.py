@@ -82,7 +82,7 @@ async def live_document(session: Session, file: str, known: Sequence[SessionInfo
     begun_at = entries[0].time if entries else now
     unstored = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
     info = next((info for info in known if info.id == session.id), unstored)
-    await services.know_secrets()  # the mask may not know all secrets of the workspace yet
+    await services.load_secrets()  # the mask may not know all secrets of the workspace yet
     text, _ = await asyncio.to_thread(document, form, info, tuple(entries), services.mask)
     return text
 
