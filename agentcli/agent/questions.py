@@ -98,8 +98,6 @@ async def answer_ask_user(call: Call, arguments: AskUser) -> ToolOutput:
     """Run a call of `ask_user`. Raises `ToolError`."""
     if not arguments.question.strip():
         raise ToolError("The question is empty.", kind="invalid_parameters")
-    if call.turn.session.ask is None:
-        return ToolOutput(_NOBODY, summary="no one can answer")
     question = Question(call.use.id, arguments.question.strip(), call=call.use, options=arguments.options or ())
     answer = await call.ask(question, None)
     if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:

@@ -288,10 +288,8 @@ class Session:
     def publish(self, event: Event) -> None:
         """Send an event to the subscribers, with the name of this session's agent."""
         agent_id = self.runtime.calls.agent_id
-        if (
-            event.agent_id == "main" and agent_id != "main"
-        ):  # events of a subagent's own subagents have their names already
-            event = msgspec.structs.replace(event, agent_id=agent_id)
+        if event.agent_id == "main" and agent_id != "main":
+            event = msgspec.structs.replace(event, agent_id=agent_id)  # a subagent's subagents name themselves
         log_activity(event, self.id, agent_id)
         self.last_event_at = self.loop.time()
         self._subscribers.put(event)

@@ -61,10 +61,8 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                 record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
                 record.calls += calls_in(body)
                 record.answer += text_of(body)
-                record.model, is_unfinished = (
-                    f"{body.provider}/{body.model}",
-                    body.stop_reason in _UNFINISHED and not calls_in(body),
-                )
+                record.model = f"{body.provider}/{body.model}"
+                is_unfinished = body.stop_reason in _UNFINISHED and not calls_in(body)
                 metrics.latency_s = passed_s
                 if metrics.first_token_s is None and body.first_token_ms is not None:
                     metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)

@@ -115,22 +115,17 @@ class AsDiff(Struct, frozen=True):
 Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt to submit, changes to show
 
 
-class CommandTraits(Struct, frozen=True, kw_only=True):
-    """The traits of a slash command that have a default."""
-
-    aliases: tuple[str, ...] = ()
-    is_aside: bool = False  # the command changes nothing, so later messages need not wait for its end
-    forms: tuple[str, ...] = ()  # the arguments that it takes, for its help
-    group: str = "Your own"  # its heading in /help
-
-
-class SlashCommand(CommandTraits, frozen=True):
+class SlashCommand(Struct, frozen=True):
     """A slash command. `run` gets the rest of the line."""
 
     name: str
     help: str
     run: Callable[[CommandHost, str], Awaitable[Outcome]]
     argument: str = ""  # a hint such as "[MODEL]"; empty if the command takes no argument
+    aliases: tuple[str, ...] = ()
+    is_aside: bool = False  # the command changes nothing, so later messages need not wait for its end
+    forms: tuple[str, ...] = ()  # the arguments that it takes, for its help
+    group: str = "Your own"  # its heading in /help
 
     async def execute(self, host: CommandHost, argument: str) -> Outcome:
         """Run the command. Raises `UserError`, also if a tool's code that it uses fails, or a hook rejects it."""

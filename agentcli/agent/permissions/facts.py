@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -51,10 +52,6 @@ class PathLookup:
         is_in_tmp = status.real.is_relative_to("/tmp")  # noqa: S108  no file is created
         is_missing = (status.kind, status.errno, status.place) == (None, 0, "outside")
         return is_in_tmp and is_missing and _supports_dry_runs(self.workspace)
-
-    def program_of_git(self, folder: Path) -> str:
-        """Return the git setting that may run a program even if git only reads in a folder; empty for none."""
-        return self.workspace.look(folder, "git").git_program
 
     def find(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) if it cannot be resolved."""
@@ -188,7 +185,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
                 roots=paths.roots,
                 home=workspace.settings.home,
                 is_readable=paths.is_readable,
-                program_of_git=paths.program_of_git,
+                program_of_git=lambda folder: workspace.look(folder, "git").git_program,
             )
             from agentcli.safety.commands.walk import analyse  # takes 10 ms, so only when there is a command
 
@@ -207,7 +204,10 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             url = getattr(arguments, "url", None)
             web = workspace.resources.web
             address = web.judge(url) if url is not None and web is not None else None
-            hosts = (_host_of(url),) if isinstance(url, str) else ()
+            hosts: tuple[str, ...] = ()
+            if isinstance(url, str):
+                with suppress(BadUrl):
+                    hosts = (parse_url(url).host,)  # that a fetch would contact
             return CallFacts(tool=tool, arguments=arguments, paths=paths, hosts=hosts, address=address)
         case _:
             return CallFacts(tool=tool, arguments=arguments, paths=paths)
@@ -215,14 +215,8 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 
 def can_dry_run(facts: CallFacts) -> bool:
     """Return True for a confined foreground command, if the machine supports overlays. Blocks at the first call."""
-    arguments = facts.arguments
-    if (
-        not facts.tool.runs_commands
-        or getattr(arguments, "background", False)
-        or getattr(arguments, "unconfined", False)
-    ):
-        return False
-    return _supports_dry_runs(facts.workspace)
+    is_other = any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
+    return facts.tool.runs_commands and not is_other and _supports_dry_runs(facts.workspace)
 
 
 def _supports_dry_runs(workspace: Workspace) -> bool:
@@ -230,14 +224,6 @@ def _supports_dry_runs(workspace: Workspace) -> bool:
         return not workspace.facts.dry_run_problem
     except (ToolError, OSError):
         return False
-
-
-def _host_of(url: str) -> str:
-    """Return the host that a fetch of the address would contact; empty for an invalid address."""
-    try:
-        return parse_url(url).host
-    except BadUrl:
-        return ""
 
 
 _MAX_SEARCH_S = 0.5  # for all globs of a command together

@@ -12,8 +12,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class ModeText(NamedTuple):
-    """The words for a mode that the person sees."""
-
     name: str
     meaning: str
 
