@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from itertools import takewhile
 
 from agentcli.agent import events
 from agentcli.agent.calls.model import fire
@@ -179,13 +178,14 @@ def take_back_prompt(turn: Turn) -> None:
 
 def unanswered_messages(conversation: Conversation) -> dict[str, tuple[Block, ...]]:
     """Return the person's messages since the newest reply or result, oldest first, by the ids of their entries."""
-    since = takewhile(
-        lambda entry: not isinstance(entry.body, entries.Assistant | entries.Result), reversed(conversation.path)
-    )
-    messages = [(entry.id, entry.body) for entry in since]
-    return {
-        id: body.content for id, body in reversed(messages) if isinstance(body, entries.User) and not body.is_reminder
-    }
+    newest_first: dict[str, tuple[Block, ...]] = {}
+    for entry in reversed(conversation.path):
+        match entry.body:
+            case entries.Assistant() | entries.Result():
+                break
+            case entries.User(content, is_reminder=False):
+                newest_first[entry.id] = content
+    return dict(reversed(newest_first.items()))
 
 
 def return_messages(turn: Turn) -> None:

@@ -1,7 +1,6 @@
 """Undoes and redoes the changes that turns made to files, and finds the call that wrote a line."""
 
 import asyncio
-import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from agentcli.settings.files import read_small_file
 from agentcli.tools.observation import call_title
 
 Direction = Literal["undo", "redo"]
-
+Outcomes = Sequence[interfaces.RestoredFile]
 NOTHING = {"undo": "There are no changes to undo.", "redo": "There are no changes to redo."}
 
 _MAX_REPORTED = 20  # names of files in the note for the model
@@ -31,10 +30,7 @@ _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
 # A line of HEAD's reflog. The commit before is not all zeros, as it is for a first commit.
-_MOVE = lazy_pattern(
-    r"^(?P<before>[0-9a-f]*[1-9a-f][0-9a-f]*) (?P<after>[0-9a-f]+) .*> (?P<time>\d+) [+-]\d+\t(?P<cause>.*)$",
-    re.MULTILINE,
-)
+_MOVE = lazy_pattern(r"(?m)^(?P<before>\w*[1-9a-f]\w*) (?P<after>\w+) .*> (?P<time>\d+) [+-]\d+\t(?P<cause>.*)$")
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):
@@ -76,7 +72,7 @@ class History:
 
     def __init__(self, entries: Iterable[log.Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of their entries, oldest first
-        self._restorations: dict[str, log.FilesRestored] = {}  # undos and redos, by the ids of their entries
+        self._restores: dict[str, log.FilesRestored] = {}  # undos and redos, by the ids of their entries
         self._undone: dict[str, str] = {}  # ids of undone entries, each with the id of the entry that undid it
         self._positions: dict[str, int] = {}  # of entries, by their ids
         self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
@@ -99,11 +95,9 @@ class History:
                     asked_in, reply = uses.get(id, ((number, prompt), None))
                     self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
                 case log.FilesRestored(takes_back) as restored:
-                    self._restorations[entry.id] = restored
+                    self._restores[entry.id] = restored
                     for taken_back in takes_back:
-                        if (
-                            taken_back in self._restorations
-                        ):  # a redo: the changes that this undo reverted are in effect
+                        if taken_back in self._restores:  # a redo: the changes that this undo reverted are in effect
                             self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
                         self._undone[taken_back] = entry.id
 
@@ -124,8 +118,8 @@ class History:
 
     def _to_redo(self) -> TurnChanges | None:
         """Return the changes that were undone last."""
-        for id, restored in reversed(self._restorations.items()):
-            is_redo = any(taken_back in self._restorations for taken_back in restored.takes_back)
+        for id, restored in reversed(self._restores.items()):
+            is_redo = any(taken_back in self._restores for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
                 turns = [self.calls[call].turn for call in restored.takes_back if call in self.calls]
                 number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
@@ -140,7 +134,7 @@ class History:
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
             else:  # changes that conflicted with later changes were not undone
-                conflicts = self._restorations[self._undone[id]].left
+                conflicts = self._restores[self._undone[id]].left
                 changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())
             if changed.changes or changed.left_out:
@@ -174,7 +168,7 @@ class UndoResult(Struct, frozen=True):
 
     text: str
     turn: TurnChanges | None = None
-    files: Sequence[interfaces.RestoredFile] = ()
+    files: Outcomes = ()
     is_wanted: bool = True
 
     @property
@@ -199,9 +193,8 @@ async def undo(
     # If nothing can be changed because of conflicts, nobody is asked, and the headline reports it.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
-    text = "\n".join(
-        [f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown, direction, is_done=False)]
-    )
+    rows = _rows(plan.files, host.shown, direction, is_done=False)
+    text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *rows])
     if how == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = how != "yes" and is_possible
@@ -216,9 +209,7 @@ async def undo(
     return UndoResult("\n".join(lines), turn, files)
 
 
-async def _carry_out(
-    turn: TurnChanges, direction: Direction, plan: interfaces.Restoration, host: UndoHost
-) -> Sequence[interfaces.RestoredFile]:
+async def _carry_out(turn: TurnChanges, direction: Direction, plan: interfaces.Restoration, host: UndoHost) -> Outcomes:
     """Carry out the plan, and store that in the log, with a note for the model. Return the outcome for each file."""
     keys = tuple(file.path for file in plan.files[: interfaces.MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=interfaces.LOCK_TIMEOUT_S):
@@ -274,7 +265,7 @@ def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     return []
 
 
-def _headline(turn: TurnChanges, direction: Direction, files: Sequence[interfaces.RestoredFile], command: str) -> str:
+def _headline(turn: TurnChanges, direction: Direction, files: Outcomes, command: str) -> str:
     """Return a sentence about the outcome, and about how to reverse it."""
     did, outcomes = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
     if set(outcomes) == {"kept"}:
@@ -292,13 +283,7 @@ def _headline(turn: TurnChanges, direction: Direction, files: Sequence[interface
     return f"{did} {turn.name}. To {reverse} it: {command}{reverse}"
 
 
-def _rows(
-    files: Sequence[interfaces.RestoredFile],
-    shown: Callable[[Path], str],
-    direction: Direction,
-    *,
-    is_done: bool = True,
-) -> list[str]:
+def _rows(files: Outcomes, shown: Callable[[Path], str], direction: Direction, *, is_done: bool = True) -> list[str]:
     """Format a line for each file, conflicts first; of many files only the first ones."""
     texts = _LABELS | (_REDONE if direction == "redo" else {})
     labels = {how: after if is_done else before for how, (before, after) in texts.items()}

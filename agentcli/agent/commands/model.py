@@ -259,10 +259,8 @@ def _extra_cost(usage: Usage, lost: int, prices: Prices) -> float:
     """Return the USD that a request cost more than if its `lost` tokens had been read from the cache."""
     lost_writes = min(lost, usage.cache_creation_input_tokens)  # lost tokens that were billed as cache writes
     lost_input = lost - lost_writes
-    usage_if_cached = usage + Usage(
-        input_tokens=-lost_input, cache_creation_input_tokens=-lost_writes, cache_read_input_tokens=lost
-    )
-    return prices.cost(usage) - prices.cost(usage_if_cached)
+    moved = Usage(input_tokens=-lost_input, cache_creation_input_tokens=-lost_writes, cache_read_input_tokens=lost)
+    return prices.cost(usage) - prices.cost(usage + moved)
 
 
 def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:

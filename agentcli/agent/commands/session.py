@@ -322,10 +322,9 @@ async def _forget(host: CommandHost, what: str) -> str:
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not own:
-        why = (
-            "comes from the settings. Remove it there" if matching else "is not a rule. To list the rules: /permissions"
-        )
-        raise UsageError(f"{text} {why}.")
+        if matching:
+            raise UsageError(f"{text} comes from the settings. Remove it there.")
+        raise UsageError(f"{text} is not a rule. To list the rules: /permissions.")
     has_restricted = any(rule in rules.deny or rule in rules.ask for rule in own)
     for rules_of_effect in (rules.deny, rules.ask, rules.allow):
         rules_of_effect[:] = [rule for rule in rules_of_effect if rule not in own]

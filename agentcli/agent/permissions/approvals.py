@@ -318,16 +318,14 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     runs_download = bool(hosts) and _runs_download(command)
     registries = [host for segment in command.segments if _installs(segment) for host in known(segment.effects.hosts)]
-    deletes_by_find = any(
-        segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
-    )
+    others = [host for host in hosts if host not in registries]
+    commands = [segment.words for segment in command.segments if segment.words]
+    deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
     blocked_paths = {str(file.real) for file in blocked}
     outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_by_find else [])]),
-        _effect_line(
-            "runs a script from" if runs_download else "reaches", [host for host in hosts if host not in registries]
-        ),
+        _effect_line("runs a script from" if runs_download else "reaches", others),
         _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
         *(

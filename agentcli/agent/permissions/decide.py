@@ -56,10 +56,8 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")
         case _:
-            return Verdict(
-                decision="allow",
-                reason="each of its calls is checked separately" if kind_argument(tool) else "it makes no changes",
-            )
+            why = "each of its calls is checked separately" if kind_argument(tool) else "it makes no changes"
+            return Verdict(decision="allow", reason=why)
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
@@ -82,9 +80,8 @@ def _decide_bypassed(facts: CallFacts) -> Verdict:
     for path in facts.files:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
-            return Verdict(
-                decision="deny", reason=f"{path.why}: add a rule for it, such as {tool}({_as_rule(path.given)})"
-            )
+            rule = f"{tool}({_as_rule(path.given)})"
+            return Verdict(decision="deny", reason=f"{path.why}: add a rule for it, such as {rule}")
         if profile != "danger-full-access" and path.is_kept:
             return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")
     return Verdict(decision="allow", reason="permissions are bypassed")
@@ -121,17 +118,13 @@ def _decide_command(
     if command.doubts.must_ask:
         return Verdict(decision=person_only, reason=command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
-        return Verdict(
-            decision=person_only,
-            reason=f"{command.doubts.unreadable}, so deny rules such as {found.denies_some} cannot be checked",
-        )
+        why = f"{command.doubts.unreadable}, so deny rules such as {found.denies_some} cannot be checked"
+        return Verdict(decision=person_only, reason=why)
     if found.ask is not None:
         return _ask_or_deny(mode, f"{found.ask.phrase} requires approval")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
-        return Verdict(
-            decision=person_only,
-            reason="it asks to run OUTSIDE the sandbox, which requires a person's approval for each call",
-        )
+        why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
+        return Verdict(decision=person_only, reason=why)
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
@@ -157,9 +150,8 @@ def _decide_command(
     if mode == "plan":
         return Verdict(decision="deny", reason=_PLAN)
     if allow_rules:
-        return Verdict(
-            decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, allow_rules)))} allows it"
-        )
+        names = " and ".join(dict.fromkeys(map(str, allow_rules)))
+        return Verdict(decision="allow", reason=f"the rule {names} allows it")
     if mode == "auto" and sandbox.confines and not (facts.blocked_files or facts.hosts or needs_dry_run):
         return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:

@@ -190,9 +190,8 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             from agentcli.safety.commands.walk import analyse  # takes 10 ms, so only when there is a command
 
             command = analyse(arguments.command, places=places)
-            return CallFacts(
-                tool=tool, arguments=arguments, paths=paths, command=command, hosts=known(command.effects.hosts)
-            )
+            hosts = known(command.effects.hosts)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths, command=command, hosts=hosts)
         case "read" | "edit":
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
@@ -204,7 +203,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             url = getattr(arguments, "url", None)
             web = workspace.resources.web
             address = web.judge(url) if url is not None and web is not None else None
-            hosts: tuple[str, ...] = ()
+            hosts = ()
             if isinstance(url, str):
                 with suppress(BadUrl):
                     hosts = (parse_url(url).host,)  # that a fetch would contact

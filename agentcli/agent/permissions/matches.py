@@ -46,7 +46,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match all rules against a call. Blocks: it resolves the paths of a command."""
     tool, command = facts.tool, facts.command
     if command is not None:
-        allow, why_not_allowed = _allow_rules_for(facts, command, rules.allow)
+        allow, why_not_allowed = _allow_rules(facts, command, rules.allow)
         return RuleMatches(
             deny=_restricting(facts, command, rules.deny),
             ask=_restricting(facts, command, rules.ask),
@@ -129,9 +129,7 @@ def restricts_edits(rules: Rules) -> bool:
     return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
 
 
-def rule_about(
-    paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
-) -> Rule | None:
+def rule_about(paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, tools: Collection[str]) -> Rule | None:
     """Return the first rule about these tools that covers one of these real paths."""
     files = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
@@ -163,9 +161,7 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
     return next(filter(is_about, rules), None)
 
 
-def _allow_rules_for(
-    facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]
-) -> tuple[tuple[Rule, ...], str]:
+def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list[Rule]) -> tuple[tuple[Rule, ...], str]:
     """Return the allow rules that together cover all parts of a command that may do more than read, or why none apply.
 
     A rule opens a secret or auto-executed file only if its pattern is exactly this command, or names the file.
@@ -197,14 +193,12 @@ def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: 
             parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
     for effects, patterns in parts:
         for path in opened_files(facts, effects, search):
-            if why := _why_name_required(
-                path, facts, rules, patterns=patterns, is_written=path.given in effects.writes
-            ):
+            if why := _why_must_name(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
                 return f"{facts.workspace.shown(Path(path.given))} {why}"
     return "its wildcards match too many files to check them for secrets" if search.is_cut_off else ""
 
 
-def _why_name_required(
+def _why_must_name(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
     """Return why a rule must name a file of a command; "" if one does. `patterns` are those that cover the command."""

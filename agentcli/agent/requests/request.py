@@ -40,9 +40,8 @@ async def request_reply(turn: Turn) -> llm.Done:
         model, fallback = turn.state.model, turn.runtime.models.fallback
         if error.shown or not error.is_retryable or fallback in ("", model.name):
             raise
-        turn.emit(
-            events.Notice(f"{model.name} failed ({describe_error(error).rstrip('.')}). Continuing with {fallback}.")
-        )
+        why = describe_error(error).rstrip(".")
+        turn.emit(events.Notice(f"{model.name} failed ({why}). Continuing with {fallback}."))
         model.name, model.switch_reason = fallback, "fallback"
     return await _request(turn)
 
