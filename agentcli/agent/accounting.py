@@ -139,8 +139,7 @@ class Budgets:
         def max_amounts(reply: int) -> Amounts:
             return {"usd": prompt * per_prompt + reply * per_reply, "tokens": prompt + reply}
 
-        min_tokens = min(MIN_REPLY_TOKENS, max_tokens)
-        seconds = math.inf
+        min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
         with self._locked():
             for account, kind, limit, spent in self.limits():
                 left_for_reply = limit - spent - max_amounts(0).get(kind, 0.0)

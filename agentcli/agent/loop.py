@@ -32,7 +32,6 @@ from agentcli.patterns import lazy_pattern
 from agentcli.tools.workspace import Workspace
 
 log = logging.getLogger(__name__)
-
 GO_ON = (
     "The connection dropped in the middle of your answer. Continue exactly where it stopped, even within a word. "
     "Do not repeat any of it, and do not mention this. If you had started a tool call, it did not run: "

@@ -27,7 +27,6 @@ from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import ToolOutput, ToolRegistry
 
 log = logging.getLogger(__name__)
-
 TAKEOVER_POLL_S = 0.5
 SETTLE_S = 0.4  # after a mode switch, before questions are settled: the person may be cycling through the modes
 

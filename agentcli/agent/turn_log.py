@@ -17,7 +17,6 @@ from agentcli.llm.messages import Block, ToolUse, Usage
 from agentcli.llm.models import RequestTarget
 
 log = logging.getLogger(__name__)
-
 PROMPT_REMOVED = "Your message was removed from the conversation."
 
 

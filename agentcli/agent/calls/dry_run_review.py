@@ -232,12 +232,7 @@ async def _ask_about_changes(
 
 
 def _question(
-    call: Call,
-    permitted: PermittedCall,
-    report: DryRunReport,
-    changes: Sequence[ChangeSummary],
-    *,
-    ask_rule: Rule | None,
+    call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], ask_rule: Rule | None
 ) -> ChangesApproval:
     """Return the question about a group of changes; `ask_rule` is the rule that requires it, if any."""
     use, mask = call.use, call.report.mask

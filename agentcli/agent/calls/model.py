@@ -294,9 +294,7 @@ class SessionCalls(msgspec.Struct, kw_only=True):
     tools: ToolRegistry
     ask: Ask | None = None
     agent_id: str = "main"
-    parent_call: Call | None = (
-        None  # in a subagent: the call that created it, under which its file changes are recorded
-    )
+    parent_call: Call | None = None  # in a subagent: the call that created it; its file changes count as that call's
     history: CallHistory = msgspec.field(default_factory=CallHistory)
     delegates: Delegates = msgspec.field(default_factory=Delegates)
     recording: Recording = msgspec.field(default_factory=Recording)

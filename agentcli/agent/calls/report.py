@@ -231,10 +231,7 @@ class Mask:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Return every text in a value, in order; equal neighbours are returned once.
-
-    Tables are read column by column, because a secret may span the cells of a column, such as the lines of a file.
-    """
+    """Return every text in a value, in order; equal neighbours are returned once."""
     texts: list[str] = [""]
     waiting = [value]  # a stack, because recursion would take three times as long
     while waiting:
@@ -245,7 +242,9 @@ def _texts_in(value: Any) -> list[str]:
             case dict():
                 waiting.extend(reversed(item.values()))
             case list() | tuple():
-                waiting.extend(reversed(_columns(item)))
+                waiting.extend(
+                    reversed(_columns(item))
+                )  # a secret may span the lines of a file, each a cell of a column
             case msgspec.Struct():
                 waiting.append(msgspec.structs.asdict(item))
     return texts

@@ -289,9 +289,8 @@ async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
     facts = permitted.policy.facts
     if facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
-    return mask.with_secrets(
-        await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
-    )
+    secret_values = facts.workspace.facts.secret_values
+    return mask.with_secrets(await asyncio.to_thread(secret_values, apart_from=facts.files[0].real))
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:

@@ -16,7 +16,6 @@ _ADDED_GROUPS = ("Your own", SKILLS, "Agents", "MCP")
 Topic = Literal["config", "doctor", "hooks"]
 # Commands that only the terminal has. In other front ends, an error says so.
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
-
 # Commands of other programs, each with what replaces it in agentcli.
 _ELSEWHERE = {
     "todos": "To see the to-do list, press Ctrl-T.",

@@ -51,9 +51,8 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     entries = host.session.state.conversation.entries
     files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)
     notes = [f"Also changed, but not shown: {listed_names(others, MAX_NAMES)}."] if others else []
-    left_out = dict.fromkeys(
-        name for entry in entries if isinstance(entry.body, log_entries.FilesChanged) for name in entry.body.left_out
-    )
+    recorded = [entry.body for entry in entries if isinstance(entry.body, log_entries.FilesChanged)]
+    left_out = dict.fromkeys(name for changed in recorded for name in changed.left_out)
     notes += [f"Not recorded: {show_path_in(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
     if not files and not others:
         notes.append("No recorded file changes in this session. To see all uncommitted changes: /diff all")

@@ -208,10 +208,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 
 
 def _candidates(facts: CallFacts) -> Iterator[str]:
-    """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern.
-
-    For `cd docs && make` there is one rule for each command: "bash(cd docs) and bash(make)".
-    """
+    """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern."""
     name, command = facts.tool.name, facts.command
     if command is not None:
         if (text := facts.text.strip()) and not command.problem:
@@ -219,7 +216,7 @@ def _candidates(facts: CallFacts) -> Iterator[str]:
         patterns_by_part = rules_by_segment(command)  # of each part, the narrowest first
         for width in range(max(map(len, patterns_by_part), default=0)):
             rules = (Rule(name, patterns[min(width, len(patterns) - 1)]) for patterns in patterns_by_part)
-            yield " and ".join(map(str, dict.fromkeys(rules)))
+            yield " and ".join(map(str, dict.fromkeys(rules)))  # such as "bash(cd docs) and bash(make)"
         return
     for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the file itself, then its folder
         shown = facts.workspace.shown(path.real)

@@ -162,17 +162,14 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
 
 
 def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list[Rule]) -> tuple[tuple[Rule, ...], str]:
-    """Return the allow rules that together cover all parts of a command that may do more than read, or why none apply.
-
-    A rule opens a secret or auto-executed file only if its pattern is exactly this command, or names the file.
-    """
+    """Return the allow rules that together cover all parts of a command that do more than read, or why none apply."""
     tool_rules = [rule for rule in rules if rule.names(facts.tool.name)]
     if command.problem:  # its parts are unknown, so only a rule for all commands covers it
         found = tuple(rule for rule in tool_rules if not rule.pattern)[:1]
     else:
         exact_pattern = records.escaped(facts.text.strip())
         if exact := next((rule for rule in tool_rules if rule.pattern == exact_pattern), None):
-            return (exact,), ""
+            return (exact,), ""  # even if the command opens a secret or auto-executed file
         risky = [part for part in command.segments if part.verdict != "allow"]
         covering = [_first(tool_rules, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
         found = tuple(rule for rule in covering if rule is not None)

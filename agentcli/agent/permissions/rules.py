@@ -98,7 +98,6 @@ FOREIGN_TOOLS = frozenset(
 
 # The meaning of the pattern in a rule's brackets, which depends on the tool. "": the tool's rules take no pattern.
 Form = Literal["command", "path", "host", "kind", ""]
-
 _EXAMPLES: dict[Form, str] = {
     "command": "a command, such as {name}(git log *)",
     "path": "a path without .., quotes and variables, such as {name}(src/**), {name}(~/x) or {name}(//from/the/root)",

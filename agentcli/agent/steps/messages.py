@@ -183,10 +183,7 @@ _CHANGED = "The user changed your plan to the following and approved it. Carry i
 
 
 class CallsPending(TurnStep):
-    """Asks for another request after calls, unless a small model ended its turn with them and all of them succeeded.
-
-    In that case, its answer came with the calls, and another request would only take time.
-    """
+    """Asks for another request after calls, unless a small model ended its turn with them and all of them succeeded."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
@@ -195,9 +192,8 @@ class CallsPending(TurnStep):
 
             # Writing a file that is not valid code is not a success either.
             is_answered = not any(call.result.is_error or IS_INVALID in call.result.text for call in results)
-        if is_answered:
-            return False
-        return bool(reply.message.tool_uses)
+        # A small model's answer came with its calls, so another request would only take time.
+        return bool(reply.message.tool_uses) and not is_answered
 
 
 class ContinuedReply(TurnStep):
@@ -279,13 +275,10 @@ class FittingAnswer(TurnStep):
 
 
 class SmallModelNudge(TurnStep):
-    """Nudges a small model, once per prompt, if it was asked for a change but only described it.
-
-    Large models stop when they are done; small ones often stop after an explanation.
-    """
+    """Nudges a small model, once per prompt, if it was asked for a change but only described it."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        if not turn.state.model.is_small:
+        if not turn.state.model.is_small:  # large models stop when they are done
             return False
         from agentcli.llm.block_edits import asks_for_change
 
