@@ -43,7 +43,7 @@ class Account:
 
     def spent(self, *, with_held: bool = True) -> Amounts:
         """Return the charged amounts; `with_held` includes the amounts held for running requests."""
-        return added(self._spent, *(self._held.values() if with_held else ()))
+        return total_amounts(self._spent, *(self._held.values() if with_held else ()))
 
     def hold(self, amounts: Amounts) -> int:
         """Hold amounts for a request, and return the number for `settle`."""
@@ -54,7 +54,7 @@ class Account:
     def settle(self, number: int, amounts: Amounts) -> None:
         """Charge amounts in place of the held amounts with this number."""
         self._held.pop(number, None)
-        self._spent = added(self._spent, amounts)
+        self._spent = total_amounts(self._spent, amounts)
 
 
 class OverBudget(UserError):
@@ -194,7 +194,7 @@ class Budgets:
         return warnings
 
 
-def added(*parts: Amounts) -> Amounts:
+def total_amounts(*parts: Amounts) -> Amounts:
     kinds = dict.fromkeys(kind for amounts in parts for kind in amounts)
     return {kind: sum(amounts.get(kind, 0.0) for amounts in parts) for kind in kinds}
 

@@ -63,14 +63,16 @@ class Questions:
 
 def check_offered(question: AnyQuestion, answer: Approve) -> None:
     """Raise `UsageError` if a yes has something that the question does not offer: a dry run, input, or a hunk."""
-    if answer.allowed and answer.scope == "try" and not question.can_try:
+    if not answer.allowed:
+        return
+    if answer.scope == "try" and not question.can_try:
         raise UsageError('This call has no dry run: its question says "can_try": false.')
     takes_input = isinstance(question, CallApproval) and answer.hunks is None and answer.scope != "try"
-    if answer.allowed and answer.input is not None and not takes_input:
+    if answer.input is not None and not takes_input:
         raise UsageError("Other input is for a call that asks to run, without hunks and without a dry run.")
     hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
-    if answer.allowed and unknown:
+    if unknown:
         offered = f"hunks 0 to {len(hunks) - 1}" if hunks else "no hunks; leave hunks out"
         raise UsageError(f"There is no hunk {unknown[0]}: this question has {offered}.")
 

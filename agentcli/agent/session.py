@@ -352,8 +352,8 @@ class Session:
             if self._newest_turn is not None:
                 self._newest_turn.calls.is_stopped = True
             self._questions.settle(is_stopped=True)
-        is_plan = asked is not None and asked.kind == "plan"
-        if answer.allowed and (mode := answer.mode or (self.state.mode_before_plan if is_plan else "")):
+        mode_after_plan = self.state.mode_before_plan if asked is not None and asked.kind == "plan" else ""
+        if answer.allowed and (mode := answer.mode or mode_after_plan):
             self._set_mode(mode)
 
     async def _watch_for_takeover(self) -> None:

@@ -59,9 +59,10 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
 
 
 class RecordedCall(NamedTuple):
-    """A call that changed files, with its turn (number and prompt), and the reply that contains the call, if known."""
+    """A call that changed files, with its turn's number and prompt, and the reply that contains the call, if known."""
 
-    turn: tuple[int, str]
+    turn: int
+    prompt: str
     entry: log.Entry
     changed: log.FilesChanged
     reply: tuple[log.Entry, ToolUse] | None
@@ -78,7 +79,7 @@ class History:
         self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
         number, prompt = 0, ""  # of the turn
         # By the id of a call: its turn and its reply. If a model uses an id twice, the newer call applies.
-        uses: dict[str, tuple[tuple[int, str], tuple[log.Entry, ToolUse]]] = {}
+        uses: dict[str, tuple[int, str, tuple[log.Entry, ToolUse] | None]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
@@ -90,10 +91,10 @@ class History:
                     self._times[number] = (began, entry.time)
                 case log.Assistant(content=content):
                     reply_calls = [block for block in content if isinstance(block, ToolUse)]
-                    uses |= {use.id: ((number, prompt), (entry, use)) for use in reply_calls}
+                    uses |= {use.id: (number, prompt, (entry, use)) for use in reply_calls}
                 case log.FilesChanged(id, _) as changed:
-                    asked_in, reply = uses.get(id, ((number, prompt), None))
-                    self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
+                    turn, turn_prompt, reply = uses.get(id, (number, prompt, None))
+                    self.calls[entry.id] = RecordedCall(turn, turn_prompt, entry, changed, reply)
                 case log.FilesRestored(takes_back) as restored:
                     self._restores[entry.id] = restored
                     for taken_back in takes_back:
@@ -107,8 +108,9 @@ class History:
             return self._to_redo()
         by_turn: dict[int, list[str]] = {}
         for id, call in self.calls.items():
-            by_turn.setdefault(call.turn[0], []).append(id)
-        turns = [turn for _, ids in sorted(by_turn.items(), reverse=True) if (turn := self._remaining(ids)) is not None]
+            by_turn.setdefault(call.turn, []).append(id)
+        newest_first = (self._remaining(ids) for _, ids in sorted(by_turn.items(), reverse=True))
+        turns = [turn for turn in newest_first if turn is not None]
         return next((turn for turn in turns if turn.is_untried), turns[0] if turns else None)
 
     def since(self, entry_id: str) -> TurnChanges | None:
@@ -121,8 +123,8 @@ class History:
         for id, restored in reversed(self._restores.items()):
             is_redo = any(taken_back in self._restores for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
-                turns = [self.calls[call].turn for call in restored.takes_back if call in self.calls]
-                number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
+                calls = [self.calls[call] for call in restored.takes_back if call in self.calls]
+                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))  # none was readable
                 return TurnChanges(number=number, prompt=prompt, calls=((id, log.FilesChanged("", restored.changes)),))
         return None
 
@@ -141,8 +143,8 @@ class History:
                 calls.append((id, changed))
         if not calls:
             return None
-        number, prompt = min(self.calls[id].turn for id in ids)
-        times = tuple(self._times[turn] for turn in {self.calls[id].turn[0] for id, _ in calls})
+        number, prompt = min((self.calls[id].turn, self.calls[id].prompt) for id in ids)
+        times = tuple(self._times[turn] for turn in {self.calls[id].turn for id, _ in calls})
         return TurnChanges(
             number=number, prompt=prompt, calls=tuple(calls), is_open=is_open, is_untried=is_untried, times=times
         )
@@ -362,8 +364,8 @@ async def _authors(session_ids: set[str], store: interfaces.SessionStore) -> dic
                         entry_id=reply.id,
                         call=use,
                         model=f"{reply.body.provider}/{reply.body.model}",
-                        turn=call.turn[0],
-                        prompt=call.turn[1],
+                        turn=call.turn,
+                        prompt=call.prompt,
                         at=call.entry.time,
                     )
     return found

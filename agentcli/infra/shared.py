@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import apsw
 
-from agentcli.agent.accounting import Account, Amounts, Kind, added
+from agentcli.agent.accounting import Account, Amounts, Kind, total_amounts
 from agentcli.errors import StorageError, ToolError
 from agentcli.infra.sessions.database import BUSY_TIMEOUT_MS, transaction
 from agentcli.settings.files import FileLock, make_private_folder
@@ -104,7 +104,7 @@ class DayAccount(Account):
         """
         if not self.limits:
             return {}
-        held = {} if with_held else added(*self._held.values())
+        held = {} if with_held else total_amounts(*self._held.values())
         totals = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)
         # A reservation made before midnight is held, but is not a row of today: the difference may be below 0.
         return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in totals}
@@ -121,7 +121,7 @@ class DayAccount(Account):
         if number:  # 0 without limits, where nothing was reserved
             self._rows(_UPDATE, *_values(amounts), number)
             return
-        self._unwritten = added(self._unwritten, amounts)
+        self._unwritten = total_amounts(self._unwritten, amounts)
         if amounts.get("tokens"):  # a request; tool calls have no tokens, and are written with the next request
             try:
                 self._insert(self._unwritten)

@@ -14,7 +14,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
 from agentcli.agent.permissions.modes import Mode, Verdict
 from agentcli.agent.permissions.rules import Rule, Rules
-from agentcli.conversation.history import listed_names
+from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.commands.records import UNKNOWN
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
@@ -130,7 +130,7 @@ class Review(Struct, kw_only=True):
     def output(self, applied: ApplyOutcome) -> ToolOutput:
         """Return the result of a command that made changes, with the fate of each change."""
         changes, count = self.report.dry_run.changes, len(applied.names)
-        summary = count_changes([change for change in changes if not count or change.name in applied.names])
+        summary = count_changes([change for change in changes if change.name in applied.names] or changes)
         outcome = "" if count == len(changes) else "applied only: " if count else "discarded: "
         output = dry_run_output(self.report, self._remark(applied), outcome + summary)
         structured = {
@@ -300,7 +300,7 @@ def _change_text(change: ChangeSummary) -> str:
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
     is_many = change.what in ("folder", "tree") or (change.what == "repository" and change.kind != "changed")
-    count = f"{change.files:,} file{'' if change.files == 1 else 's'}" if change.files else "empty"
+    count = counted(change.files, "file") if change.files else "empty"
     size = f" · {count} · {_size(change.size)}".removesuffix(" · 0 bytes") if is_many and change.kind != "mode" else ""
     verb = "changed mode of" if change.kind == "mode" else change.kind
     return f"{verb} {change.what} {change.name}{size}\n{notes}{change.diff}"

@@ -27,9 +27,8 @@ from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call
-# Returns the person's answer, or the verdict if changed permissions settled the question first.
+# Returns the person's answer, or the verdict of permissions that changed before there was one.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
-
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
 NOBODY_LEFT = "no one can approve it any more"  # the comment of an automatic no when nobody can answer any more

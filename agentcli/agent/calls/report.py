@@ -254,7 +254,8 @@ def _columns(rows: Sequence[Any]) -> Sequence[Any]:
     """Return the cells of a table, that is a list of mappings, column by column; return other lists unchanged."""
     if not rows or not all(isinstance(row, dict) for row in rows):
         return rows
-    return [row[name] for name in dict.fromkeys(chain.from_iterable(rows)) for row in rows if name in row]
+    names = dict.fromkeys(chain.from_iterable(rows))  # each once, in the order of their first use
+    return [row[name] for name in names for row in rows if name in row]
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:

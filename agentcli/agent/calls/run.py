@@ -227,7 +227,7 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
     """Return the output level that a call asks for, else None. We add the argument to MCP tools that lack it."""
-    if not isinstance(arguments, dict):
+    if not isinstance(arguments, dict):  # the record of an own tool's arguments
         asked: OutputLevel | None = getattr(arguments, "output_level", None)
         return asked
     level = arguments.get("output_level")

@@ -157,8 +157,8 @@ def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) ->
 
 def split_keep(argument: str) -> tuple[str, bool]:
     """Return a command's argument without its last word if that is `keep`, and True if it was."""
-    words = argument.split()
-    return (" ".join(words[:-1]), True) if words and words[-1] == "keep" else (argument.strip(), False)
+    *words, last = argument.split() or [""]
+    return (" ".join(words), True) if last == "keep" else (argument.strip(), False)
 
 
 def number_in(argument: str, count: int, what: str) -> int:

@@ -201,10 +201,8 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
         name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
         lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
     total = whole.total
-    counts = [(total.turns, "turn"), (total.rounds, "round"), (total.messages, "message")]
-    if total.compactions:
-        counts.append((total.compactions, "compaction"))
-    parts = [counted(count, noun) for count, noun in counts]
+    parts = [counted(total.turns, "turn"), counted(total.rounds, "round"), counted(total.messages, "message")]
+    parts += [counted(total.compactions, "compaction")] if total.compactions else []
     parts += [counted(total.retries, "retry", "retries")] if total.retries else []
     lines.append(("session", ", ".join([*parts, _seconds(whole)])))
     for name, tool in sorted(whole.tools.items(), key=lambda item: -item[1].calls)[:MAX_TOOLS]:

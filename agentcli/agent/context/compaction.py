@@ -33,7 +33,6 @@ from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import call_title, cut_middle
 
 log = logging.getLogger(__name__)
-
 FORCED_AT = 0.95  # share of the window at which a compaction is made even soon after the last one
 MAX_AT_ONCE = 4  # concurrent requests for summaries
 FIRST_PAUSE_S = 30.0  # after a failure; doubled with each further one, up to an hour
@@ -220,6 +219,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._may_use_small_model = True  # False once the provider has rejected its small model
 
     def cached(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
+        """Return the summaries of these turns that are in the cache, by the turns' numbers."""
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
 
     def missing(self, turns: Sequence[TurnSteps], focus: str = "") -> list[TurnSteps]:

@@ -323,16 +323,13 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
     blocked_paths = {str(file.real) for file in blocked}
     outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
+    special = [file for file in blocked if file.kind != "outside"]  # secret or auto-executed
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_by_find else [])]),
         _effect_line("runs a script from" if runs_download else "reaches", others),
         _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
-        *(
-            f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}"
-            for file in blocked
-            if file.kind != "outside"
-        ),
+        *(f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}" for file in special),
     ]
     plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths)))]
     if is_opaque and not runs_download:
@@ -345,7 +342,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         else:
             lines.append(f"{_effect_line('runs', programs)}: can't predict what it does")
     elif not is_opaque and (unpredictable := _unpredictable_line(command)):
-        (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(unpredictable)
+        is_grave = UNKNOWN in (*effects.deletes, *effects.hosts)
+        (grave if is_grave else plain).append(unpredictable)
     if not any((*grave, *plain)):  # the files that it reads matter only if it has no other effect
         read = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
         reads = _effect_line("reads outside the project:" if read else "reads", shown(read or effects.reads))

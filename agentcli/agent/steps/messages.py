@@ -305,7 +305,8 @@ class RequiredAnswer(TurnStep):
     """Fails a turn that would end without any text, because that is not a success."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        if reply.message.tool_uses or any(part.strip() for part in (*turn.answer.earlier, *turn.answer.parts)):
+        has_text = any(part.strip() for part in (*turn.answer.earlier, *turn.answer.parts))
+        if reply.message.tool_uses or has_text:
             return False
         if reply.stop_reason == "max_tokens":
             raise ServerError(
