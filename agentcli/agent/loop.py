@@ -56,7 +56,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
             turn_log.return_messages(turn)
         await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the `reason` of an `Interrupt`
-        turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "paused" if pending else "interrupted"))
+        reason: DoneReason = "paused" if pending else "interrupted"
+        turn.emit(failed_event(turn, why, True, "GivenUp") if why else done_event(turn, reason))
         raise
     turn.emit(end)
     return end
@@ -74,8 +75,8 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
                 step.end(turn)
         await turn_log.wait_until_stored(turn)
     except (llm_errors.ProviderError, UserError) as error:
-        return await failure(turn, error)
-    end = done(turn, reason)
+        return await handle_failure(turn, error)
+    end = done_event(turn, reason)
     return replace(end, claims=await check_answer(end.text, turn)) if reason == "end_turn" else end
 
 
@@ -209,7 +210,7 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
     if not from_queue:
         return [entry.id for entry in turn_log.add(turn, *bodies)]
     entries = turn_log.add(turn, *bodies, turn.state.conversation.queue.entry())
-    turn.emit(turn_log.queue_changed(turn.state))
+    turn.emit(turn_log.queue_event(turn.state))
     return [entry.id for entry in entries[:-1]]
 
 
@@ -243,7 +244,7 @@ def has_distant_reset(error: Exception) -> bool:
     return isinstance(error, llm_errors.RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
 
 
-async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
+async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. Entries that the provider would reject again are taken back."""
     is_half = broke_off(turn, error)
     taken_back = ""
@@ -268,10 +269,10 @@ async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> Tu
         error = unstored
     sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), taken_back]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
-    return failed(turn, text, is_retryable, type(error).__name__, broke_off=is_half)
+    return failed_event(turn, text, is_retryable, type(error).__name__, broke_off=is_half)
 
 
-def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:
+def failed_event(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:
     """Return the last event of a turn that failed with an error of the class `kind`."""
     return TurnFailed(
         text,
@@ -325,7 +326,7 @@ _ADVICE: dict[type[Exception], str] = {
 }
 
 
-def done(turn: Turn, reason: DoneReason) -> Done:
+def done_event(turn: Turn, reason: DoneReason) -> Done:
     """Return the last event of a turn, with the answer; without an answer, with the texts that came before calls."""
     text = turn.answer.text.strip() or "\n\n".join(part for part in turn.answer.earlier if part.strip())
     return Done(

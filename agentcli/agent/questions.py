@@ -86,7 +86,7 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
             return None
         id = f"{call.use.id if call else 'question'}-{next(numbers)}"
         use = call.use if call else ToolUse(id, "ask_user", {"question": question, "options": list(options)})
-        with call.report.waiting() if call else nullcontext():
+        with call.report.excluded_from_duration() if call else nullcontext():
             answer = await calls.ask(Question(id, question, call=use, options=tuple(options)), None)
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 

@@ -17,7 +17,7 @@ from agentcli.agent.permissions.rules import check_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
-from agentcli.agent.turn_log import apply_compaction, queue_changed, store
+from agentcli.agent.turn_log import apply_compaction, queue_event, store
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
@@ -113,7 +113,7 @@ class Session:
                 self._handle_message(op)
             case ops.TakeBack(position):
                 if queue.remove(position):
-                    self._queue_changed()
+                    self._store_queue()
             case ops.RunQueued() if queue.follow_ups and not self.is_busy:
                 self._begin([queue.follow_ups.popleft()], from_queue=True)
             case ops.GoOn() if self.is_busy:
@@ -183,7 +183,7 @@ class Session:
             self._begin([op.blocks], model=model)
             return
         waiting.append(op.blocks)
-        self._queue_changed()
+        self._store_queue()
         if model:
             self.publish(Notice(f"The message is queued. {model} is used only for messages that are answered at once."))
 
@@ -206,9 +206,9 @@ class Session:
             agents.submit(ops.SetMode(mode))
         self.loop.call_later(SETTLE_S, self._questions.settle)
 
-    def _queue_changed(self) -> None:
+    def _store_queue(self) -> None:
         self.append(self.state.conversation.queue.entry())
-        self.publish(queue_changed(self.state))
+        self.publish(queue_event(self.state))
 
     def append(self, *bodies: Body) -> asyncio.Task[None]:
         """Store entries outside of turns, and report a failure. The task ends with the commit, or `StorageError`."""

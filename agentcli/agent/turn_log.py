@@ -166,7 +166,7 @@ async def apply_compaction(
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
-def queue_changed(state: AgentState) -> events.QueueChanged:
+def queue_event(state: AgentState) -> events.QueueChanged:
     queue = state.conversation.queue
     return events.QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
 
@@ -195,7 +195,7 @@ def return_messages(turn: Turn) -> None:
     conversation = turn.state.conversation
     if waiting := conversation.queue.take_steering():
         add(turn, *(entries.User(message) for message in waiting), conversation.queue.entry())
-        turn.emit(queue_changed(turn.state))
+        turn.emit(queue_event(turn.state))
     own = {id: message for id, message in unanswered_messages(conversation).items() if id in turn.log.entry_ids}
     # A subagent's report has the form of a reminder.
     if ids := tuple(id for id, message in own.items() if not typed_text(message).startswith("<system-reminder>")):

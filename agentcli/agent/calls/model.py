@@ -68,7 +68,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
 
     @contextmanager
     def detach_request(self) -> Iterator[asyncio.Event]:
-        detach = asyncio.Event()
+        detach = asyncio.Event()  # set by `Background`, to move the command to a job
         self.detachable.add(detach)
         try:
             yield detach
@@ -85,7 +85,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
         return is_stuck
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
-        if not self._is_nudged:
+        if not self._is_nudged:  # otherwise the result is the error
             self._recent.append((_call_key(call), str(result.content)))
 
     def forget_results(self) -> None:
@@ -360,7 +360,7 @@ class Call:
         # The question is on disk before the person sees it, so that it is asked again after a crash.
         with suppress(StorageError):  # the turn reports it when it waits for its entries
             await turn.commit()
-        with self.report.waiting():
+        with self.report.excluded_from_duration():
             answer = await turn.session.ask(request, decide)
         is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
         why = answer.comment if isinstance(answer, Approve) else answer.reason

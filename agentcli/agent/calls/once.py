@@ -91,8 +91,8 @@ async def call_directly(
     state = session.state
     turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
     call = Call(use, turn)
-    too_late = f"{use.name} did not finish within {timeout_s or 0:g} s and was stopped."
-    call.report.too_late = lambda: too_late if limit.expired() else ""
+    timeout_text = f"{use.name} did not finish within {timeout_s or 0:g} s and was stopped."
+    call.report.timeout_text = lambda: timeout_text if limit.expired() else ""
     try:
         async with limit:
             await run_call(call)

@@ -263,7 +263,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded")
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
-        uses_tmp = "/tmp/" in permitted.policy.facts.text  # noqa: S108  no file is created
+        uses_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
         lost = "; /tmp is empty again for the next command" if uses_tmp else ""
         return dry_run_output(report, "", f"changed nothing{lost}")
     review = await review_changes(call, permitted, report)

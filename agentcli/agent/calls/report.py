@@ -48,13 +48,13 @@ class Report:
         self.is_running = False  # the tool has begun, so it may have changed something
         self.is_dry_run = False  # a dry run is under way, so an interrupt leaves the workspace unchanged
         self.retry_count, self.last_error = 0, ""
-        self.too_late: Callable[[], str] = lambda: ""  # the error, once the caller's time limit ends the call
+        self.timeout_text: Callable[[], str] = lambda: ""  # the error, once the caller's time limit ends the call
         self._gives_all = gives_all
         self._stream: StreamMask | None = None
         self._started = time.perf_counter()
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def excluded_from_duration(self) -> Iterator[None]:
         """Leave the time that the body takes, in which the call waits for the person, out of the call's duration."""
         since = time.perf_counter()
         try:
@@ -142,7 +142,7 @@ class Report:
 
     def interrupt(self) -> None:
         """Make the result of a cancelled call: a timeout if the caller's time limit cancelled it."""
-        if why := self.too_late():
+        if why := self.timeout_text():
             self.fail(ToolError(why, kind="timeout"))
             return
         self._end_output()
@@ -167,7 +167,7 @@ class Mask:
         self.keeps_structured = keeps_structured
 
     @property
-    def _mask(self) -> Masker:
+    def _current_masker(self) -> Masker:
         with self._lock:
             if self._masker is None:
                 self._masker = self._make(self._values)
@@ -186,10 +186,10 @@ class Mask:
         return mask
 
     def stream(self) -> StreamMask:
-        return self._mask.stream()
+        return self._current_masker.stream()
 
     def text(self, text: str) -> str:
-        return self._mask.mask(text)
+        return self._current_masker.mask(text)
 
     def output(self, output: ToolOutput, *, tool: str) -> ToolOutput:
         content = output.content
@@ -207,7 +207,7 @@ class Mask:
             value = msgspec.to_builtins(value)
         # All texts are searched as one: a private key may span several of them, and a single search is cheapest.
         texts = _texts_in(value)
-        found = self._mask.secrets("\n".join(texts))
+        found = self._current_masker.secrets("\n".join(texts))
         return (_replaced(value, _masked(texts, found)) if found else value), len(found)
 
     def document_value(self, value: Any) -> tuple[Any, int]:
@@ -215,7 +215,7 @@ class Mask:
         value, count = self.value(value)
         document = msgspec.json.encode(value).decode()
         masks = {}  # by secret
-        for match in self._mask.secrets(document):
+        for match in self._current_masker.secrets(document):
             # A match may include the quotation marks around the secret: the longest piece is the secret itself.
             secret = max(document[match.start : match.end].split('"'), key=len)
             with contextlib.suppress(msgspec.DecodeError):  # the match ends within an escape such as \u00e4

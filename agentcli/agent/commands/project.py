@@ -143,14 +143,14 @@ async def _add_dir(host: CommandHost, argument: str) -> Outcome:
     workspace = session.runtime.calls.workspace
     if not argument:
         return "Folders: " + ", ".join(map(str, workspace.facts.roots)) + ". To add one: /add-dir PATH"
-    folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
+    folder = await asyncio.to_thread(_existing_folder, workspace.cwd, argument)
     workspace.grants += Grants(roots=(folder,))
     session.state.notes.append(log_entries.reminder(f"{log_entries.ADDED_FOLDER} {folder} to the workspace."))
     await fire(session.runtime.calls, "DirectoryAdded", directory=str(folder), source="slash_command")
     return f"Added {folder}. The model can read and change files in it for the rest of this session."
 
 
-def _folder(cwd: Path, name: str) -> Path:
+def _existing_folder(cwd: Path, name: str) -> Path:
     folder = cwd / from_home(name)
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.")

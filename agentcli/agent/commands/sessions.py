@@ -127,7 +127,7 @@ async def _fork(host: CommandHost, argument: str) -> Outcome:
     return f"Forked to {copy.id}. The original is unchanged: /resume {before.id[:13]}"
 
 
-def label(text: str) -> str:
+def one_line(text: str) -> str:
     return shorten(" ".join(text.split()), MAX_LABEL)
 
 
@@ -234,7 +234,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         point = _named_point(which, offered)
     else:
         options = [
-            (label(point.text), "label: rewinds to this point" if point.kind == "label" else "") for point in offered
+            (one_line(point.text), "label: rewinds to this point" if point.kind == "label" else "") for point in offered
         ]
         chosen = await host.choose("Rewind to before which prompt?", options)
         if chosen is None:
@@ -259,7 +259,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         report.append("No file changes since then.")
     if part != "files":
         host.put_into_input(session.rewind(point.entry_id))
-        report.insert(0, f'Rewound to {"before" if point.kind == "prompt" else "label"} "{label(point.text)}"')
+        report.insert(0, f'Rewound to {"before" if point.kind == "prompt" else "label"} "{one_line(point.text)}"')
         report += ["No files were changed."] if part == "conversation" else []
     return "\n".join(report)
 

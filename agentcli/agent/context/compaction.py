@@ -161,7 +161,7 @@ class Compactor(Struct, kw_only=True):
                 async with asyncio.timeout(settings.summary_timeout):
                     await self.summaries.write(older, basis.focus)
             except TimeoutError:
-                self.summaries.fail(f"timed out after {settings.summary_timeout:g} s")
+                self.summaries.record_failure(f"timed out after {settings.summary_timeout:g} s")
         return self.summaries.cached(older, basis.focus)
 
     def write_ahead(self, basis: Basis, emit: Emit) -> None:
@@ -176,7 +176,7 @@ class Compactor(Struct, kw_only=True):
             by_rules = self._plan(basis, turns, {})
             if isinstance(by_rules, Compaction) and by_rules.strategy == "truncate":
                 return
-        self.summaries.begin(older, emit)
+        self.summaries.begin_writing(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
         settings = self.settings
@@ -225,7 +225,7 @@ class Summaries(Struct, kw_only=True, dict=True):
     def missing(self, turns: Sequence[TurnSteps], focus: str = "") -> list[TurnSteps]:
         return [turn for turn in turns if self.cache.get(self._key(turn, focus)) is None]
 
-    def begin(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
+    def begin_writing(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._write_quietly(turns, emit))
             _RUNNING.add(self._running)
@@ -269,9 +269,9 @@ class Summaries(Struct, kw_only=True, dict=True):
                 tries_other_model = other_writer != writer
             self._may_use_small_model = False
             if not tries_other_model:
-                self.fail(str(errors.exceptions[0]))
+                self.record_failure(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
-            self.fail(str(errors.exceptions[0]))
+            self.record_failure(str(errors.exceptions[0]))
         else:
             self.problem, self._pause_s = "", FIRST_PAUSE_S
         finally:
@@ -280,7 +280,7 @@ class Summaries(Struct, kw_only=True, dict=True):
             log.warning("%s is refused: the session's model writes summaries", self.model)
             await self.write(turns, focus, emit=emit)
 
-    def fail(self, problem: str) -> None:
+    def record_failure(self, problem: str) -> None:
         log.warning("a summary could not be written: %s", problem)
         self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)

@@ -211,7 +211,7 @@ def _candidates(facts: CallFacts) -> Iterator[str]:
     """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern."""
     name, command = facts.tool.name, facts.command
     if command is not None:
-        if (text := facts.text.strip()) and not command.problem:
+        if (text := facts.command_text.strip()) and not command.problem:
             yield str(Rule(name, escaped(text)))
         patterns_by_part = rules_by_segment(command)  # of each part, the narrowest first
         for width in range(max(map(len, patterns_by_part), default=0)):

@@ -153,7 +153,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         return "ask" if found == "try" and self.dry_run != "always" else found
 
     @property
-    def text(self) -> str:
+    def command_text(self) -> str:
         return str(self.arguments.command)
 
     @property

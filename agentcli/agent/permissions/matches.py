@@ -140,7 +140,7 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else records.Effects()
     # A rule such as `bash(* | sh)` is about the whole command, so the whole is one more segment.
-    full_text = " ".join(facts.text.split())
+    full_text = " ".join(facts.command_text.split())
     whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
     segments = (*command.segments, whole)
 
@@ -167,7 +167,7 @@ def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list
     if command.problem:  # its parts are unknown, so only a rule for all commands covers it
         found = tuple(rule for rule in tool_rules if not rule.pattern)[:1]
     else:
-        exact_pattern = records.escaped(facts.text.strip())
+        exact_pattern = records.escaped(facts.command_text.strip())
         if exact := next((rule for rule in tool_rules if rule.pattern == exact_pattern), None):
             return (exact,), ""  # even if the command opens a secret or auto-executed file
         risky = [part for part in command.segments if part.verdict != "allow"]
@@ -182,7 +182,7 @@ def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list
 def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why allow rules that cover a command do not apply: it opens a file that none of them names; else ""."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
-    search = GlobSearch("dotglob" in facts.text)  # the command may set that option of bash
+    search = GlobSearch("dotglob" in facts.command_text)  # the command may set that option of bash
     # The effects of each part, with the patterns of the allow rules that cover it.
     parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:

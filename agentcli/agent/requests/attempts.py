@@ -63,7 +63,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
                 )
                 async with aclosing(stream) as events:
                     async for event in events:
-                        self._count(event)
+                        self._count_received(event)
                         if isinstance(event, llm.Done):
                             return self._with_usage(event)
                         on_event(event)
@@ -105,7 +105,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
-    def _count(self, event: llm.StreamEvent) -> None:
+    def _count_received(self, event: llm.StreamEvent) -> None:
         self._has_begun = True
         match event:
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):

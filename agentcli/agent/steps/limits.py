@@ -11,7 +11,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn_log import PROMPT_REMOVED, add, queue_changed, take_back_prompt, wait_until_stored
+from agentcli.agent.turn_log import PROMPT_REMOVED, add, queue_event, take_back_prompt, wait_until_stored
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
@@ -108,7 +108,7 @@ async def _ask_to_continue(turn: Turn, id: str, title: str, reason: str) -> bool
     if not answer.allowed and answer.comment:
         queue.steering.append((Text(answer.comment),))
         add(turn, queue.entry())
-        turn.emit(queue_changed(turn.state))
+        turn.emit(queue_event(turn.state))
     return answer.allowed
 
 
