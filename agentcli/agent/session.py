@@ -116,7 +116,7 @@ class Session:
                     self._store_queue()
             case ops.RunQueued() if queue.follow_ups and not self.is_busy:
                 self._begin([queue.follow_ups.popleft()], from_queue=True)
-            case ops.GoOn() if self.is_busy:
+            case ops.GoOn() if self.is_busy:  # the turn may wait for servers that are still connecting
                 if delegates.servers is not None:
                     delegates.servers.stop_waiting()
             case ops.GoOn(if_unanswered):
@@ -150,8 +150,8 @@ class Session:
                     for id in self.open_questions:
                         self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
-                for wants_detach in self.runtime.calls.history.detachable:
-                    wants_detach.set()
+                for detach in self.runtime.calls.history.detachable:
+                    detach.set()
                 if delegates.agents is not None:
                     delegates.agents.submit(op)
             case ops.RunCommand():

@@ -45,9 +45,9 @@ class Obstacle(Struct, frozen=True, kw_only=True):
 async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle) -> bool:
     """Ask the person to remove the obstacle to a dry run; return True if they agree."""
     use, state = call.use, call.turn.state
-    opens = bool(obstacle.host or obstacle.path)
+    needs_access = bool(obstacle.host or obstacle.path)
     if state.mode == "bypassPermissions":
-        return not opens  # only a person may open a host or a path
+        return not needs_access  # only a person may open a host or a path
     if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
         return False
     question = CommandApproval(
@@ -56,7 +56,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         call=use,
         reason=f"during the dry run {obstacle.why}; if you approve, agentcli {obstacle.then}",
         preview=str(use.input.get("command", "")),
-        rules=() if opens or obstacle.is_server else permitted.policy.offered_rules,
+        rules=() if needs_access or obstacle.is_server else permitted.policy.offered_rules,
         effects=obstacle.effects,
         grave=obstacle.grave,
     )

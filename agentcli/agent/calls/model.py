@@ -260,10 +260,10 @@ class Delegates(msgspec.Struct, kw_only=True):
 
             return await answer_ask_user(call, arguments)
         try:
-            body = self.open_agents() if call.use.name == "create_subagent" else self.open_skills()
+            delegate = self.open_agents() if call.use.name == "create_subagent" else self.open_skills()
         except UsageError as error:
             raise ToolError(str(error), kind="validation_error") from error
-        return await body.answer(call, arguments)
+        return await delegate.answer(call, arguments)
 
 
 class Recording(msgspec.Struct, kw_only=True):

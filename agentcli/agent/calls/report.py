@@ -261,19 +261,19 @@ def _columns(rows: Sequence[Any]) -> Sequence[Any]:
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
     """Return the masked form of each text with part of a secret. Positions are those in `"\\n".join(texts)`."""
     masked: dict[str, str] = {}
-    begin, waiting = 0, deque(found)  # the position of the text in the joined texts, and the secrets from there on
+    begin, remaining = 0, deque(found)  # the position of the text in the joined texts, and the secrets from there on
     for text in texts:
         end = begin + len(text)
         pieces: list[str] = []
         position = 0  # in this text; the text before it is in `pieces` already
-        while waiting and waiting[0].start < end:
-            secret = waiting[0]
+        while remaining and remaining[0].start < end:
+            secret = remaining[0]
             if secret.end > begin:
                 pieces += (text[position : max(secret.start - begin, 0)], f"[masked: {secret.rule}]")
                 position = min(secret.end, end) - begin
             if secret.end > end:  # the secret continues in the next text
                 break
-            waiting.popleft()
+            remaining.popleft()
         if pieces and text:
             masked[text] = "".join((*pieces, text[position:]))
         begin = end + 1  # after the line end

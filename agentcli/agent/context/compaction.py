@@ -129,12 +129,12 @@ class Compactor(Struct, kw_only=True):
 
     def _plan(self, basis: Basis, turns: Sequence[TurnSteps], summaries: dict[int, str]) -> Compaction | str:
         """Plan a compaction with these summaries, whose keys are the turns' numbers."""
-        prefix = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
+        prefix_tokens = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
         # `used` is based on the provider's counts, so its ratio to our estimate corrects further estimates.
-        scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))
+        scale = basis.used / max(1, prefix_tokens + message_tokens(basis.conversation.messages, basis.model))
         budget = Budget(
             window=basis.model.window,
-            prefix=int(scale * prefix),
+            prefix=int(scale * prefix_tokens),
             before=basis.used,
             count=lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )

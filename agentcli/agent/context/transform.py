@@ -103,8 +103,8 @@ class _FollowedConversation:
             else:
                 others.append(block)
         if others:
-            is_note = all(isinstance(block, Text) and block.text.startswith("<system-reminder>") for block in others)
-            self.add(User(tuple(others), is_note))
+            is_reminder = all(isinstance(b, Text) and b.text.startswith("<system-reminder>") for b in others)
+            self.add(User(tuple(others), is_reminder))
 
     def add(self, body: Body, *, id: str = "") -> None:
         path = self.conversation.path

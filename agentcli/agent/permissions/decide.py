@@ -62,9 +62,9 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     """Decide about a call that reads or edits files and that no rule covers."""
-    special = next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
         return _decide_bypassed(facts)
+    special = next((path for path in facts.files if path.kind != "plain"), None)
     if special is not None:
         return _ask_or_deny(mode, special.why)
     if facts.tool.effect == "read":

@@ -110,7 +110,7 @@ class PathLookup:
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place == "outside" and status.place == "secret":
                 return "secret"
-            is_auto_executed_outside = by_place == "outside" and status.is_auto_executed  # "protected", unless by name
+            is_auto_executed_outside = by_place == "outside" and status.is_auto_executed  # "protected", see below
             if by_place != "plain" and not is_auto_executed_outside:
                 return by_place
         if status.place == "granted" or given != str(real):
