@@ -202,7 +202,7 @@ class SessionConfinement:
         """Confine a command. When the context has been left, its changes to protected files are reverted."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
-        if profile == "danger-full-access":
+        if profile == "danger-full-access":  # outside the sandbox: all its changes are accepted
             with ExitStack() as accepting:
                 if self._snapshot is not None:
                     accepting.enter_context(

@@ -121,9 +121,8 @@ class Layout:
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
         # The folders that are bind-mounted on themselves, because they may be writable.
         self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
-        self._shown_in_private = sorted(
-            {str(bounds.home), cwd}, key=_outer_first
-        )  # visible even inside a private folder
+        # Visible even inside a private folder.
+        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_outer_first)
         self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one
 
     def close(self) -> None:

@@ -166,7 +166,7 @@ class DryRuns:
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
-        wide = self._bounds(command.grants)
+        wide = self._bounds(command.grants)  # those of a dry run that is not "narrow"
         # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
         protected = (
             name

@@ -220,6 +220,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     ]
     files = [group.summary for group in joined]
     loses = {file.loses for file in files}
+    loses_work = bool(git.lost or shortened_logs or "work" in loses)
     worktree = Counter[str]()
     for file in files:
         worktree[file.outcome] += file.files
@@ -237,7 +238,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
             *(f"{file.name}: {note}" for file in files for note in file.notes),
         ),
         is_obeyed=repository.summary.is_obeyed or git.is_obeyed,
-        loses="tree" if "tree" in loses else "work" if git.lost or shortened_logs or "work" in loses else "",
+        loses="tree" if "tree" in loses else "work" if loses_work else "",
     )
     paths = (*repository.paths, *(path for group in joined for path in group.paths))
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]

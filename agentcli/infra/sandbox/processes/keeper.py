@@ -53,7 +53,7 @@ _CLEAN_UP = (
 
 
 def main(requests: socket.socket) -> None:
-    """Fork a supervisor for each socket that arrives until agentcli is gone, then wait for the supervisors' ends."""
+    """Fork a supervisor for each arriving socket; once agentcli is gone, wait for them and clean up after a kill."""
     for number in _IGNORED:  # they may be sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()

@@ -26,7 +26,7 @@ _END_CHARS = 300  # enough to contain a prompt that waits for an answer
 
 
 class CommandOutput:
-    """Keeps the beginning and end of a command's output, as a terminal shows it; if that is not all, all in a file."""
+    """Keeps the beginning and end of a command's output, as a terminal shows it, and all of a longer one in a file."""
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
         self._half = most_bytes // 2  # the limit of `_head`, and after a cut that of `_tail`, in characters
@@ -204,7 +204,7 @@ class _Live:
         if self._timer is not None:
             self._timer.cancel()
         self._show(_LIVE_LAST)
-        if self._timer is not None:
+        if self._timer is not None:  # `_show` has begun another pause
             self._timer.cancel()
 
 

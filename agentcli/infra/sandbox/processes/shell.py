@@ -228,10 +228,7 @@ class DetachHandle(Struct, frozen=True):
     async def wait_for_job(
         self, command: Command, detached: CommandResult, shell: Shell, *, limit_watch: asyncio.Task[str]
     ) -> CommandResult:
-        """Report the job that a command became, and return the job's result at its end.
-
-        If it exceeds a limit first, which ends `limit_watch`, return `detached`: the job is still running.
-        """
+        """Report the job that a command became, and return the job's result; `detached` if it exceeds a limit first."""
         assert detached.job is not None
         self.report(detached)
         id = detached.job.id
@@ -246,7 +243,7 @@ class DetachHandle(Struct, frozen=True):
         except asyncio.CancelledError:
             await asyncio.shield(shell.end(id))
             raise
-        return detached
+        return detached  # the job is still running
 
 
 class BackgroundRuns:

@@ -122,18 +122,20 @@ def find_new_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git
 def _may_start_programs(path: Path, git: str) -> bool:
     """Return False only if a watched path belongs to a repository that makes git start no program."""
     if path.name == "HEAD":
-        return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
+        return looks_like_git_dir(str(path.parent)) and _repository_starts_programs(path.parent, git)
     if path.name != ".git":
         return True
     if not path.is_file():
-        return _starts_programs(path, git)
+        return _repository_starts_programs(path, git)
     # A `.git` file leads to a submodule's repository, which is checked, or to a linked worktree's folder, which takes
     # its settings from another repository, and may therefore start anything.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
-    return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
+    return (
+        not (folder / "config").is_file() or (folder / "commondir").exists() or _repository_starts_programs(folder, git)
+    )
 
 
-def _starts_programs(folder: Path, git: str) -> bool:
+def _repository_starts_programs(folder: Path, git: str) -> bool:
     """Return True if hooks or settings of a repository may make git start a program, as all but `_HARMLESS` do."""
     with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
@@ -205,7 +207,7 @@ def _find_program(settings: str | None, common: str, top: str) -> str:
         setting = parse_setting(text)
         if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
             continue
-        if _starts_a_program(setting):
+        if _setting_starts_program(setting):
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
             hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises an error for unknown users
@@ -214,7 +216,7 @@ def _find_program(settings: str | None, common: str, top: str) -> str:
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 
 
-def _starts_a_program(setting: Setting) -> bool:
+def _setting_starts_program(setting: Setting) -> bool:
     match setting:
         case Setting("core", "", "fsmonitor", value):
             return value not in _BOOLEANS  # true means git's own daemon

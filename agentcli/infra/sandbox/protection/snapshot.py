@@ -189,7 +189,7 @@ class ProtectedSnapshot:
                 heappush(waiting, (number, child))
 
     def _accept_granted(self, path: str) -> None:
-        """Record a path as a command with a grant for it left it, and the new folders around it."""
+        """Record a granted path in the state in which its command left it, and the new folders around it."""
         recorded = {each for each in self._before if is_inside(each, path)}
         self._before = {each: state for each, state in self._before.items() if each not in recorded}
         self._record_paths([*recorded])
@@ -283,9 +283,11 @@ class ProtectedSnapshot:
     def _move_aside(self, path: str, report: Reverts) -> None:
         """Move a path to a name by which no program executes it, instead of deleting it: it may be the only copy."""
         now = self._held.look(path)
-        if now is not None and now.kind == "folder":  # a folder without permissions could not be moved
+        if now is None:
+            return
+        if now.kind == "folder":  # a folder without permissions could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
-        for folder in self._aside_folders if now is not None else ():
+        for folder in self._aside_folders:
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
                 self._held.move_into_new_folder(aside, path)
