@@ -38,11 +38,8 @@ from agentcli.models.choice import Models
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
 from agentcli.setup import options as setup
+from agentcli.setup import workspace as workspaces
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
-
-from agentcli.setup.workspace import (  # isort: skip
-    WorkspaceFactory, finish_interrupted_dry_runs, has_interrupted, make_checkpoints, make_masker,
-)  # fmt: skip
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
@@ -89,12 +86,12 @@ class Builder:
         self._owns_store = owns_store
         self._on_notice = on_notice
         self._export = setup.SessionExport(
-            config, self.models, Mask(partial(make_masker, config)).text, on_notice, is_interactive
+            config, self.models, Mask(partial(workspaces.make_masker, config)).text, on_notice, is_interactive
         )
         state, data = config.paths.state, config.settings.data
         is_resumable = partial(can_resume, config.paths.sessions)
         self._data = DataFolder(folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=data)
-        self._workspaces = WorkspaceFactory(config, options, self._data, self.programs)
+        self._workspaces = workspaces.WorkspaceFactory(config, options, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
@@ -103,7 +100,7 @@ class Builder:
         registry = self.offered_tools()
         log, entries = await setup.open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
-        await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
+        await asyncio.to_thread(workspaces.finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
         files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
         budgets = setup.session_budgets(self.config)
@@ -119,7 +116,7 @@ class Builder:
         nested = self.prefixes.nested_instructions()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        checkpoints = make_checkpoints(
+        checkpoints = workspaces.make_checkpoints(
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
         # With a client's files, unsaved changes in its editor are saved before a call edits that file.
@@ -132,7 +129,7 @@ class Builder:
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
         await self._attach_hooks(session)
-        if calls.recording.checkpoints and has_interrupted(self.config, log.session_id):
+        if calls.recording.checkpoints and workspaces.has_interrupted(self.config, log.session_id):
             from agentcli.agent.calls.perform import store_interrupted_changes
 
             try:
@@ -295,7 +292,7 @@ class Builder:
             workspace=workspace,
             locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
             grants=self._grants,
-            mask=Mask(partial(make_masker, self.config)),
+            mask=Mask(partial(workspaces.make_masker, self.config)),
             hooks=self._options.parts.call_hooks,
             levels=Levels(tools.output_level, tools.output_levels),
             max_parallel=tools.max_parallel,
@@ -315,27 +312,20 @@ class Builder:
     def offered_tools(self) -> ToolRegistry:
         """Return the tools of `tool_registry` that can work here: without a key a web search could only fail."""
         tools = setup.named_tools(self.config, self._all_tools)
-        left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
+        can_work = {
+            "memory": self._workspaces.has_memory,
+            "skill": "skill" in tools and bool(self.skills.offered),  # finding skills takes time
+            "create_subagent": self.config.settings.agents.enabled,
+            "web_search": self._options.parts.search is not None or setup.has_key(self.config, "TAVILY_API_KEY"),
+        }
+        left_out = [tool.name for tool in tools if tool.source == "builtin" and not can_work.get(tool.name, True)]
         if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
             self._on_notice("web_search is off because it needs a Tavily API key (TAVILY_API_KEY).")
         return self._with_servers(tools.clone(exclude=left_out))
 
-    def _can_work(self, tool: str) -> bool:
-        match tool:
-            case "memory":
-                return self._workspaces.has_memory
-            case "skill":
-                return bool(self.skills.offered)
-            case "create_subagent":
-                return self.config.settings.agents.enabled
-            case "web_search":
-                return self._options.parts.search is not None or setup.has_key(self.config, "TAVILY_API_KEY")
-            case _:
-                return True
-
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """Return a workspace without a session, for running single tools."""
-        finish_interrupted_dry_runs(self.config.paths.state, self._on_notice)
+        workspaces.finish_interrupted_dry_runs(self.config.paths.state, self._on_notice)
         return self._workspaces.make("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:

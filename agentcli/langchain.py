@@ -173,8 +173,6 @@ class LangChainProvider(BaseProvider):
     async def _check(self) -> Health:
         return Health(True, f"{self.model}, through LangChain")
 
-    async def aclose(self) -> None: ...
-
 
 def _done(whole: AIMessageChunk, model: str) -> Done:
     calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]

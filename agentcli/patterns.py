@@ -1,7 +1,6 @@
 """Regular expressions that are compiled when they are first used: a start uses one of eight, and each takes 0.1 ms."""
 
 import re
-from functools import cached_property
 from typing import Any, AnyStr, cast
 
 
@@ -9,12 +8,8 @@ class _LazyPattern:
     def __init__(self, text: str | bytes, flags: int) -> None:
         self._text, self._flags = text, flags
 
-    @cached_property
-    def _compiled(self) -> re.Pattern[Any]:
-        return re.compile(self._text, self._flags)
-
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._compiled, name)
+        value = getattr(re.compile(self._text, self._flags), name)
         setattr(self, name, value)  # the next look finds it without this method
         return value
 

@@ -27,12 +27,13 @@ from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.approvals import Approver, Callbacks, running_callbacks
 from agentcli.library.functions import PromptOrder, recording
-from agentcli.library.history import AnyMessage, HistoryForm, form_of, read_history, write_messages
+from agentcli.library.history import HistoryForm, form_of, read_history, write_messages
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
 from agentcli.library.output import OutputType, output_schema, typed_end
 from agentcli.llm.messages import Block, Content, ToolUse, Usage, content_blocks
 from agentcli.llm.provider import Provider, ToolSpec
+from agentcli.llm.token_encoders import AnyMessage
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
@@ -95,11 +96,9 @@ class Agent(Generic[Output]):
     ) -> None:
         config = agent_config(options, cwd, permissions)
         self._memory = MemorySessions()  # keeps the session if there is no `SessionStore`
-        self._conversations, store = stores_of(options, conversation)
-        if history is not None and options.store is not None:
-            raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")
+        self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
         self._history, self._form = history or (), form_of(history or ())
-        self._newest: list[Entry] = []  # the entries of the newest prompt
+        self._newest_entries: list[Entry] = []  # the entries of the newest prompt
         self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
         self._builder = Builder(
             config,
@@ -110,13 +109,13 @@ class Agent(Generic[Output]):
         )
         chosen = options.provider or model
         self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
-        self._output = None if output_type is None else output_schema(output_type)
+        self._answer_schema = None if output_type is None else output_schema(output_type)
         self._options, self._user_id = options, options.user_id
-        self._conversation_id = conversation if self._conversations is not None else ""
+        self._conversation_id = conversation if self._conversation_store is not None else ""
         self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
-        self._opened = Conversation()  # that of the newest session
-        self._opening, self._turns = asyncio.Lock(), PromptOrder()  # `_opening` is held while a session is built
+        self._conversation = Conversation()  # of the newest session
+        self._building, self._prompt_order = asyncio.Lock(), PromptOrder()  # `_building`: held while a session is built
         self._loop: asyncio.AbstractEventLoop | None = None  # the event loop of the locks
         self._keyed = KeyedCalls()
 
@@ -126,14 +125,14 @@ class Agent(Generic[Output]):
         if loop is not self._loop:
             if self._loop is not None and self._loop.is_running():
                 raise UsageError("This agent is in use in another event loop. Make an Agent for each.")
-            self._loop, self._opening, self._turns = loop, asyncio.Lock(), PromptOrder()
-        async with self._opening:
+            self._loop, self._building, self._prompt_order = loop, asyncio.Lock(), PromptOrder()
+        async with self._building:
             if self._session is not None and self._session.loop is not loop:  # it belongs to an earlier `asyncio.run`
                 await self._leave_session()
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
                 self._session.runtime.calls.workspace.resources.deps = self._options.deps
-                self._opened = self._session.snapshot().conversation
+                self._conversation = self._session.snapshot().conversation
                 if (usage := self._options.usage) is not None:
                     self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
@@ -157,9 +156,9 @@ class Agent(Generic[Output]):
             await stored.close()
             self._history = ()
             return SessionChoice(how="id", id=stored.session_id)
-        if (entries := await self._load_entries()) is not None:
+        if (entries := await self._load_entries()) is not None:  # copied to the store that the builder uses
             self._memory.add_session(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
-        if choice.how == "new" and choice.new_id:
+        if choice.how == "new" and choice.new_id:  # the caller's own id: continue that conversation if it is stored
             with suppress(StorageError):  # nothing is stored yet; other faults show when the session is created
                 info, _ = await self._builder.store.load(choice.new_id)
                 if info.id == choice.new_id:  # a store also finds a session by the beginning of its id
@@ -168,8 +167,8 @@ class Agent(Generic[Output]):
         return choice
 
     async def _load_entries(self) -> list[Entry] | None:
-        """Load the entries in the `ConversationStore`, None without any. Raises `StorageError`, `UsageError`."""
-        store = self._conversations
+        """Load the entries from the `ConversationStore`; None if it has none. Raises `StorageError`, `UsageError`."""
+        store = self._conversation_store
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
         entries, owner = unpack_conversation(data)
@@ -182,21 +181,21 @@ class Agent(Generic[Output]):
 
     async def _save_entries(self) -> None:
         """Save all entries to the `ConversationStore`, if there is one. Raises `StorageError`."""
-        if self._conversations is not None and self._session is not None:
+        if self._conversation_store is not None and self._session is not None:
             data = pack_conversation(self._session.snapshot().conversation.entries, user_id=self._user_id)
-            await self._conversations.save(self._conversation_id, data)
+            await self._conversation_store.save(self._conversation_id, data)
 
     async def reset(self) -> None:
         """Begin a new conversation with the next prompt, and remove the present one from a `ConversationStore`."""
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
-            self._session, self._turns, self._opened = None, PromptOrder(), Conversation()
-        if self._conversations is not None:
+            self._session, self._prompt_order, self._conversation = None, PromptOrder(), Conversation()
+        if self._conversation_store is not None:
             await self._load_entries()  # raises for another user's conversation, so it is not removed
-            await self._conversations.reset(self._conversation_id)
+            await self._conversation_store.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
-        self._history, self._newest = (), []
+        self._history, self._newest_entries = (), []
         self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
 
     async def run(
@@ -257,55 +256,56 @@ class Agent(Generic[Output]):
         blocks, results = await asyncio.to_thread(_read_prompt, content, attachments, workspace)
         last: Done | TurnFailed | None = None
         async with (
-            self._hold(results, tools) as (session, pending),
+            self._hold_session(results, tools) as (session, pending),
             recording(session, store, stream_id) if store and stream_id and not pending else nullcontext(),
             aclosing(session.subscribe()) as events,
-            running_callbacks(self._callbacks, session) as follow,
+            running_callbacks(self._callbacks, session) as answer_if_asked,
         ):
-            path_before = len(session.snapshot().conversation.path) - len(results)
+            turn_start = len(session.snapshot().conversation.path) - len(results)  # `_hold_session` stored them
             op = GoOn(if_unanswered=True) if results else Prompt(blocks, tools=tuple(tools))
-            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)
-            self._turns.begin(lambda: session.publish(paused) if pending else session.submit(op), deps)
+            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)  # a request needs the results of all calls
+            begin = partial(session.publish, paused) if pending else partial(session.submit, op)
+            self._prompt_order.run_in_turn(begin, deps)
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
-                        last = typed_end(event, self._output)
+                        last = typed_end(event, self._answer_schema)
                         break
                     if isinstance(event, ClientToolRequested):  # save now: the program may end before the result comes
                         await self._save_entries()
-                    self._turns.begin(partial(follow, event), deps)
-                    with self._turns.reading():
+                    self._prompt_order.run_in_turn(partial(answer_if_asked, event), deps)
+                    with self._prompt_order.reading():
                         yield event
             finally:
                 if last is None:  # the stream was closed, or its task cancelled
                     session.submit(Pause())  # keeps the client's calls open, which `Interrupt` would end
                     session.submit(Interrupt())
                     await session.idle()
-                self._newest = session.snapshot().conversation.path[path_before:]
+                self._newest_entries = session.snapshot().conversation.path[turn_start:]
                 await self._save_entries()
         if last is not None:  # yielded after the lock is free, because a reader may never resume this generator
             yield last
 
     @asynccontextmanager
-    async def _hold(
+    async def _hold_session(
         self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
     ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
-        """Hold the session for a turn and store results. Yield it with the calls that still wait for their results."""
-        async with self._turns.hold():
+        """Yield the session, locked for one turn, and the calls that wait for more than these `results`, now stored."""
+        async with self._prompt_order.hold():
             session = await self.session()
             if results:
                 # A `ConversationStore` has no locks, and another agent may have continued the conversation meanwhile.
-                keys = (f"conversation {self._conversation_id}",) if self._conversations is not None else ()
+                keys = (f"conversation {self._conversation_id}",) if self._conversation_store is not None else ()
                 async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
                     stored, known = await self._load_entries(), session.state.conversation.entries
                     if stored and stored[-1].id not in {entry.id for entry in known}:
                         await session.close()
                         self._session, self._memory = None, MemorySessions()
                         self._builder.store = self._memory
-                        session = await self.session()
+                        session = await self.session()  # loads the newer entries
                     await store_results(session, results, tools)
                     await self._save_entries()
-            set_answer_schema(session.runtime.steps, self._output)
+            set_answer_schema(session.runtime.steps, self._answer_schema)
             yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
 
     def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
@@ -314,7 +314,7 @@ class Agent(Generic[Output]):
         By default they have the form of the agent's history, or without one that of the Messages API ("anthropic";
         "openai": Chat Completions). Notes that agentcli added for the model are left out.
         """
-        return write_messages(self._newest, form or self._form)
+        return write_messages(self._newest_entries, form or self._form)
 
     async def call_tool(
         self,
@@ -347,7 +347,7 @@ class Agent(Generic[Output]):
 
     def turns(self) -> list[TurnRecord]:
         """Return a record of each turn, oldest first. A stored conversation has none before its first prompt here."""
-        return turn_records(self._opened.path)
+        return turn_records(self._conversation.path)
 
     def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done[Output]:
         """Do the same as `run`, for callers without an event loop.

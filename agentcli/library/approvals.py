@@ -49,21 +49,21 @@ class Callbacks(Struct, frozen=True):
     approve: Approver | None  # without it, calls that ask are denied
     answer: Answerer | None  # without it, `approve` gets the model's questions, too
 
-    async def decide(self, question: AnyQuestion, _decide_now: Decide | None = None) -> Approve:  # an `Ask`
+    async def decide(self, question: AnyQuestion, _: Decide | None = None) -> Approve:  # callable as an `Ask`
         """Return the caller's answer. Raises the errors of their function, and `UsageError` for a wrong answer."""
-        is_asked = isinstance(question, Question) and self.answer is not None
-        function: Callable[[Any], Any] | None = self.answer if is_asked else self.approve
+        wants_text = isinstance(question, Question) and self.answer is not None
+        function: Callable[[Any], Any] | None = self.answer if wants_text else self.approve
         if function is None:
             return Approve(question.id, False, comment=NOBODY_LEFT)
         value = function(question) if inspect.iscoroutinefunction(function) else await in_thread(function, (question,))
-        answer = _as_op(question.id, await value if inspect.isawaitable(value) else value, is_text=is_asked)
+        answer = _to_approve(question.id, await value if inspect.isawaitable(value) else value, is_text=wants_text)
         check_offered(question, answer)
         return answer
 
 
-def _as_op(id: str, answer: object, *, is_text: bool) -> Approve:
+def _to_approve(id: str, answer: object, *, is_text: bool) -> Approve:
     match answer:
-        case str() | None if is_text:  # the function `answer` returns None to give no answer
+        case str() | None if is_text:  # None: no answer
             return Approve(id, answer is not None, comment=answer or "")
         case Allow(input=input, remember=scope, rule=rule, hunks=hunks):
             return Approve(id, True, scope=scope, rule=rule, hunks=None if hunks is None else tuple(hunks), input=input)
@@ -79,7 +79,7 @@ def _as_op(id: str, answer: object, *, is_text: bool) -> Approve:
 
 @asynccontextmanager
 async def running_callbacks(callbacks: Callbacks | None, session: Session) -> AsyncIterator[Callable[[Event], None]]:
-    """Answer the questions among the events that the body passes to the function it gets. Raises the first error."""
+    """Yield a function that answers an event of the turn if it is a question. Raises the first error of a callback."""
     tasks: dict[str, asyncio.Task[None]] = {}
     errors: list[BaseException] = []
     lock = asyncio.Lock()
@@ -96,14 +96,14 @@ async def running_callbacks(callbacks: Callbacks | None, session: Session) -> As
                 op = Approve(question.id, False, comment="the program that decides about calls failed", stops=True)
             session.submit(op)
 
-    def follow(event: Event) -> None:
+    def answer_if_asked(event: Event) -> None:
         if isinstance(event, QuestionEvent) and callbacks is not None:
             tasks[event.id] = asyncio.create_task(answer(event, callbacks))
         elif isinstance(event, ApprovalSettled) and (task := tasks.pop(event.id, None)) is not None:
             task.cancel()  # the question was settled, perhaps by somebody else
 
     try:
-        yield follow
+        yield answer_if_asked
     finally:
         for task in tasks.values():
             task.cancel()

@@ -1,20 +1,23 @@
-"""The names that programs import from `agentcli`. The first use of one of them loads this module."""
+"""The names that programs import from `agentcli`, and functions for single prompts. Loaded when one is first used."""
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypedDict, Unpack
 from warnings import warn
 
 from agentcli.agent.accounting import UsageCollector
 
 from agentcli.agent.events import (  # isort: skip
-    ClientToolRequested, Done, Event, QuestionEvent, TextDelta, ToolFinished, TurnFailed,
+    ClientToolRequested, Done, Event, Output, QuestionEvent, TextDelta, ToolFinished, TurnFailed,
 )  # fmt: skip
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt, Steer
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.library.agent import Agent, AgentFailed
-from agentcli.library.approvals import Allow, Deny
+from agentcli.library.approvals import Allow, Approver, Deny
 from agentcli.library.functions import to_anthropic_message, to_chat_completion
 from agentcli.library.options import AgentOptions
-from agentcli.library.query import query, query_sync
-from agentcli.llm.messages import Base64Source, Document, Image, Message, Text
+from agentcli.library.output import OutputType
+from agentcli.llm.messages import Base64Source, Content, Document, Image, Message, Text
 from agentcli.settings.structs import PermissionSettings, Settings
 from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import RetryRule, Tool, ToolContext, ToolOutput
@@ -31,6 +34,29 @@ __all__ = [
 _RENAMED = {"ApprovalRequested": "QuestionEvent", "ops": "events"}
 
 
+class QueryParameters(TypedDict, Generic[Output], total=False):
+    """The parameters of `Agent` that are useful for a single prompt."""
+
+    instructions: str | None
+    tools: Sequence[Tool | Callable[..., Any]]
+    output_type: OutputType[Output] | None
+    approve: Approver | None
+    permissions: str | PermissionSettings
+    cwd: str | Path
+    options: AgentOptions
+
+
+async def query(prompt: Content, *, model: str = "", **parameters: Unpack[QueryParameters[Output]]) -> Done[Output]:
+    """Answer one prompt with a new agent that takes these `parameters`, and close everything. Raises `AgentFailed`."""
+    async with Agent(model, **parameters) as agent:
+        return await agent.run(prompt)
+
+
+def query_sync(prompt: Content, *, model: str = "", **parameters: Unpack[QueryParameters[Output]]) -> Done[Output]:
+    """Do the same as `query`, for callers without an event loop."""
+    return Agent(model, **parameters).run_sync(prompt)
+
+
 def find_moved(name: str) -> object:
     """Return a submodule, or with a warning a name that moved out of `agentcli` itself. Raises `AttributeError`."""
     import agentcli.events
@@ -40,16 +66,14 @@ def find_moved(name: str) -> object:
     import agentcli.stores
     import agentcli.tokens
 
+    new = _RENAMED.get(name, name)
     # In this order, because a name in two modules was exported from the first of them.
     ordered = (agentcli.events, agentcli.stores, agentcli.hooks, agentcli.tokens, agentcli.skills, agentcli.providers)
-    modules = {module.__name__: module for module in ordered}
-    new = _RENAMED.get(name, name)
-    if (home := f"agentcli.{new}") in modules:
-        found: object = modules[home]
-    elif place := next((place for place, module in modules.items() if new in module.__all__), ""):
-        home, found = f"{place}.{new}", getattr(modules[place], new)
-    else:
+    homes = [module for module in ordered if new in module.__all__]
+    if new in vars(agentcli):  # a submodule
+        homes = [agentcli]
+    if not homes:
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
-    if home != f"agentcli.{name}":
-        warn(f"agentcli.{name} is {home} now; the next release drops the old name.", DeprecationWarning, 3)
-    return found
+    if (now := f"{homes[0].__name__}.{new}") != f"agentcli.{name}":
+        warn(f"agentcli.{name} is {now} now; the next release drops the old name.", DeprecationWarning, 3)
+    return getattr(homes[0], new)

@@ -144,12 +144,12 @@ class PromptOrder:
         finally:
             self._lock.release()
 
-    def begin(self, submit: Callable[[], None], deps: Any = None) -> None:
-        """Submit a prompt in a context that marks all tasks started for it as part of this turn, with its `deps`."""
+    def run_in_turn(self, function: Callable[[], object], deps: Any = None) -> None:
+        """Call a function in a context that marks all tasks it starts as part of this turn, with its `deps`."""
         context = copy_context()
         context.run(_PROMPTED.set, _PROMPTED.get() | {self})
         context.run(CALL_DEPS.set, deps)
-        context.run(submit)
+        context.run(function)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

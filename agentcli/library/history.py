@@ -9,6 +9,7 @@ from agentcli.conversation.conversation import messages_of
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
 from agentcli.errors import UsageError
 from agentcli.frontends.json_input import check_media
+from agentcli.llm.token_encoders import AnyMessage
 from agentcli.llm.wire.anthropic import block_to_wire
 from agentcli.llm.wire.chat_completions import Quirks, to_wire
 
@@ -16,7 +17,6 @@ from agentcli.llm.messages import (  # isort: skip
     BLOCKS_OF_ROLE, Base64Source, Block, Document, Image, Message, Opaque, ToolResult, decode_json,
 )  # fmt: skip
 
-AnyMessage = Mapping[str, Any] | Message
 HistoryForm = Literal["anthropic", "openai"]
 
 

@@ -75,9 +75,13 @@ class AgentOptions:
     deps: Any = None
 
 
-def stores_of(options: AgentOptions, conversation: str) -> tuple[ConversationStore | None, SessionStore | None]:
-    """Return the store, sorted by its kind. Raises `UsageError` if it does not fit the conversation's id."""
+def stores_of(
+    options: AgentOptions, conversation: str, *, has_history: bool
+) -> tuple[ConversationStore | None, SessionStore | None]:
+    """Return the caller's store as the one of these kinds that it is. Raises `UsageError` if it does not fit."""
     store = options.store
+    if has_history and store is not None:
+        raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")
     if isinstance(store, SessionStore):
         return None, store
     if store is not None and not isinstance(store, ConversationStore):
@@ -115,10 +119,10 @@ def session_options(
 def agent_config(options: AgentOptions, cwd: str | Path, permissions: str | PermissionSettings) -> Config:
     """Return all settings for a working directory. Raises `UserError`."""
     given = changed_values(options.settings) if isinstance(options.settings, Settings) else {**(options.settings or {})}
-    own = {"mode": permissions} if isinstance(permissions, str) else changed_values(permissions)
-    if own.get("mode") == "default":  # the settings may name another mode
-        del own["mode"]
-    flags = given | {"permissions": {"mode": "default"} | given.get("permissions", {}) | own}
+    chosen = {"mode": permissions} if isinstance(permissions, str) else changed_values(permissions)
+    if chosen.get("mode") == "default":  # it is also the parameter's default: a mode in `options.settings` applies
+        del chosen["mode"]
+    flags = given | {"permissions": {"mode": "default"} | given.get("permissions", {}) | chosen}
     config = load_settings(_folder(cwd), flags=flags, caller="settings")
     for notice in config.notices:
         log.warning(notice)
