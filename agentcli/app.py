@@ -64,7 +64,7 @@ class Builder:
         options: setup.SessionOptions = setup.SessionOptions(),
         can_ask: bool = False,  # somebody can answer questions
         is_interactive: bool = False,  # a person is at a screen
-        goes_on: bool = False,  # an answer that breaks off is continued once
+        resumes_answers: bool = False,  # an answer that breaks off is continued once
         owns_store: bool = True,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -82,7 +82,7 @@ class Builder:
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
-        self._goes_on = goes_on
+        self._resumes_answers = resumes_answers
         self._owns_store = owns_store
         self._on_notice = on_notice
         self._export = setup.SessionExport(
@@ -129,7 +129,7 @@ class Builder:
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
         await self._attach_hooks(session)
-        if calls.recording.checkpoints and workspaces.has_interrupted(self.config, log.session_id):
+        if calls.recording.checkpoints and workspaces.has_interrupted_calls(self.config, log.session_id):
             from agentcli.agent.calls.perform import store_interrupted_changes
 
             try:
@@ -171,7 +171,7 @@ class Builder:
                 is_interactive=self._is_interactive,
                 budgets=setup.budget_of(settings.budgets, "turn"),
                 waits_for_reset=limits.wait_for_reset,
-                max_breaks=int(self._goes_on),
+                max_breaks=int(self._resumes_answers),
             ),
             context=structs.replace(
                 parts.context,

@@ -178,7 +178,13 @@ async def open_for_client(
         client_files=editor.files,
     )
     builder = Builder(
-        config, store=store, options=session_options, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
+        config,
+        store=store,
+        options=session_options,
+        can_ask=True,
+        resumes_answers=True,
+        owns_store=False,
+        on_notice=on_notice,
     )
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
@@ -292,7 +298,7 @@ async def _answer(
         store=store,
         options=options_from(options),
         can_ask=takes_stream and (client is None or client.answers_questions),
-        goes_on=not takes_stream,
+        resumes_answers=not takes_stream,
         on_notice=warn,
     )
     try:

@@ -103,7 +103,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             store=self._store,
             options=options_from(self._options),
             is_interactive=True,
-            goes_on=True,
+            resumes_answers=True,
             owns_store=False,
             on_notice=self._notify,
         )

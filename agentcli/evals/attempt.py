@@ -31,7 +31,7 @@ from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
 from agentcli.evals.judge import JUDGE, JUDGE_TOOLS, add_grades, record_for_check
-from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
+from agentcli.evals.store import CheckResult, End, EvalAttempt, Outcome, Spent, Variant, Work
 from agentcli.evals.task import Task, read_task, task_files
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks
@@ -71,7 +71,7 @@ class LocalEngine:
     async def aclose(self) -> None:
         await self._models.aclose()
 
-    async def make(self, task: Task, sample: int) -> Attempted:
+    async def make(self, task: Task, sample: int) -> EvalAttempt:
         """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
         with temporary_folder() as folder:
             await asyncio.to_thread(_copy_start, task, folder / "work")
@@ -109,7 +109,7 @@ class LocalEngine:
                 spent=Spent(seconds, total.whole_usd, total.usage),
                 work=work,
             )
-            return Attempted(outcome, pack_conversation(entries), failure)
+            return EvalAttempt(outcome, pack_conversation(entries), failure)
 
     def _config(self, task: Task, folder: Path) -> Config:
         """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""
@@ -337,7 +337,7 @@ class RayEngine:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **own_cluster)
         self._attempt = self._ray.remote(_attempt_on_worker)
 
-    async def make(self, task: Task, sample: int) -> Attempted:
+    async def make(self, task: Task, sample: int) -> EvalAttempt:
         reference = self._attempt.remote(
             task=task.name,
             files=list(task_files(task)),
@@ -347,7 +347,7 @@ class RayEngine:
             environment=dict(self._person.environment),
         )
         try:
-            return cast("Attempted", await reference)
+            return cast("EvalAttempt", await reference)
         except asyncio.CancelledError:
             self._ray.cancel(reference, force=True)
             raise
@@ -364,14 +364,14 @@ def _attempt_on_worker(
     variant: Variant,
     settings: dict[str, Any],
     environment: dict[str, str],
-) -> Attempted:
+) -> EvalAttempt:
     """Attempt a task with this name and `files` (path, mode, content), with the person's settings and variables."""
     with temporary_folder() as folder:
         unpacked = _unpack(files, folder / task)
         environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}  # the worker's own
         person = load_config(folder, environment, flags=settings, caller="eval")
 
-        async def make() -> Attempted:
+        async def make() -> EvalAttempt:
             async with aclosing(LocalEngine(person, variant)) as engine:
                 return await engine.make(unpacked, sample)
 

@@ -34,7 +34,7 @@ def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRu
     lines = ["Attempts:\n"]
     for outcome in run.outcomes:
         link = links.get((outcome.task, outcome.sample))
-        lines.append(f"- {_text(outcome_line(outcome))}" + (f", [transcript]({quote(link)})" if link else ""))
+        lines.append(f"- {_escaped(outcome_line(outcome))}" + (f", [transcript]({quote(link)})" if link else ""))
     attempts = _render("\n".join(lines))
     return html_page(f"Eval run {run.about.name or run.id}", f"<main>{head}{tasks}{failures}{attempts}</main>")
 
@@ -61,13 +61,13 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
     """Return the head, the table of the tasks and the list of failures, as Markdown."""
     about, tasks = run.about, _paired(run, baseline)
     facts = [
-        _text(about.variant.model),
-        f"agentcli {_text(about.agentcli)}",
+        _escaped(about.variant.model),
+        f"agentcli {_escaped(about.agentcli)}",
         f"run {run.id}",
-        f"baseline {_text(baseline.about.name or baseline.id)}" if baseline else "",
+        f"baseline {_escaped(baseline.about.name or baseline.id)}" if baseline else "",
         "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(about.jobs)} attempts done",
     ]
-    head = f"### {_text(about.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
+    head = f"### {_escaped(about.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
     failed = [outcome for _, outcomes, _ in tasks for outcome in outcomes if not outcome.passed]
     failures = ["Failed:\n", *map(_failure, failed[:MAX_FAILURES])] if failed else []
     if (more := len(failed) - MAX_FAILURES) > 0:
@@ -82,14 +82,16 @@ def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     all_now = [outcome for _, now, _ in tasks for outcome in now]
     all_old = [outcome for *_, old in tasks for outcome in old]
     can_compare_all = all(old for *_, old in tasks)  # else the sums are of different tasks
-    by_task = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
+    by_task = [(_escaped(task.name), _escaped(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
     for name, difficulty, now, old, can_compare in (*by_task, ("all", "", all_now, all_old, can_compare_all)):
         change = _pass_rate(now) - _pass_rate(old) if can_compare and now and old else 0
         arrow = " ↑" if change > 0 else " ↓" if change < 0 else ""
         tokens = sum(outcome.spent.usage.context_tokens for outcome in now)
         seconds = sum(outcome.spent.seconds for outcome in now)
         figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else ("–", "–", "–")
-        rows.append([name, difficulty, _passed(now) + arrow, *([_passed(old)] if baseline else []), *figures])
+        rows.append(
+            [name, difficulty, _passed_share(now) + arrow, *([_passed_share(old)] if baseline else []), *figures]
+        )
     return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
@@ -97,7 +99,7 @@ def _pass_rate(outcomes: Sequence[Outcome]) -> float:
     return sum(outcome.passed for outcome in outcomes) / max(len(outcomes), 1)
 
 
-def _passed(outcomes: Sequence[Outcome]) -> str:
+def _passed_share(outcomes: Sequence[Outcome]) -> str:
     return f"{sum(outcome.passed for outcome in outcomes)}/{len(outcomes)}" if outcomes else "–"
 
 
@@ -108,13 +110,13 @@ def _failure(outcome: Outcome) -> str:
     reason = shorten(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
     # GitHub links no people and issues in code. The fence is longer than any in the text.
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)
-    return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
+    return f"- {_escaped(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
 
 
 _NO_REFERENCE = "<!-- -->"  # after @ or #: GitHub then links no person or issue
 
 
-def _text(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return foreign text in one line, its markup escaped, in which GitHub links no person and no issue."""
     marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(pictured(text).split()))
     return re.sub(r"\\([@#])", rf"\\\1{_NO_REFERENCE}", marked)

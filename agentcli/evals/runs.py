@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from agentcli.errors import UsageError, UserError
-from agentcli.evals.store import Attempted, EvalRun, EvalStore, Outcome
+from agentcli.evals.store import EvalAttempt, EvalRun, EvalStore, Outcome
 from agentcli.evals.task import Task
 
 MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
@@ -18,7 +18,7 @@ MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
 class Engine(Protocol):
     """Makes attempts: `LocalEngine` on this machine, `RayEngine` on a cluster."""
 
-    async def make(self, task: Task, sample: int) -> Attempted:
+    async def make(self, task: Task, sample: int) -> EvalAttempt:
         """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
 
     async def aclose(self) -> None: ...
@@ -35,7 +35,7 @@ async def finish_run(
     engine: Engine,
     *,
     parallel: int,
-    on_attempt: Callable[[Attempted], None],
+    on_attempt: Callable[[EvalAttempt], None],
 ) -> EvalRun:
     """Make the attempts that a run lacks, at most `parallel` at a time, store each as it ends, and close the engine.
 
@@ -45,7 +45,7 @@ async def finish_run(
     by_name = {task.name: task for task in tasks}
     done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}
     waiting = iter([job for job in run.about.jobs if job not in done_jobs])
-    running: set[asyncio.Task[Attempted]] = set()
+    running: set[asyncio.Task[EvalAttempt]] = set()
     failures: list[str] = []
     failures_in_a_row = 0
     try:
@@ -56,17 +56,17 @@ async def finish_run(
             if not running:
                 break
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for attempted in [attempt.result() for attempt in ended]:
-                if attempted.failure:
-                    failures.append(attempted.failure)
+            for attempt in [task.result() for task in ended]:
+                if attempt.failure:
+                    failures.append(attempt.failure)
                     failures_in_a_row += 1
                 else:
-                    store.add(run.id, attempted)
+                    store.add(run.id, attempt)
                     failures_in_a_row = 0
-                on_attempt(attempted)
+                on_attempt(attempt)
     finally:
-        for attempt in running:
-            attempt.cancel()
+        for task in running:
+            task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await engine.aclose()
     if failures:

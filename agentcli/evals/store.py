@@ -93,7 +93,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert({**row, "check": row, "spent": row, "work": row}, cls)
 
 
-class Attempted(msgspec.Struct, frozen=True):
+class EvalAttempt(msgspec.Struct, frozen=True):
     """An outcome with its packed conversation. One with a `failure` is not stored, and the attempt is made again."""
 
     outcome: Outcome
@@ -223,10 +223,10 @@ class EvalStore:
             lock.release()
             file.unlink(missing_ok=True)
 
-    def add(self, run_id: str, attempted: Attempted) -> None:
-        outcome = attempted.outcome
+    def add(self, run_id: str, attempt: EvalAttempt) -> None:
+        outcome = attempt.outcome
         row = msgspec.json.encode(outcome.as_row()).decode()
-        values = (run_id, outcome.task, outcome.sample, row, zlib.compress(attempted.transcript))
+        values = (run_id, outcome.task, outcome.sample, row, zlib.compress(attempt.transcript))
         with self._transaction():
             self._db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?)", values)
 

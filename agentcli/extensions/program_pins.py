@@ -112,7 +112,7 @@ class ProgramPins:
         if command in self._of_project and self._trusted is not None:
             self._keep({**deleted, **current})
 
-    def to_trust(self) -> dict[str, str]:
+    def digests_to_trust(self) -> dict[str, str]:
         """Return the current digests of the project's files, to store with the trust; `MISSING` for missing files."""
         digests = {file.path: MISSING for command in self._of_project for file in self._inside(command)}
         for command in self._of_project:
@@ -130,7 +130,7 @@ class ProgramPins:
         return [Path(path) for path in sorted(programs) if os.path.isfile(path)]  # noqa: PTH113
 
 
-async def refusal(
+async def why_refused(
     programs: ProgramPins, command: str, user: str, *, ask: Ask | None, on_notice: Callable[[str], None]
 ) -> str:
     """Return why `user` (a hook, a server) may not run a command; empty if it may. Asks the person about changes."""

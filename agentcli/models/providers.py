@@ -84,7 +84,7 @@ class ProviderKeys:
         if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
             # The command runs outside of projects, whose files could change what it does.
             folder = config.paths.config if config.paths.config.is_dir() else Path.home()
-            name, seen_keys = f"providers.{provider}.api_key_helper", config.kept_keys.seen
+            name, seen_keys = f"providers.{provider}.api_key_helper", config.kept_keys.printed
             helper = KeyHelper(
                 command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
             )

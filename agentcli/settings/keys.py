@@ -36,7 +36,7 @@ class KeptKeys:
         self._file = file
         self._read: dict[str, str] = {}  # stored keys that this process has read
         self.typed: dict[str, str] = {}  # keys that the person entered for this process alone
-        self.seen: set[str] = set()  # keys that commands printed, which must be masked, too
+        self.printed: set[str] = set()  # keys that commands printed, which must be masked, too
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class KeptKeys:
         in_file: list[str] = []
         with suppress(ConfigError):  # `get` raises it where a key is needed
             in_file += [stored.key for stored in self._index().values() if stored.key]
-        return *self.typed.values(), *self._read.values(), *self.seen, *in_file
+        return *self.typed.values(), *self._read.values(), *self.printed, *in_file
 
     def place(self, variable: str) -> str:
         """Describe where a key is stored; "" if it is not. Raises `ConfigError` for a file that others can read."""

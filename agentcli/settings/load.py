@@ -17,7 +17,7 @@ from agentcli.settings.check import explain_error, find_error, is_table
 from agentcli.settings.files import Paths, find_paths, home_of
 from agentcli.settings.keys import KeptKeys, sendable_key
 from agentcli.settings.structs import ModelName, Settings
-from agentcli.settings.terminal import look_problems
+from agentcli.settings.terminal import terminal_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
@@ -172,7 +172,7 @@ def load_config(
         project=ProjectUse(bool(trusted), trust),
     )
     terminal = config.settings.terminal
-    for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
+    for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)
     return config
 

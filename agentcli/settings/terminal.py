@@ -96,7 +96,7 @@ _MAY_SHARE = frozenset(("complete", "queue"))  # one works between turns, the ot
 SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
 
 
-def look_problems(
+def terminal_problems(
     keys: KeySettings, theme: str, themes: Mapping[str, Mapping[str, int | str]]
 ) -> Iterator[tuple[str, str]]:
     """Yield the problems of keys and themes, each as the dotted name of the setting and a sentence."""

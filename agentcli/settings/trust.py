@@ -39,7 +39,8 @@ def command_places(cwd: Path) -> list[Path]:
     return [
         root / name
         for name in COMMAND_FOLDERS
-        if _is_project(root / name, root, root) and os.path.realpath(root / name) == f"{os.path.realpath(root)}/{name}"
+        if _is_project_folder(root / name, root, root)
+        and os.path.realpath(root / name) == f"{os.path.realpath(root)}/{name}"
     ]
 
 
@@ -56,7 +57,7 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
     return [place for name in names for folder in folders for place in _places_in(folder, (name,), root)]
 
 
-def _is_project(place: Path, folder: Path, root: Path) -> bool:
+def _is_project_folder(place: Path, folder: Path, root: Path) -> bool:
     """Return True for a folder within the project. In a home, only those in `.agentcli` are not the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
@@ -64,7 +65,7 @@ def _is_project(place: Path, folder: Path, root: Path) -> bool:
 
 def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
     """Return the folders with one of the `names` that are directly in a folder of a project."""
-    return [folder / name for name in names if _is_project(folder / name, folder, root)]
+    return [folder / name for name in names if _is_project_folder(folder / name, folder, root)]
 
 
 def is_project_file(file: Path, root: Path) -> bool:

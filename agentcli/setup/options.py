@@ -219,7 +219,7 @@ def has_key(config: Config, variable: str) -> bool:
         return False
 
 
-EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
+OTEL_EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 _TIMEOUTS = {"traces": "export_timeout", "metrics": "metrics_timeout"}  # the settings, by signal
 
 
@@ -242,7 +242,7 @@ class SessionExport(Struct):
             if not (signals := exported_signals(self._config, has_screen=self._has_screen)):
                 return
             if not is_installed("opentelemetry.exporter.otlp.proto.http"):
-                raise ConfigError(f"That is not possible without the extra otel: {EXTRA}.")
+                raise ConfigError(f"That is not possible without the extra otel: {OTEL_EXTRA}.")
         except ConfigError as error:
             self._on_notice(f"No telemetry is exported: {error}")
             return
@@ -319,12 +319,12 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
         signals=signals,
         resource=resource | settings.tags,
         parent=parent,
-        server=partial(_server, models),
+        server=partial(_server_of, models),
         mask=mask,
     )
 
 
-def _server(models: Models, name: str) -> tuple[str, int]:
+def _server_of(models: Models, name: str) -> tuple[str, int]:
     """Return the host and port of a `provider/model`; an empty host and 0 where they are not known."""
     try:
         parts = urlsplit(getattr(models.provider(name), "address", ""))

@@ -229,6 +229,6 @@ def make_checkpoints(
     return cast("Checkpoints", Lazy(make))
 
 
-def has_interrupted(config: Config, session_id: str) -> bool:
+def has_interrupted_calls(config: Config, session_id: str) -> bool:
     """Return True if a killed process has left calls of a session under way."""
     return (config.paths.state / "checkpoints" / "under_way" / session_id).is_dir()

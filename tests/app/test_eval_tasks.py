@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.evals.attempt import LocalEngine
-from agentcli.evals.store import Attempted, Variant
+from agentcli.evals.store import EvalAttempt, Variant
 from agentcli.evals.task import Task, find_tasks
 from agentcli.settings.files import find_paths
 from agentcli.settings.load import Config, load_config
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 TASKS = find_tasks()
 
 
-async def attempt(config: Config, task: Task, model: str) -> Attempted:
+async def attempt(config: Config, task: Task, model: str) -> EvalAttempt:
     attempts = LocalEngine(config, Variant(model=model))
     try:
         return await attempts.make(task, 1)

@@ -8,7 +8,7 @@ import pytest
 from prompt_toolkit.key_binding import KeyBindings
 
 from agentcli.frontends.terminal.input.prompt import KeyLabels, label, sequence
-from agentcli.settings.terminal import KeySettings, look_problems
+from agentcli.settings.terminal import KeySettings, terminal_problems
 from tests.rows import each_row
 
 DEFAULTS = KeySettings().by_action()
@@ -29,7 +29,7 @@ DEFAULTS = KeySettings().by_action()
     ],
 )
 def test_what_is_not_a_clash_is_taken(keys: dict[str, Any]) -> None:
-    assert list(look_problems(KeySettings(**keys), "auto", {})) == []
+    assert list(terminal_problems(KeySettings(**keys), "auto", {})) == []
 
 
 @each_row(
@@ -50,7 +50,7 @@ def test_what_is_not_a_clash_is_taken(keys: dict[str, Any]) -> None:
     ],
 )
 def test_what_clashes_or_is_not_a_key_is_reported(keys: dict[str, Any], action: str, says: str) -> None:
-    found = dict(look_problems(KeySettings(**keys), "auto", {}))
+    found = dict(terminal_problems(KeySettings(**keys), "auto", {}))
     assert says in found[f"terminal.keys.{action}"]
 
 
@@ -67,7 +67,7 @@ def test_what_clashes_or_is_not_a_key_is_reported(keys: dict[str, Any], action: 
     ],
 )
 def test_a_theme_that_cannot_be_is_reported(theme: str, themes: dict[str, Any], key: str, says: str) -> None:
-    assert says in dict(look_problems(KeySettings(), theme, themes))[key]
+    assert says in dict(terminal_problems(KeySettings(), theme, themes))[key]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_keys_are_called_as_people_call_them(key: str, name: str) -> None:
     + "f1 f24 c-f24 c-space a-x a-! a-- a-c-b a-backspace s-up c-s-left c-pagedown s-insert c-delete pageup".split(),
 )
 def test_every_key_that_can_be_written_can_be_bound(key: str) -> None:
-    assert not list(look_problems(KeySettings(background=key), "auto", {})) or key in sum(DEFAULTS.values(), ())
+    assert not list(terminal_problems(KeySettings(background=key), "auto", {})) or key in sum(DEFAULTS.values(), ())
     for one in key.split():
         KeyBindings().add(*sequence(one))(lambda event: None)
 

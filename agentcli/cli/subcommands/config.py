@@ -155,7 +155,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    digests = programs.pins.to_trust()  # of the files that hooks and servers run; empty for a missing file
+    digests = programs.pins.digests_to_trust()  # of the files that hooks and servers run; empty for a missing file
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files

@@ -19,7 +19,7 @@ from agentcli.cli.subcommands import shared
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
 from agentcli.evals.skill import skill_tasks
-from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
+from agentcli.evals.store import About, EvalAttempt, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
@@ -136,9 +136,9 @@ def _finish_run(about: About, tasks: Sequence[Task], config: Config, *, parallel
         store.close()
 
 
-def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
+def _report_attempt(numbers: Iterator[int], total: int, attempt: EvalAttempt) -> None:
     """Print a line for an attempt that has ended. An attempt with a `failure` gets no number: it will be repeated."""
-    outcome, failure = attempted.outcome, attempted.failure
+    outcome, failure = attempt.outcome, attempt.failure
     mark = "!" if failure else "✓" if outcome.passed else "✗"
     why = failure or outcome.check.reason or outcome.error
     reason = f": {why.splitlines()[0][:100]}" if why and not outcome.passed else ""

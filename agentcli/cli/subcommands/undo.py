@@ -23,7 +23,7 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.infra.shared import FileLocks
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
-from agentcli.setup.workspace import has_interrupted, make_checkpoints
+from agentcli.setup.workspace import has_interrupted_calls, make_checkpoints
 from agentcli.tools.observation import call_title
 
 _MAX_PROMPT_CHARS = 30
@@ -99,7 +99,7 @@ async def _find_session(store: SqliteSessions, config: Config, direction: Direct
         _, entries = await store.load(info.id)
         turn = History(entries).find(direction)
         # Changes of an interrupted call are not in the log yet, but can be undone.
-        is_usable = turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id)
+        is_usable = turn.is_untried if turn else direction == "undo" and has_interrupted_calls(config, info.id)
         if is_usable:
             return info.id
         with_conflicts = with_conflicts or (info.id if turn else "")

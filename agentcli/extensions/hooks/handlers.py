@@ -19,7 +19,7 @@ from agentcli.conversation.entries import Body, Paid
 from agentcli.errors import AgentcliError, ToolError, UsageError
 from agentcli.extensions.hooks.run import DENYING, HOOK_AGENT, RunningHooks, failed, read_answer, read_output
 from agentcli.extensions.hooks.spec import HookOptions, HookSpec
-from agentcli.extensions.program_pins import ProgramPins, refusal
+from agentcli.extensions.program_pins import ProgramPins, why_refused
 from agentcli.llm.http import HttpClient, mask_of, read_start
 from agentcli.llm.messages import ToolUse, user_message
 from agentcli.llm.models import RequestTarget
@@ -79,7 +79,7 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
         """Run a command unconfined, unless its files changed since they were trusted, and leave no process of it."""
         publish, user = self.session.publish, f"the {spec.event} hook `{spec.title}`"
         async with self._asking:  # hooks that run the same file wait, so that the person is asked about it once
-            why = await refusal(
+            why = await why_refused(
                 self.programs, spec.shown_command, user, ask=self._ask, on_notice=lambda text: publish(Notice(text))
             )
         if why:

@@ -197,7 +197,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         """
         sent: dict[str, Any] = {}
         if call is not None:
-            subject, sent = call.name, self.input_sent(call.name, call.input)
+            subject, sent = call.name, self.input_for_hooks(call.name, call.input)
             name = FIELD_NAMES.get(call.name, call.name)
             fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         matching = [spec for spec in self.specs if spec.is_for(event, subject, call.input if call else {})]
@@ -212,7 +212,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         data = msgspec.json.encode({**about, "hook_event_name": event, "permission_mode": session.mode(), **fields})
         # Hooks with the same command, and equal hooks of other kinds, run only once.
         distinct = {spec.shown_command or msgspec.json.encode(spec.handler): spec for spec in reversed(matching)}
-        runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(distinct.values())]
+        runs = [self._run_and_report(spec, data, subject, agent_id) for spec in reversed(distinct.values())]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
@@ -222,7 +222,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
             input = own_input(call.name, input, sent)
         return msgspec.structs.replace(answer, reason=reason, context=context, input=input)
 
-    async def _answer(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
+    async def _run_and_report(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
         began = time.monotonic()
         answer = await self.run(spec, input)
         result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
@@ -233,7 +233,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         """Run one hook on its input, a JSON object."""
         raise NotImplementedError
 
-    def input_sent(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
+    def input_for_hooks(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
         return field_input(tool, input, self.cwd)
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> EventAnswer | None:

@@ -110,13 +110,13 @@ def read_hooks(
             matcher = str(group.get("matcher") or "")
             for hook in group.get("hooks") or [group]:
                 try:
-                    spec = _hook(event, "" if matcher == "*" else matcher, hook, source)
+                    spec = _read_hook(event, "" if matcher == "*" else matcher, hook, source)
                     yield msgspec.structs.replace(spec, environment=dict(environment))
                 except (ValueError, UsageError) as error:
                     report(f"{source}: hooks.{event}: {error}.")
 
 
-def _hook(event: str, matcher: str, hook: Any, source: str) -> HookSpec:
+def _read_hook(event: str, matcher: str, hook: Any, source: str) -> HookSpec:
     """Return the hook that a table of the settings defines. Raises `ValueError` with the reason if it is skipped."""
     # A value that is not a table is reported below as a hook without a command.
     hook = {"type": "command", **hook} if isinstance(hook, Mapping) else {"type": "command"}

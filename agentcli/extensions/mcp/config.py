@@ -86,23 +86,23 @@ def server_specs(
     sources: list[Source] = [
         (added, "flag", "the client"),
         *((servers_in(Path(file).expanduser()), "flag", file) for file in files),
-        *([] if is_strict else _settings(config)),
+        *([] if is_strict else _configured_sources(config)),
         *((plugin.servers, "plugin", str(plugin.root)) for plugin in plugins),
     ]
     specs: dict[str, ServerSpec | None] = {}  # None: disabled or unreadable, which hides later ones, too
-    call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
+    call_s, start_s = (_time_limit(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
     for servers, scope, source in sources:
         for name in [name for name in servers if name not in specs]:
             try:
-                specs[name] = _spec(name, servers[name], timeouts, scope=scope, source=source)
+                specs[name] = _read_entry(name, servers[name], timeouts, scope=scope, source=source)
             except ValueError as error:
                 specs[name] = None
                 on_notice(f"{source}: the MCP server {name} is skipped: {error}.")
     return [spec for spec in specs.values() if spec is not None]
 
 
-def _settings(config: Config) -> list[Source]:
+def _configured_sources(config: Config) -> list[Source]:
     """Return the servers of the settings and of the project's file, in the order of precedence."""
     root = project_root(config.cwd)
     user, local, file = str(config.paths.user_config), str(root / LOCAL_FILE), root / MCP_FILE
@@ -126,7 +126,9 @@ def servers_in(file: Path) -> Mapping[str, Any]:
         raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
 
 
-def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope, source: str) -> ServerSpec | None:
+def _read_entry(
+    name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope, source: str
+) -> ServerSpec | None:
     """Return a server; None if it is disabled. Raises `ValueError` for an entry that cannot be read."""
     if isinstance(entry, Mapping):
         entry = {ours: entry[theirs] for theirs, ours in _KEYS.items() if theirs in entry} | dict(entry)
@@ -159,7 +161,7 @@ def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope,
     )
 
 
-def _from_environment(config: Config, name: str, on_notice: Callable[[str], None]) -> float:
+def _time_limit(config: Config, name: str, on_notice: Callable[[str], None]) -> float:
     """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set or not a positive number."""
     if value := config.environment.get(name, "").strip():
         try:
@@ -269,11 +271,11 @@ def make_servers(
 
     The tools that a server offers, and the files that start it, are compared with those that the person approved.
     """
-    from agentcli.extensions.mcp.server import Pins
+    from agentcli.extensions.mcp.server import OfferStore
     from agentcli.extensions.mcp.servers import Servers
 
     for spec in specs:
         programs.add_server(spec)
-    pins = Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
+    pins = OfferStore(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]  # empty: no limit
     return Servers(specs, Connector(config), pins, on_notice=on_notice, clients=clients, only=only)

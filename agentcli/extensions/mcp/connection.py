@@ -107,9 +107,9 @@ class ServerConnection:
                     listening.cancel()
         except Exception as error:  # noqa: BLE001 - the SDK's task groups raise whatever a transport raises
             if not opened.done():  # `open` is still waiting
-                opened.set_exception(_first(error))
+                opened.set_exception(_first_error(error))
             elif not self._closing.is_set():
-                self.lost(str(self._own_error(_first(error))))
+                self.lost(str(self._own_error(_first_error(error))))
         finally:
             if not opened.done():
                 opened.cancel()
@@ -167,7 +167,7 @@ class ServerConnection:
         if client.server_capabilities.prompts is not None:
             with suppress(ToolError):  # some servers announce prompts, but do not know this request
                 prompts = await self._guarded(_all_pages(client.list_prompts, lambda page: page.prompts))
-        return Offer(tuple(tools), tuple(map(_prompt, prompts)), client.instructions or "")
+        return Offer(tuple(tools), tuple(map(_to_prompt, prompts)), client.instructions or "")
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> str:
         result = await self._guarded(self._open_client().get_prompt(name, arguments))
@@ -282,12 +282,12 @@ async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any]
     return listed
 
 
-def _prompt(prompt: types.Prompt) -> RemotePrompt:
+def _to_prompt(prompt: types.Prompt) -> RemotePrompt:
     arguments = tuple((one.name, bool(one.required)) for one in prompt.arguments or ())
     return RemotePrompt(prompt.name, prompt.description or prompt.title or "", arguments)
 
 
-def _first(error: BaseException) -> Exception:
+def _first_error(error: BaseException) -> Exception:
     """Return the first error in a group of errors, or the error itself if it is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -31,14 +31,14 @@ _USED = ("maxTokens", "systemPrompt", "messages")  # fields of a request; the ot
 _STOP_REASONS = {"end_turn": "endTurn", "max_tokens": "maxTokens"}
 
 
-def may_ask(session: Session, server: str) -> bool:
+def is_sampling_allowed(session: Session, server: str) -> bool:
     """Return True if no rule denies the server's requests, and a rule allows them or a person can be asked."""
     name, rules = tool_name(server, "sampling"), session.state.rules
     is_allowed, is_denied = (any(rule.names(name) for rule in each) for each in (rules.allow, rules.deny))
     return not is_denied and (is_allowed or session.runtime.calls.ask is not None)
 
 
-async def answer(turn: Turn, server: str, params: dict[str, Any]) -> types.CreateMessageResult:
+async def answer_sampling(turn: Turn, server: str, params: dict[str, Any]) -> types.CreateMessageResult:
     """Answer a request that came during a turn, at the cost of this turn. `params` are the protocol's.
 
     Raises `ToolError`, also if the request is denied.

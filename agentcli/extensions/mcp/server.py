@@ -15,7 +15,7 @@ import msgspec
 from agentcli.agent.runtime import Turn
 from agentcli.agent.session import Session
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
-from agentcli.extensions.mcp.sampling import answer, may_ask
+from agentcli.extensions.mcp.sampling import answer_sampling, is_sampling_allowed
 from agentcli.extensions.mcp.tools import (
     MCPClient,
     Offer,
@@ -26,7 +26,7 @@ from agentcli.extensions.mcp.tools import (
     plain,
     tool_name,
 )
-from agentcli.extensions.program_pins import ProgramPins, refusal
+from agentcli.extensions.program_pins import ProgramPins, why_refused
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
@@ -48,7 +48,7 @@ class NeedsLogin(ToolError):
 Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
-class Pins(NamedTuple):
+class OfferStore(NamedTuple):
     """Stores approved offers, one file for each server. A project's server is approved only for that project."""
 
     folder: Path
@@ -85,7 +85,7 @@ class Server:
         self,
         spec: ServerSpec,
         connect: Connect,
-        pins: Pins | None,
+        pins: OfferStore | None,
         *,
         on_notice: Callable[[str], None],
         on_update: Callable[[], None],
@@ -259,7 +259,7 @@ class Server:
         if self._pins is None or not (command := self.spec.start_command):
             return
         user = f"the MCP server {self.name}"
-        if why := await refusal(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
+        if why := await why_refused(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
             raise ToolError(
                 f"{why} The server was not started. Check the change, then approve the new version with "
                 f"`/mcp approve {self.name}` or `agentcli mcp approve {self.name}`.",
@@ -318,17 +318,17 @@ class Server:
 
     @property
     def may_sample(self) -> bool:
-        return self.session is not None and may_ask(self.session, self.name)
+        return self.session is not None and is_sampling_allowed(self.session, self.name)
 
     async def sample(self, params: dict[str, Any]) -> Any:
         """Answer the server's request to the model; its calls' time limits pause meanwhile. Raises `ToolError`."""
         if self.turn is None or not self._limits:
             raise ToolError("The model answers only while a call of this server runs.", kind="permission_denied")
-        self._samplings.add(task := asyncio.create_task(answer(self.turn, self.name, params)))
+        self._samplings.add(task := asyncio.create_task(answer_sampling(self.turn, self.name, params)))
         try:
             with ExitStack() as stack:
                 for limit in self._limits:
-                    stack.enter_context(_stopped(limit))
+                    stack.enter_context(_paused(limit))
                 await asyncio.wait((task,))
             if task.cancelled():
                 raise ToolError("The call that needed the answer has ended.", kind="resource_error")
@@ -370,7 +370,7 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
 
 
 @contextmanager
-def _stopped(limit: asyncio.Timeout) -> Iterator[None]:
+def _paused(limit: asyncio.Timeout) -> Iterator[None]:
     """Pause the time limit of a call while the person or the model is asked."""
     now, end = asyncio.get_running_loop().time, limit.when()
     began = now()
@@ -387,7 +387,7 @@ def _ask_in_time(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
     """Return an `ask` that names the server, and pauses the time limit of the call until the answer."""
 
     async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
-        with _stopped(limit):
+        with _paused(limit):
             return await ask(f"{server} asks: {' '.join(question.split())}", options)
 
     return ask_and_wait

@@ -22,7 +22,7 @@ from agentcli.conversation.history import shorten
 from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
 from agentcli.extensions.mcp import tools as mcp_tools
-from agentcli.extensions.mcp.server import Connect, Pins, Server, Status
+from agentcli.extensions.mcp.server import Connect, OfferStore, Server, Status
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolRegistry
@@ -45,7 +45,7 @@ class JoinServers(TurnStep):
         for server in self._servers:
             server.turn = turn
         await self._servers.join(turn.runtime.calls)
-        await self._servers.attach_named(turn.state, turn.log.prompt_ids, turn.emit)
+        await self._servers.attach_mentioned(turn.state, turn.log.prompt_ids, turn.emit)
 
 
 class Servers:
@@ -59,7 +59,7 @@ class Servers:
         self,
         specs: Sequence[mcp_tools.ServerSpec],
         connect: Connect,
-        pins: Pins,
+        pins: OfferStore,
         *,
         on_notice: Callable[[str], None],
         clients: Sequence[mcp_tools.MCPClient] = (),
@@ -183,7 +183,7 @@ class Servers:
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
 
-    async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
+    async def attach_mentioned(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
         """Append the resources that a prompt names (`@server:uri`); one that cannot be read is reported."""
         for server, uri in dict.fromkeys(self._mentions(state, prompt_ids)):
             try:
@@ -256,10 +256,12 @@ def _add_prompts(commands: CommandSet, servers: Servers) -> None:
     for server, prompt in offered:
         if (name := mcp_tools.tool_name(server.name, prompt.name)) not in commands.names:
             help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
-            commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
+            commands.add(
+                SlashCommand(name, help, partial(_use_prompt, server, prompt), _argument_hint(prompt), group=GROUP)
+            )
 
 
-def _hint(prompt: mcp_tools.RemotePrompt) -> str:
+def _argument_hint(prompt: mcp_tools.RemotePrompt) -> str:
     return " ".join(name.upper() if needed else f"[{name.upper()}]" for name, needed in prompt.arguments)
 
 
@@ -333,5 +335,7 @@ def describe_offer(server: Server, status: Status) -> str:
     """Describe a server: its line of `/mcp`, then one line for each tool and prompt."""
     offer = server.current or server.pinned or mcp_tools.Offer()
     tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
-    prompts = [f"    /{mcp_tools.tool_name(server.name, one.name)} {_hint(one)}".rstrip() for one in offer.prompts]
+    prompts = [
+        f"    /{mcp_tools.tool_name(server.name, one.name)} {_argument_hint(one)}".rstrip() for one in offer.prompts
+    ]
     return "\n".join((server_row(server, status), *tools, *prompts))

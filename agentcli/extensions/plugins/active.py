@@ -35,7 +35,7 @@ class Plugins(Struct, kw_only=True, dict=True):
         if not self.folders and (self.is_bare or not self.config.paths.plugin_index.exists()):
             return ()
         plugins: dict[str, Plugin] = {}
-        for plugin in self._read():
+        for plugin in self._read_all():
             if plugins.setdefault(plugin.name, plugin) is not plugin:
                 first = plugins[plugin.name]
                 self.on_notice(f"The plugin {plugin.name} in {plugin.root} is not used; {first.root} has its name.")
@@ -46,7 +46,7 @@ class Plugins(Struct, kw_only=True, dict=True):
     def with_servers(self) -> Sequence[Plugin]:
         return [plugin for plugin in self.active if plugin.servers]
 
-    def _read(self) -> Iterator[Plugin]:
+    def _read_all(self) -> Iterator[Plugin]:
         from agentcli.extensions.plugins.plugin import read_plugin
         from agentcli.extensions.plugins.store import PluginStore
 

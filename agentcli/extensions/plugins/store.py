@@ -30,7 +30,7 @@ class Marketplace(msgspec.Struct, frozen=True):
     plugins: tuple[str, ...]
 
 
-class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
+class InstalledPlugin(msgspec.Struct, frozen=True, omit_defaults=True):
     """An installed plugin. Its files are in `folder`/NAME, because some programs expect a folder of that name."""
 
     marketplace: str
@@ -40,7 +40,7 @@ class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Index(msgspec.Struct):
     marketplaces: dict[str, Marketplace] = {}
-    plugins: dict[str, Installed] = {}
+    plugins: dict[str, InstalledPlugin] = {}
 
 
 class PluginStore:
@@ -140,7 +140,7 @@ class PluginStore:
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Plugin]:
-        """Get NAME or NAME@MARKETPLACE into a new folder, which is removed afterwards unless `keep` installs it."""
+        """Get NAME or NAME@MARKETPLACE into a new folder, which is removed afterwards unless `install` keeps it."""
         name, _, marketplace = name.partition("@")
         marketplace = marketplace or self._marketplace_with(name)
         with self._repository(self.marketplace(marketplace).source) as repository, self._new_folder() as new:
@@ -166,18 +166,18 @@ class PluginStore:
             return False
         return folder_digest(root) == folder_digest(staged.root)
 
-    def keep(self, staged: Plugin) -> None:
+    def install(self, staged: Plugin) -> None:
         """Install a plugin that the person trusts, in place of an older version of it."""
         index, name, folder = self.index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
         (self._folder / name).mkdir(mode=0o700, exist_ok=True)
         staged.root.parent.rename(self._folder / folder)
         is_enabled = name not in index.plugins or index.plugins[name].is_enabled
-        index.plugins[name] = Installed(staged.marketplace, folder, is_enabled)
+        index.plugins[name] = InstalledPlugin(staged.marketplace, folder, is_enabled)
         root = self._root(name, index.plugins[name])
         trust_folder(self.paths, root, folder_fingerprint(root))
         self._save(index)  # last, because it puts the new version in use
 
-    def _find(self, name: str) -> tuple[str, Installed]:
+    def _find(self, name: str) -> tuple[str, InstalledPlugin]:
         """Return the plain name of an installed plugin, and its entry. `name` may end with @MARKETPLACE."""
         plain, _, marketplace = name.partition("@")
         known = self.index.plugins.get(plain)
@@ -185,7 +185,7 @@ class PluginStore:
             raise UsageError(f"No plugin {name!r} is installed{did_you_mean(plain, [*self.index.plugins])}.")
         return plain, known
 
-    def _root(self, name: str, known: Installed) -> Path:
+    def _root(self, name: str, known: InstalledPlugin) -> Path:
         return self._folder / known.folder / name
 
     def read(self, name: str) -> Plugin:

@@ -66,8 +66,8 @@ def install(name: Name, yes: Yes = False) -> None:
     with store.locked(), store.staged(name) as plugin:
         if store.is_current(plugin):
             echo(f"{plugin.name} {plugin.about('version')} is installed and up to date.")
-        elif _agrees(plugin, yes=yes):
-            store.keep(plugin)
+        elif _confirm_trust(plugin, yes=yes):
+            store.install(plugin)
             echo(f"Installed {plugin.name} {plugin.about('version')}. New sessions use it.")
 
 
@@ -78,7 +78,7 @@ def update(name: Name, yes: Yes = False) -> None:
     install(f"{plugin.name}@{plugin.marketplace}", yes=yes)
 
 
-def _agrees(plugin: Plugin, *, yes: bool) -> bool:
+def _confirm_trust(plugin: Plugin, *, yes: bool) -> bool:
     """Show what a plugin adds, and return True if the person trusts it. Raises `UsageError` if nobody can be asked."""
     echo(exposed(mask("\n".join(describe_plugin(plugin, configuration())))))
     if not yes and not sys.stdin.isatty():
@@ -94,7 +94,7 @@ def enable(name: Name, yes: Yes = False) -> None:
         plugin = store.read(name)
         if not is_folder_trusted(store.paths, plugin.root):
             reviewed = folder_fingerprint(plugin.root)
-            if not _agrees(store.read(name), yes=yes):  # read again, so that the parts shown are not older
+            if not _confirm_trust(store.read(name), yes=yes):  # read again, so that the parts shown are not older
                 return
             trust_folder(store.paths, plugin.root, reviewed)
     store.switch(name, is_enabled=True)

@@ -136,7 +136,7 @@ class CallbackHooks(RunningHooks, kw_only=True):
             return failed(spec, str(error))
         return read_object(spec, answer)
 
-    def input_sent(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
+    def input_for_hooks(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
         return field_call(tool, input, self.cwd)[1]
 
 
