@@ -2,13 +2,13 @@
 
 from agentcli.version import __version__ as __version__
 
-TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
+TYPE_CHECKING = False  # importing typing takes longer than all that is here, and no signal is noted before its end
 if TYPE_CHECKING:
     from agentcli.library.front import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> object:
-        """A name on demand: `agentcli --version` need not wait 300 ms for what it imports."""
+        """Return a name of the library, imported at its first use: `agentcli --version` need not wait 300 ms for it."""
         if name.startswith("__") and name != "__all__":  # asked for by Python's own modules, such as inspect
             raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
         from agentcli.library import front

@@ -68,10 +68,8 @@ class Builder:
         owns_store: bool = True,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.config = config
-        self.store = store
+        self.config, self.store, self._options = config, store, options
         self.models = Models(config, on_wait=on_notice)
-        self._options = options
         self.programs = WorkspacePrograms(config)
         bare, added = options.is_bare, options.added
         self.plugins = plugins = Plugins(config=config, is_bare=bare, on_notice=on_notice, folders=added.plugin_folders)
@@ -80,11 +78,8 @@ class Builder:
         self.agents = Agents(plugins=plugins, added=added.agents)
         skills, agents = self.skills.listing, self.agents.listing
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
-        self._can_ask = can_ask or is_interactive
-        self._is_interactive = is_interactive
-        self._resumes_answers = resumes_answers
-        self._owns_store = owns_store
-        self._on_notice = on_notice
+        self._can_ask, self._is_interactive = can_ask or is_interactive, is_interactive
+        self._resumes_answers, self._owns_store, self._on_notice = resumes_answers, owns_store, on_notice
         self._export = setup.SessionExport(
             config, self.models, Mask(partial(workspaces.make_masker, config)).text, on_notice, is_interactive
         )
@@ -127,7 +122,10 @@ class Builder:
         watch.paid = session.record_cost  # for summaries; set here, because the session is made after the watch
         self._export.follow(session)
         self._attach_skills_and_agents(session, entries)
-        self._attach_servers(session)
+        if self.servers is not None:
+            self.servers.attach(session, can_skip=self._is_interactive)
+            if self._can_ask:  # otherwise they connect at a call
+                self.servers.start()
         await self._attach_hooks(session)
         if calls.recording.checkpoints and workspaces.has_interrupted_calls(self.config, log.session_id):
             from agentcli.agent.calls.perform import store_interrupted_changes
@@ -147,6 +145,10 @@ class Builder:
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
+        context = structs.replace(
+            parts.context, policy=parts.context.policy or watch, watch=watch, warn_at=settings.compaction.warn_at,
+            count_texts=self.models.count_texts, rules=self.prefixes.rule_finder(),
+        )  # fmt: skip
         return Runtime(
             models=ModelAccess(
                 resolve=self._resolve,
@@ -173,14 +175,7 @@ class Builder:
                 waits_for_reset=limits.wait_for_reset,
                 max_breaks=int(self._resumes_answers),
             ),
-            context=structs.replace(
-                parts.context,
-                policy=parts.context.policy or watch,
-                watch=watch,
-                warn_at=settings.compaction.warn_at,
-                count_texts=self.models.count_texts,
-                rules=self.prefixes.rule_finder(),
-            ),
+            context=context,
             hooks=parts.hooks,
         )
 
@@ -208,13 +203,6 @@ class Builder:
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
 
-    def _attach_servers(self, session: Session) -> None:
-        """Let a session use the MCP servers. They connect now if somebody can answer questions, else at a call."""
-        if (servers := self.servers) is not None:
-            servers.attach(session, can_skip=self._is_interactive)
-            if self._can_ask:
-                servers.start()
-
     def _attach_skills_and_agents(self, session: Session, entries: Sequence[Entry]) -> None:
         """Let a session use skills and subagents. They are loaded at first use, or now if a skill was active before."""
         calls = session.runtime.calls
@@ -238,11 +226,9 @@ class Builder:
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
         context = ContextParts(
-            prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix,
-            nested=self.prefixes.nested_instructions,
-            watch=self._watch,
-            notes=self.prefixes.reminders,
-        )
+            prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix, nested=self.prefixes.nested_instructions,
+            watch=self._watch, notes=self.prefixes.reminders,
+        )  # fmt: skip
         store, agents, models, skills = self.store, self.agents, self.models, self.skills
         return Subagents(
             ChildSessions(parent=session, store=store, agents=agents, models=models, skills=skills, context=context)
@@ -277,11 +263,10 @@ class Builder:
             return Compactor(
                 settings=settings,
                 opening=opening_reminders,
-                seen_hash=lambda path: hash_of(workspace.real_path(path)),
+                seen_hash=lambda path: workspace.files.hash_of(workspace.real_path(path)),
                 summaries=summaries,
             )
 
-        hash_of = workspace.files.hash_of
         watch = ContextWatch(settings, make_compactor)
         workspace.resources.past = partial(LogSearch, conversation)
         return watch

@@ -53,8 +53,7 @@ class NoKey(UsageError):
 
     def __init__(self, provider: str, variable: str) -> None:
         super().__init__(f"{provider} needs an API key. Set {variable}, or save one with agentcli login {provider}.")
-        self.provider = provider
-        self.variable = variable
+        self.provider, self.variable = provider, variable
 
 
 class ConfigError(UserError):
@@ -65,9 +64,7 @@ class ConfigError(UserError):
     def __init__(self, message: str, *, file: str = "", line: int | None = None, key: str = "") -> None:
         place = f"{file}, line {line}" if line else file
         super().__init__(": ".join(part for part in (place, key, message) if part))
-        self.file = file
-        self.line = line
-        self.key = key
+        self.file, self.line, self.key = file, line, key
 
 
 class StorageError(UserError):
@@ -118,9 +115,7 @@ class ToolError(AgentcliError):
     ) -> None:
         super().__init__(message)
         self.kind: ToolErrorKind = kind
-        self.code = code or kind
-        self.retry_after = retry_after
-        self.partial = partial
+        self.code, self.retry_after, self.partial = code or kind, retry_after, partial
         self.is_retryable = kind in RETRYABLE_KINDS
 
     @property
@@ -163,8 +158,7 @@ def errno_name(error: OSError) -> str:
 
 
 OUT_OF_MEMORY = (
-    "Out of memory or threads. Raise the limit (`ulimit -v`, `ulimit -u`, that of the container), or close other"
-    " programs."
+    "Out of memory or threads. Close other programs, or raise a limit (ulimit -v, ulimit -u, a container's)."
 )
 
 

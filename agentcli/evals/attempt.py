@@ -47,6 +47,7 @@ from agentcli.settings.structs import ToolSettings
 from agentcli.setup.options import AddedDefinitions, SessionOptions
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants
+from agentcli.tools.observation import cut_middle
 
 # Only these settings of the person apply, most of which define how to reach models. Others would change the results.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
@@ -101,14 +102,9 @@ class LocalEngine:
             if not failure:
                 checked = await check(task, config, msgspec.json.encode(record), folder)
             outcome = Outcome(
-                task=task.name,
-                sample=sample,
-                end="timeout" if is_timeout else end,
-                error=error,
-                check=checked,
-                spent=Spent(seconds, total.whole_usd, total.usage),
-                work=work,
-            )
+                task=task.name, sample=sample, end="timeout" if is_timeout else end, error=error, check=checked,
+                spent=Spent(seconds, total.whole_usd, total.usage), work=work,
+            )  # fmt: skip
             return EvalAttempt(outcome, pack_conversation(entries), failure)
 
     def _config(self, task: Task, folder: Path) -> Config:
@@ -309,10 +305,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     passed, output = result.exit_code == 0, result.output.strip()
     last_line = output.rpartition("\n")[2].strip()  # a check may end its output with a score
     score = min(1.0, float(last_line)) if _SCORE.fullmatch(last_line) else float(passed)
-    if len(output) > MAX_REASON_CHARS:
-        half = MAX_REASON_CHARS // 2
-        output = f"{output[:half]}\n…\n{output[-half:]}"
-    return CheckResult(passed, score, "" if passed else output)
+    return CheckResult(passed, score, "" if passed else cut_middle(output, MAX_REASON_CHARS))
 
 
 class RayEngine:
@@ -339,13 +332,9 @@ class RayEngine:
 
     async def make(self, task: Task, sample: int) -> EvalAttempt:
         reference = self._attempt.remote(
-            task=task.name,
-            files=list(task_files(task)),
-            sample=sample,
-            variant=self._variant,
-            settings=person_settings(self._person),
-            environment=dict(self._person.environment),
-        )
+            task=task.name, files=list(task_files(task)), sample=sample, variant=self._variant,
+            settings=person_settings(self._person), environment=dict(self._person.environment),
+        )  # fmt: skip
         try:
             return cast("EvalAttempt", await reference)
         except asyncio.CancelledError:

@@ -101,7 +101,7 @@ class Hooks(msgspec.Struct, dict=True):
         from agentcli.extensions.hooks.spec import read_hooks
 
         report = plugins.on_notice
-        specs = [spec for table, source, more in tables for spec in read_hooks(table, source, report, more)]
+        specs = [spec for table, source, variables in tables for spec in read_hooks(table, source, report, variables)]
         for spec in specs:
             self.programs.add_hook(spec)
         return specs

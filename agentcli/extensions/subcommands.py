@@ -22,21 +22,16 @@ from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, places, skills_in
-from agentcli.extensions.skills.skill import (
-    ADDED_KEYS,
-    Kind,
-    Skill,
-    problems_in,
-    read_skill,
-    split_frontmatter,
-    unused_keys,
-)
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
 from agentcli.settings.load import Config
+
+from agentcli.extensions.skills.skill import (  # isort: skip
+    ADDED_KEYS, Kind, Skill, problems_in, read_skill, split_frontmatter, unused_keys,
+)  # fmt: skip
 
 MAX_LINES = 500  # of a skill's instructions, as the specification recommends
 _TEMPLATE = """\
@@ -205,10 +200,13 @@ def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], 
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks in use here: yours, then those of the project if it is trusted."""
     specs = _hooks(configuration()).specs
-    renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # the keys in the settings
-    rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
-    rows = [{**row.pop("handler"), **row, "title": spec.title} for row, spec in zip(rows, specs, strict=True)]
-    print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], format_hooks(specs), as_json=json)
+    keys = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # their names in the settings
+    rows = []
+    for spec in specs:
+        fields = {keys.get(name, name): value for name, value in msgspec.structs.asdict(spec).items()}
+        handler = fields.pop("handler")
+        rows.append({**handler, **fields, "title": spec.title, "matcher": spec.matcher or "*"})
+    print_answer(rows, format_hooks(specs), as_json=json)
 
 
 def describe_hooks(config: Config) -> str:

@@ -98,15 +98,12 @@ class Agent(Generic[Output]):
         self._memory = MemorySessions()  # keeps the session if there is no `SessionStore`
         self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
         self._history, self._form = history or (), form_of(history or ())
-        self._newest_entries: list[Entry] = []  # the entries of the newest prompt
+        self._newest_entries: list[Entry] = []  # of the newest prompt
         self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
         self._builder = Builder(
-            config,
-            store=store or self._memory,
-            options=session_options(options, instructions, tools),
-            can_ask=self._callbacks is not None,
-            on_notice=log.warning,
-        )
+            config, store=store or self._memory, options=session_options(options, instructions, tools),
+            can_ask=self._callbacks is not None, on_notice=log.warning,
+        )  # fmt: skip
         chosen = options.provider or model
         self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
         self._answer_schema = None if output_type is None else output_schema(output_type)
@@ -290,7 +287,7 @@ class Agent(Generic[Output]):
     async def _hold_session(
         self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
     ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
-        """Yield the session, locked for one turn, and the calls that wait for more than these `results`, now stored."""
+        """Store `results`, and yield the session, locked for one turn, with the calls that still lack a result."""
         async with self._prompt_order.hold():
             session = await self.session()
             if results:

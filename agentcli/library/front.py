@@ -69,9 +69,7 @@ def find_moved(name: str) -> object:
     new = _RENAMED.get(name, name)
     # In this order, because a name in two modules was exported from the first of them.
     ordered = (agentcli.events, agentcli.stores, agentcli.hooks, agentcli.tokens, agentcli.skills, agentcli.providers)
-    homes = [module for module in ordered if new in module.__all__]
-    if new in vars(agentcli):  # a submodule
-        homes = [agentcli]
+    homes = [agentcli] if new in vars(agentcli) else [module for module in ordered if new in module.__all__]
     if not homes:
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
     if (now := f"{homes[0].__name__}.{new}") != f"agentcli.{name}":

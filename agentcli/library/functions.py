@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from functools import lru_cache
@@ -180,9 +180,7 @@ async def recording(session: Session, store: EventStore, stream_id: str) -> Asyn
             await task
 
 
-async def _record(
-    session: Session, batches: AsyncGenerator[list[Event], None], store: EventStore, stream_id: str
-) -> None:
+async def _record(session: Session, batches: AsyncIterator[list[Event]], store: EventStore, stream_id: str) -> None:
     from agentcli.frontends.json_output import JsonOutput  # imported here because few agents have an event store
 
     objects: list[dict[str, Any]] = []

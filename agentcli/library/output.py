@@ -20,7 +20,7 @@ else:
     OutputType = type[Output] | UnionType | dict[str, Any]
 
 Schema = dict[str, Any]
-# Keywords that stay as they are, and keywords that `strict_form` rewrites or drops; others become words.
+# Keywords that stay as they are, and keywords that `strict_form` rewrites or drops; others go to the description.
 _KEPT = frozenset("type description enum const format $ref additionalProperties".split())
 _STRUCTURE = frozenset("title discriminator anyOf oneOf items properties required $defs".split())
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")  # in strict modes
@@ -54,10 +54,11 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
     is_wrapped = schema.get("type") != "object"
     schema = _object({"value": schema}) if is_wrapped else schema
 
-    def value(given: Any) -> Any:  # a model may leave the wrapper out
-        return convert(given["value"] if is_wrapped and isinstance(given, dict) and [*given] == ["value"] else given)
+    def read_answer(given: Any) -> Any:
+        has_wrapper = is_wrapped and isinstance(given, dict) and [*given] == ["value"]  # a model may leave it out
+        return convert(given["value"] if has_wrapper else given)
 
-    return AnswerSchema(schema | ({"$defs": definitions} if definitions else {}), value)
+    return AnswerSchema(schema | ({"$defs": definitions} if definitions else {}), read_answer)
 
 
 def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
@@ -96,9 +97,9 @@ def strict_form(schema: Schema) -> Schema:
     """Return a schema in the form of strict modes: all fields are required, and limits move to the description."""
     kept = _KEPT if schema.get("format", "date") in _FORMATS else _KEPT - {"format"}
     strict: Schema = {key: schema[key] for key in schema if key in kept}
-    words = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
-    if words:
-        strict["description"] = "; ".join(filter(None, (schema.get("description"), *words)))
+    limits = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
+    if limits:
+        strict["description"] = "; ".join(filter(None, (schema.get("description"), *limits)))
     if "$ref" in strict and len(strict) > 1:  # a reference must stand alone
         strict["anyOf"] = [{"$ref": strict.pop("$ref")}]
     elif choices := schema.get("anyOf") or schema.get("oneOf"):

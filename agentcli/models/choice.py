@@ -16,17 +16,6 @@ import msgspec
 
 from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
-from agentcli.llm.models import (
-    PROVIDERS,
-    REGIONAL,
-    SAFETY,
-    ModelInfo,
-    ModelTable,
-    Prices,
-    bundled_models,
-    model_rows,
-    provider_names,
-)
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
@@ -34,6 +23,10 @@ from agentcli.settings.files import current_folder, from_home
 from agentcli.settings.keys import KeptKeys, split_command
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.structs import ServerSettings
+
+from agentcli.llm.models import (  # isort: skip
+    PROVIDERS, REGIONAL, SAFETY, ModelInfo, ModelTable, Prices, bundled_models, model_rows, provider_names,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from agentcli.llm.token_encoders import Encoders

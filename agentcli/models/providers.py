@@ -231,15 +231,9 @@ class ProviderMaker(msgspec.Struct):
         from agentcli.llm.providers.anthropic import CloudProvider, Service
 
         service = Service(
-            platform=platform,
-            base_url=address,
-            api_key=key,
-            auth_token=token,
-            region=region,
-            project=project,
-            resource=resource,
-            headers=server.headers,
-        )
+            platform=platform, base_url=address, api_key=key, auth_token=token, region=region, project=project,
+            resource=resource, headers=server.headers,
+        )  # fmt: skip
         return CloudProvider(info, service=service, read_timeout=self._config.settings.provider.read_timeout)
 
     def _compatible(self, info: ModelInfo, server: ServerSettings, key: Key) -> Provider:

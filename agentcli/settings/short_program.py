@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -69,16 +70,8 @@ async def run_short_program(
     """
     program = _ProgramProtocol(max_bytes)
     with _file_of(stdin) if stdin else nullcontext() as input_file:
-        starting = asyncio.ensure_future(
-            asyncio.get_running_loop().subprocess_exec(
-                lambda: program,
-                *argv,
-                stdin=input_file or asyncio.subprocess.DEVNULL,
-                env=environment,
-                cwd=cwd,
-                start_new_session=True,
-            )
-        )
+        start = partial(asyncio.get_running_loop().subprocess_exec, env=environment, cwd=cwd, start_new_session=True)
+        starting = asyncio.ensure_future(start(lambda: program, *argv, stdin=input_file or asyncio.subprocess.DEVNULL))
         cancelled: asyncio.CancelledError | None = None
         while not starting.done():
             try:

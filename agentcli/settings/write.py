@@ -29,7 +29,7 @@ def store_setting(config: Config, key: str, value: Any) -> str:
 def describe_override(config: Config, key: str, file: Path) -> str:
     """Return a sentence about the source that also sets a key and wins over the file, or ""."""
     sources = [layer.source for layer in config.layers]
-    position = sources.index(str(file)) if str(file) in sources else -1
+    position = sources.index(str(file)) if str(file) in sources else -1  # -1: every source wins over the file
     winner = next((layer for layer in reversed(config.layers[position + 1 :]) if layer.holds(key)), None)
     if winner is None:
         return ""
@@ -163,12 +163,10 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
     """Return a table of settings without values of headers and variables, passwords, and secrets that `mask` finds."""
     match value:
         case Mapping():
-            hidden = {name: item for name, item in value.items() if name in _SECRET_TABLES and item}
-            masked = {
-                name: dict.fromkeys(item, MASKED) if isinstance(item, Mapping) else MASKED
-                for name, item in hidden.items()
-            }
-            return {name: without_secrets(item, mask) for name, item in value.items()} | masked
+            shown = {name: without_secrets(item, mask) for name, item in value.items()}
+            for name in filter(value.get, _SECRET_TABLES):  # names of variables and headers stay
+                shown[name] = dict.fromkeys(value[name], MASKED) if isinstance(value[name], Mapping) else MASKED
+            return shown
         case list() | tuple():
             return [without_secrets(item, mask) for item in value]
         case str():  # `//user:password@host`, and `?password=…` in an address

@@ -261,17 +261,16 @@ class SessionExport(Struct):
 
 def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, Signal]:
     """Return the signals to export, by name. Raises `ConfigError` for a variable with an unsupported value."""
-    is_off, *enables = (  # each of the last two variables enables both signals
-        config.environment.get(name, "").lower() not in ("", "0", "false")
-        for name in ("AGENTCLI_NO_TELEMETRY", "AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY")
-    )
-    if is_off or config.environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    environment = config.environment
+    on = {name for name, value in environment.items() if value.lower() not in ("", "0", "false")}
+    if "AGENTCLI_NO_TELEMETRY" in on or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
+    both_are_on = not on.isdisjoint(("AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY"))
     signals = {}
     for signal in _TIMEOUTS:
         is_set, variable = getattr(config.settings.observability, signal), f"OTEL_{signal.upper()}_EXPORTER"
-        exporters = (config.environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
-        if exporters != ["none"] and (is_set or any(enables)):
+        exporters = (environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
+        if exporters != ["none"] and (is_set or both_are_on):
             if not {"otlp", "console"}.issuperset(exporters):
                 raise ConfigError(f"{','.join(exporters)} is not supported. Use otlp, console or none.", key=variable)
             if has_screen and "console" in exporters:
@@ -315,13 +314,9 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
     from agentcli.infra.telemetry import Export
 
     return Export(
-        settings=settings,
-        signals=signals,
-        resource=resource | settings.tags,
-        parent=parent,
-        server=partial(_server_of, models),
-        mask=mask,
-    )
+        settings=settings, signals=signals, resource=resource | settings.tags, parent=parent,
+        server=partial(_server_of, models), mask=mask,
+    )  # fmt: skip
 
 
 def _server_of(models: Models, name: str) -> tuple[str, int]:

@@ -103,7 +103,7 @@ class PrefixBuilder(Struct, kw_only=True):
             return Instructions()
         config = self.config
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        if "claude" not in finder.off and not any(map(is_file, user_files)):
+        if "claude" not in finder.off and not any(map(is_file, user_files)):  # then Claude Code's file serves
             folder = config.environment.get("CLAUDE_CONFIG_DIR") or home_of(config.environment) / ".claude"
             user_files = [Path(folder, "CLAUDE.md")]
         return find_instructions(config.cwd, user_files, finder=finder)

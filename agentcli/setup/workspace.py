@@ -60,13 +60,9 @@ class WorkspaceFactory:
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
             own_sandbox = make_sandbox(
-                config,
-                (config.cwd, *added),
-                session_id=session_id,
-                rules=rules,
-                profile=profile,
+                config, (config.cwd, *added), session_id=session_id, rules=rules, profile=profile,
                 programs=self._programs.files,
-            )
+            )  # fmt: skip
             return files.sandbox(own_sandbox, lambda: workspace.facts.roots) if files else own_sandbox
 
         sandbox = Lazy(open_sandbox)

@@ -181,7 +181,7 @@ def fill_in(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any
             value = value.get(key, "") if isinstance(value, Mapping) else ""
         if found[1] is not None:
             return json.dumps(value)
-        return json.dumps(value if isinstance(value, str) else json.dumps(value))[1:-1]
+        return json.dumps(value if isinstance(value, str) else json.dumps(value))[1:-1]  # within a text: no quotes
 
     return msgspec.json.decode(_EVENT_VALUE.sub(value_at, json.dumps(template)), type=dict[str, Any])
 

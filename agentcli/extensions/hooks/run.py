@@ -56,6 +56,7 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
 
 
 def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
+    """Return the answer of a command that has ended."""
     is_command_missing = exit_code in (126, 127)  # a shell could not find or run it (POSIX XCU 2.8.2)
     is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
     if is_command_missing or is_script_missing:
@@ -121,9 +122,9 @@ def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     behaviour = request if isinstance(request, dict) else {"behavior": request}
     words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
-    for word in (*words, behaviour.get("behavior")):
-        found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
-        if found is None:  # a hook that was asked to decide lets nothing through
+    for word in (word or "" for word in (*words, behaviour.get("behavior"))):  # null and false decide nothing
+        found = _DECISIONS.get(word) if isinstance(word, str) else None
+        if found is None:  # a hook that was asked to decide, but not in known words, lets nothing through
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
             return failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
@@ -154,8 +155,6 @@ def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAn
 
 # Events that are denied if one of their hooks may not run, because that hook might have denied them.
 DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
-
-
 # The name of the subagents that hooks of type `agent` start. Their own events start no more of these subagents.
 HOOK_AGENT = "hook-agent"
 

@@ -81,7 +81,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"agentcli never fires {self.event}: this hook does not run" if is_unfired else ""
 
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
-        """Return True if the hook applies to an event. `subject` is compared with its matcher: a tool by any name, …"""
+        """Return True if the hook applies to an event. A tool, its `subject`, may match under any of its names."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.event != event or (self.matcher and not any(re.fullmatch(self.matcher, name) for name in names)):
             return False

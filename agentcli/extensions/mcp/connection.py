@@ -26,19 +26,13 @@ from agentcli.errors import ToolError
 from agentcli.extensions.mcp import messages
 from agentcli.extensions.mcp.server import NeedsLogin, Server
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
-from agentcli.extensions.mcp.tools import (
-    HttpSpec,
-    Offer,
-    Parts,
-    RemotePrompt,
-    RemoteResult,
-    RemoteTool,
-    ServerSpec,
-    StdioSpec,
-)
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
+
+from agentcli.extensions.mcp.tools import (  # isort: skip
+    HttpSpec, Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec, StdioSpec,
+)  # fmt: skip
 
 MAX_PAGES = 100  # of a list, because a server could send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream

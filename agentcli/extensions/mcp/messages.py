@@ -18,9 +18,8 @@ _TOOL_KEYS = ("name", "title", "description")  # with `inputSchema`, all that ag
 _YES, _DONE, _NO, _SKIP = "Yes", "Done", "No", "Skip"
 # For each numeric type of a field: the conversion of the person's answer, and the name of the type in an error.
 _NUMBERS: dict[Any, tuple[type[int | float | str], str]] = {
-    "integer": (int, "a whole number"),
-    "number": (float, "a number"),
-}
+    "integer": (int, "a whole number"), "number": (float, "a number"),
+}  # fmt: skip
 
 
 class MessageReader:
@@ -152,6 +151,7 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
 
 
 def _consent(answer: str | None, content: dict[str, Value] | None = None) -> types.ElicitResult:
+    """Return the result of a yes-or-no question; no answer cancels."""
     if answer in (_YES, _DONE):
         return types.ElicitResult(action="accept", content=content)
     return types.ElicitResult(action="cancel" if answer is None else "decline")

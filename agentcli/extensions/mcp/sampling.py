@@ -34,8 +34,9 @@ _STOP_REASONS = {"end_turn": "endTurn", "max_tokens": "maxTokens"}
 def is_sampling_allowed(session: Session, server: str) -> bool:
     """Return True if no rule denies the server's requests, and a rule allows them or a person can be asked."""
     name, rules = tool_name(server, "sampling"), session.state.rules
-    is_allowed, is_denied = (any(rule.names(name) for rule in each) for each in (rules.allow, rules.deny))
-    return not is_denied and (is_allowed or session.runtime.calls.ask is not None)
+    if any(rule.names(name) for rule in rules.deny):
+        return False
+    return session.runtime.calls.ask is not None or any(rule.names(name) for rule in rules.allow)
 
 
 async def answer_sampling(turn: Turn, server: str, params: dict[str, Any]) -> types.CreateMessageResult:

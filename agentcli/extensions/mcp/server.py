@@ -16,21 +16,15 @@ from agentcli.agent.runtime import Turn
 from agentcli.agent.session import Session
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
 from agentcli.extensions.mcp.sampling import answer_sampling, is_sampling_allowed
-from agentcli.extensions.mcp.tools import (
-    MCPClient,
-    Offer,
-    OffersPrompts,
-    RemoteResult,
-    RemoteTool,
-    ServerSpec,
-    plain,
-    tool_name,
-)
 from agentcli.extensions.program_pins import ProgramPins, why_refused
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
+
+from agentcli.extensions.mcp.tools import (  # isort: skip
+    MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec, plain, tool_name,
+)  # fmt: skip
 
 MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that keeps exiting
 MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
@@ -308,8 +302,9 @@ class Server:
                     )
                 finally:
                     self._limits.remove(limit)
-                    for task in () if self._limits else self._samplings:  # no call is left that needs the answers
-                        task.cancel()
+                    if not self._limits:  # no call is left that needs the model's answers
+                        for task in self._samplings:
+                            task.cancel()
         except TimeoutError as error:
             raise ToolError(
                 f"{tool.name} did not finish within {self.spec.timeout_s:g} s; agentcli asked {self.name} to stop it.",

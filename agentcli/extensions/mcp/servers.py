@@ -152,9 +152,9 @@ class Servers:
             finally:  # also if the turn is interrupted
                 self._waiting = None
         for server in [server for server in new if server.pinned is None]:
-            state = "has not answered yet. Its tools become available with the first prompt after it answers."
-            state = f"offers no tools: {server.problem}" if server.problem else state
-            self.on_notice(f"The MCP server {server.name} {state}")
+            late = "has not answered yet. Its tools become available with the first prompt after it answers."
+            why = f"offers no tools: {server.problem}" if server.problem else late
+            self.on_notice(f"The MCP server {server.name} {why}")
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Set a session's tools to its own and those that the servers have now."""
@@ -232,14 +232,9 @@ GROUP = "MCP"
 NO_SERVERS = "No MCP servers are configured here. To add one: agentcli mcp add NAME -- COMMAND, or NAME URL"
 _MAX_HELP = 80  # characters
 _MARKS = {
-    "connected": "●",
-    "connecting": "…",
-    "idle": "○",
-    "changed": "!",
-    "needs-auth": "!",
-    "failed": "✗",
+    "connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗",
     "disabled": "○",
-}
+}  # fmt: skip
 
 
 def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:

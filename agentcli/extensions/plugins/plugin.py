@@ -100,10 +100,11 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _places(self, kind: str) -> Iterator[Path | Mapping[str, Any]]:
         """Yield each place of a kind of part once, and tables that a manifest contains instead of a path."""
-        values = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
-        listed = [keys[kind] for keys in self.manifests if kind in keys]
+        values: list[Any] = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
+        for listed in (keys[kind] for keys in self.manifests if kind in keys):
+            values += listed if isinstance(listed, list) else [listed]
         seen = set()
-        for value in (*values, *(one for item in listed for one in (item if isinstance(item, list) else [item]))):
+        for value in values:
             path = self.root / str(value)
             if isinstance(value, Mapping):
                 yield value

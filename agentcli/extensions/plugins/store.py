@@ -206,7 +206,7 @@ class PluginStore:
         (plain, known), index = self._find(name), self.index
         del index.plugins[plain]
         self._save(index)
-        trust_folder(self.paths, self._root(plain, known), "")
+        trust_folder(self.paths, self._root(plain, known), "")  # forgets the trust
         self._remove_unused()
 
     def active_plugins(self, on_notice: Callable[[str], None]) -> Iterator[Plugin]:

@@ -353,9 +353,9 @@ def _search(registry: SkillRegistry, word: str) -> ToolOutput:
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill, by default the innermost, or a list of them. Raises `ToolError` and `UsageError`."""
+    """Return a file of a skill, or without its name a list of all. Raises `ToolError` and `UsageError`."""
     innermost = registry.active[-1].skill.name if registry.active else ""
-    skill = registry.get(arguments.name or innermost)
+    skill = registry.get(arguments.name or innermost)  # without a name it is the one activated last
     if not skill.for_model and not registry.is_active(skill.name):
         raise ToolError(f"Only the user can activate the skill {skill.name}.", kind="permission_denied")
     if not arguments.resource:

@@ -172,7 +172,7 @@ def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
         folder, depth = waiting.pop()
         if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
-        if depth or (place.plugin and is_file(Path(folder, FILE))):
+        if depth or (place.plugin and is_file(Path(folder, FILE))):  # only a plugin's place may be a skill itself
             with suppress(OSError):  # without the file, the search continues inside the folder
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - called a thousand times
                 if os.path.realpath(f"{folder}/{FILE}").startswith(root):
