@@ -214,7 +214,7 @@ class Builder:
 
     async def _attach_hooks(self, session: Session) -> None:
         """Let the person's hooks run around the calls and at the events of a session."""
-        if (hooks := self.hooks.of_session(session.id, lambda: session.state.mode)) is not None:
+        if (hooks := self.hooks.for_session(session.id, lambda: session.state.mode)) is not None:
             from agentcli.extensions.hooks.run import attach_hooks
             from agentcli.frontends.agent_sdk.transcripts import HookTranscript
 

@@ -52,7 +52,7 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 system.append(message.text)
                 continue
             case AIMessage():
-                uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
+                uses = tuple(_tool_use(call, number) for number, call in enumerate(message.tool_calls))
                 new = Message("assistant", (Text(message.text), *uses) if message.text else uses)
             case ToolMessage(content=content):
                 output = content if isinstance(content, str) else tuple(_blocks(message))
@@ -103,7 +103,7 @@ def _blocks(message: BaseMessage) -> Iterator[Text | Image | Document]:
                 raise UsageError(f"Could not send {str(part)[:80]}. Use text, or images and files as base64.")
 
 
-def _use(call: Any, number: int) -> ToolUse:
+def _tool_use(call: Any, number: int) -> ToolUse:
     return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))  # some models give no ids
 
 
@@ -160,7 +160,7 @@ class LangChainProvider(BaseProvider):
             raise _provider_error(error) from error
         if whole is None:
             raise ServerError(f"{self.model} gave no answer.")
-        yield _done(whole, self.model)
+        yield _done_event(whole, self.model)
 
     def _with_tools(self, tools: Sequence[ToolSpec]) -> Any:
         try:
@@ -174,8 +174,8 @@ class LangChainProvider(BaseProvider):
         return Health(True, f"{self.model}, through LangChain")
 
 
-def _done(whole: AIMessageChunk, model: str) -> Done:
-    calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]
+def _done_event(whole: AIMessageChunk, model: str) -> Done:
+    calls = [_tool_use(call, number) for number, call in enumerate(whole.tool_calls)]
     calls += [  # with arguments that are not JSON
         ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)

@@ -173,6 +173,7 @@ _MEASURES: dict[str, Callable[[Outcome], float]] = {
 
 
 def _measures(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
+    """Return the means of each measure in A and in B, weighting tasks equally; no cost if one is unknown."""
     has_unknown_cost = any(outcome.spent.cost_usd is None for pair in pairs for outcome in (*pair.a, *pair.b))
     return {
         name: (fmean(fmean(map(value, pair.a)) for pair in pairs), fmean(fmean(map(value, pair.b)) for pair in pairs))

@@ -67,6 +67,7 @@ def _task_contents(prompt: str, graders: list[Json]) -> dict[str, bytes]:
 
 
 def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yield a task for each case: its name, and the contents of its files by name. Raises `ValueError`."""
     for file in folder.glob("evals/evals.json"):
         content = msgspec.json.decode(file.read_bytes(), type=Json)
         for case in msgspec.convert(content.get("evals"), list[SkillCase]):

@@ -203,7 +203,7 @@ class EvalStore:
         query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
             if not is_new and (rows := list(self._db.execute(query, (about.key,)))):
-                return self._run(str(rows[0][0]))
+                return self._load_run(str(rows[0][0]))
             now = time.time()
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
             about_json = msgspec.json.encode(about).decode()
@@ -236,7 +236,8 @@ class EvalStore:
 
     def runs(self) -> Sequence[EvalRun]:
         with self._transaction():
-            return [self._run(str(id)) for (id,) in list(self._db.execute("SELECT id FROM runs ORDER BY created DESC"))]
+            ids = [str(id) for (id,) in self._db.execute("SELECT id FROM runs ORDER BY created DESC")]
+            return [self._load_run(id) for id in ids]
 
     def find(self, name: str) -> EvalRun:
         """Return a run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
@@ -254,7 +255,7 @@ class EvalStore:
             ((data,),) = self._db.execute(query, (run_id, task, sample))
             return zlib.decompress(data)
 
-    def _run(self, id: str) -> EvalRun:
+    def _load_run(self, id: str) -> EvalRun:
         ((created, ended, data),) = self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,))
         rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
         outcomes = [Outcome.from_row(msgspec.json.decode(row)) for (row,) in rows]

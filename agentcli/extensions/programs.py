@@ -106,7 +106,7 @@ class Hooks(msgspec.Struct, dict=True):
             self.programs.add_hook(spec)
         return specs
 
-    def of_session(self, session_id: str, mode: Callable[[], str]) -> ConfiguredHooks | None:
+    def for_session(self, session_id: str, mode: Callable[[], str]) -> ConfiguredHooks | None:
         if not self.specs:
             return None
         from agentcli.extensions.hooks.handlers import ConfiguredHooks

@@ -227,7 +227,7 @@ async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan]
     from agentcli.app import Builder
 
     runs = list[HookRan]()
-    if (hooks := _hooks(config).of_session("test", lambda: "default")) is None:
+    if (hooks := _hooks(config).for_session("test", lambda: "default")) is None:
         return runs, EventAnswer()
     hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
     async with AsyncExitStack() as stack:

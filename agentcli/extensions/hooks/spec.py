@@ -77,6 +77,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
+        """A sentence about a hook that never runs; empty for all others."""
         is_unfired = self.event in _TABLE["unfired"]
         return f"agentcli never fires {self.event}: this hook does not run" if is_unfired else ""
 

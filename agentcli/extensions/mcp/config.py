@@ -208,7 +208,7 @@ class Connector(msgspec.Struct, dict=True):
         sdk = await asyncio.to_thread(load_sdk)
         connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self.config.cwd)
         if isinstance(spec.transport, StdioSpec):
-            return await connect(self._program(spec, spec.transport))
+            return await connect(self._expand_program(spec, spec.transport))
         from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
         address, logins = self.expand_address(spec, spec.transport), KeptLogins(self.config.kept_keys)
@@ -229,12 +229,13 @@ class Connector(msgspec.Struct, dict=True):
 
     @cached_property
     def _model_keys(self) -> frozenset[str]:
+        """The variables of providers' keys, which the servers of projects and plugins must not get."""
         from agentcli.models.providers import ProviderKeys
 
         keys = ProviderKeys(self.config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
-    def _program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
+    def _expand_program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
         from agentcli.extensions.mcp.stdio import ServerProgram
 
         environment = program_environment(self.config)

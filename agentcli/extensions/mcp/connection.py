@@ -151,11 +151,11 @@ class ServerConnection:
     # The server's offer
 
     async def list_tools(self) -> Sequence[RemoteTool]:
-        tools = await self._guarded(_all_pages(self._open_client().list_tools, lambda page: page.tools))
+        tools = await self._guarded(_all_pages(self._connected_client().list_tools, lambda page: page.tools))
         return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
 
     async def offer(self) -> Offer:
-        client = self._open_client()
+        client = self._connected_client()
         tools = await self.list_tools() if client.server_capabilities.tools is not None else ()
         prompts: list[types.Prompt] = []
         if client.server_capabilities.prompts is not None:
@@ -164,12 +164,12 @@ class ServerConnection:
         return Offer(tuple(tools), tuple(map(_to_prompt, prompts)), client.instructions or "")
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> str:
-        result = await self._guarded(self._open_client().get_prompt(name, arguments))
+        result = await self._guarded(self._connected_client().get_prompt(name, arguments))
         parts = messages.parts_of(message.content for message in result.messages)
         return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
 
     async def read_resource(self, uri: str) -> Parts:
-        resource = await self._guarded(self._open_client().read_resource(uri))
+        resource = await self._guarded(self._connected_client().read_resource(uri))
         return tuple(map(messages.resource_part, resource.contents))
 
     # Calls
@@ -177,7 +177,7 @@ class ServerConnection:
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
-        client, emit_line = self._open_client(), progress
+        client, emit_line = self._connected_client(), progress
 
         async def report(progress: float, total: float | None, message: str | None) -> None:  # named as in the SDK
             share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
@@ -200,7 +200,7 @@ class ServerConnection:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
-    def _open_client(self) -> Client:
+    def _connected_client(self) -> Client:
         if self._client is None or self._closing.is_set():
             raise ToolError(f"The MCP server {self.name} is not connected.", kind="resource_error")
         return self._client

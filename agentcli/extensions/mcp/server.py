@@ -52,7 +52,7 @@ class OfferStore(NamedTuple):
     def load(self, spec: ServerSpec) -> Offer | None:
         """Return the approved offer; None if there is none. A file that cannot be read approves nothing."""
         try:
-            return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
+            return msgspec.json.decode(self._offer_file(spec).read_bytes(), type=Offer)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError):
@@ -62,11 +62,11 @@ class OfferStore(NamedTuple):
         """Store an offer as approved. Raises `StorageError`."""
         try:
             make_private_folder(self.folder)
-            replace_file(self._file(spec), msgspec.json.encode(offer))
+            replace_file(self._offer_file(spec), msgspec.json.encode(offer))
         except OSError as error:
             raise StorageError(f"Could not store what the MCP server {spec.name} offers: {error}.") from error
 
-    def _file(self, spec: ServerSpec) -> Path:
+    def _offer_file(self, spec: ServerSpec) -> Path:
         project = str(self.project) if spec.is_of_project else ""
         digest = hashlib.sha256(f"{spec.fingerprint} {project}".encode()).hexdigest()
         return self.folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"

@@ -102,9 +102,9 @@ class Servers:
     def start(self) -> None:
         """Start to connect to all servers in the background."""
         for server in self:
-            self._start(server)
+            self._start_connecting(server)
 
-    def _start(self, server: Server) -> asyncio.Task[None]:
+    def _start_connecting(self, server: Server) -> asyncio.Task[None]:
         task = asyncio.create_task(server.try_to_connect())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -126,7 +126,7 @@ class Servers:
                 self.on_notice(f"Starting with this prompt, the model can use the tools of: {', '.join(late)}")
             for server in unknown:
                 if server.pinned is None:
-                    self._start(server)  # tries again: its downloads may be complete by now
+                    self._start_connecting(server)  # tries again: its downloads may be complete by now
 
     def stop_waiting(self) -> None:
         """Let sessions begin without the servers that are still connecting."""
@@ -136,7 +136,7 @@ class Servers:
     async def _wait_for_new(self) -> None:
         """Wait for the servers whose tools are not known yet, and report those that do not answer."""
         new = [server for server in self if server.pinned is None]
-        pending = {self._start(server) for server in new if not server.problem}
+        pending = {self._start_connecting(server) for server in new if not server.problem}
         if pending:
             _, pending = await asyncio.wait(pending, timeout=1.0)  # most servers answer by then
         if pending:

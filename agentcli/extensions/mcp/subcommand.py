@@ -48,9 +48,8 @@ def list_servers(json: AsJson = False) -> None:
     """Connect to the configured servers, and show what each offers. Exits with 1 if one does not work."""
     servers = list(_servers(configuration(warns=True)))
     statuses = asyncio.run(_connect(*servers))
-    print_answer(
-        list(map(_entry, servers, statuses)), "\n".join(map(server_row, servers, statuses)) or NO_SERVERS, as_json=json
-    )
+    rows = list(map(_row, servers, statuses))
+    print_answer(rows, "\n".join(map(server_row, servers, statuses)) or NO_SERVERS, as_json=json)
     raise typer.Exit(int(any(server.current is None for server in servers)))
 
 
@@ -60,7 +59,7 @@ def show_server(name: Name, json: AsJson = False) -> None:
     server = _servers(configuration(warns=True)).get(name)
     (status,) = asyncio.run(_connect(server))
     tools = msgspec.to_builtins(server.current.tools if server.current else ())
-    print_answer(_entry(server, status) | {"tools": tools}, describe_offer(server, status), as_json=json)
+    print_answer(_row(server, status) | {"tools": tools}, describe_offer(server, status), as_json=json)
     raise typer.Exit(int(server.current is None))
 
 
@@ -180,7 +179,7 @@ async def _connect(*servers: Server) -> list[Status]:
         await asyncio.gather(*(server.aclose() for server in servers))
 
 
-def _entry(server: Server, status: Status) -> dict[str, Any]:
+def _row(server: Server, status: Status) -> dict[str, Any]:
     tools = [tool.name for tool in server.current.tools] if server.current else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
@@ -195,21 +194,21 @@ def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _file(config: Config, scope: str) -> Path:
+def _scope_file(config: Config, scope: str) -> Path:
     root = project_root(config.cwd)
     return {"user": config.paths.user_config, "local": root / LOCAL_FILE, "project": root / MCP_FILE}[scope]
 
 
 def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
     """Return the servers in the file of a scope, as they are written there."""
-    if not (file := _file(config, scope)).exists():
+    if not (file := _scope_file(config, scope)).exists():
         return {}
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
 
 
 def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
     """Write a server to the file of a scope, or remove it (None); return a message. Raises `UserError`."""
-    file, key = _file(config, scope), f"mcp_servers.{name}"
+    file, key = _scope_file(config, scope), f"mcp_servers.{name}"
     if scope != "project":
         return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
     changed = {**_servers_of(config, scope), name: entry}

@@ -60,12 +60,12 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def commands(self) -> dict[str, Path]:
         """The files of its commands by name; one in a sub-folder is `folder:name`."""
-        return self._markdown("commands")
+        return self._markdown_files("commands")
 
     @cached_property
     def agents(self) -> dict[str, Path]:
         """The files of its subagents, by the names of the files."""
-        return self._markdown("agents")
+        return self._markdown_files("agents")
 
     @cached_property
     def skills(self) -> list[Path]:
@@ -120,7 +120,7 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 raise ConfigError(f"{kind} must be a path or a list of paths.", file=str(self.root))
             yield place
 
-    def _markdown(self, kind: str) -> dict[str, Path]:
+    def _markdown_files(self, kind: str) -> dict[str, Path]:
         files: dict[str, Path] = {}
         for place in self._paths(kind):
             folder = place if place.is_dir() else place.parent

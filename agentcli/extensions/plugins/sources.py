@@ -92,7 +92,7 @@ def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
             count, size = count + 1, size + path.stat().st_size
         if count > _MAX_FILES or size > _MAX_BYTES:
             raise UserError(f"The plugin has more than {_MAX_FILES:,} files or {_MAX_BYTES // 1_000_000:,} MB.")
-        return set(names) & _LEFT_OUT
+        return set(names) & _LEFT_OUT  # these are not copied
 
     if not is_inside(source, repository) or not source.is_dir():
         raise UserError(f"The plugin's path does not exist or leads out of its repository: {source}")

@@ -193,7 +193,7 @@ class SessionSkills(Struct, kw_only=True):
         except BaseException:
             self.registry.active.remove(activation)
             raise
-        self._granted[activation.id] = self._rules(skill)
+        self._granted[activation.id] = self._granted_rules(skill)
         self.state.rules.allow += self._granted[activation.id]
         self._apply(activation)
         return activation
@@ -203,7 +203,7 @@ class SessionSkills(Struct, kw_only=True):
         template = Template(
             name=skill.name,
             body=skill.fill(_read_instructions(skill)),  # only the folders' variables; `expanded` fills in the request
-            allowed=tuple(self._rules(skill)),
+            allowed=tuple(self._granted_rules(skill)),
             file=skill.file,
             takes_words=skill.takes_words,
             names=skill.arguments,
@@ -219,7 +219,7 @@ class SessionSkills(Struct, kw_only=True):
                     name = self.end(arguments.name, by="model").skill.name
                     return ToolOutput(f"The skill {name} has ended.", summary=f"{name} ended")
                 case SkillCall(level=1):
-                    return _search(self.registry, arguments.name)
+                    return _search_skills(self.registry, arguments.name)
                 case _ if arguments.resource or arguments.level == 3:
                     return await asyncio.to_thread(_read_resource, self.registry, arguments)
                 case _:
@@ -287,7 +287,7 @@ class SessionSkills(Struct, kw_only=True):
                 return Verdict(decision="deny", reason=f"the skill {skill.name} allows only {tools}")
         return verdict
 
-    def _rules(self, skill: Skill) -> list[Rule]:
+    def _granted_rules(self, skill: Skill) -> list[Rule]:
         rules = []
         for text in map(skill.fill, skill.allowed_tools):
             try:
@@ -312,7 +312,7 @@ class SessionSkills(Struct, kw_only=True):
                 self.session.publish(Notice(notice))
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
-        self.session.runtime.calls.workspace.grants += Grants(readable=_files(skill))
+        self.session.runtime.calls.workspace.grants += Grants(readable=_readable_files(skill))
 
     def _override(self, id: str, key: Literal["name", "effort"], value: Any) -> None:
         self._overrides[key].append((id, value, getattr(self.state.model, key)))
@@ -331,10 +331,10 @@ class SessionSkills(Struct, kw_only=True):
                 overrides[index] = (*overrides[index][:2], before)
             elif getattr(self.state.model, key) == value:
                 setattr(self.state.model, key, before)
-        self.session.runtime.calls.workspace.grants -= Grants(readable=_files(activation.skill))
+        self.session.runtime.calls.workspace.grants -= Grants(readable=_readable_files(activation.skill))
 
 
-def _files(skill: Skill) -> tuple[Path, ...]:
+def _readable_files(skill: Skill) -> tuple[Path, ...]:
     folder = Path(skill.folder).resolve()
     return (skill.file.resolve(), *(path for name in skill.resources() if is_file(path := folder / name)))
 
@@ -346,7 +346,7 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
     return skills
 
 
-def _search(registry: SkillRegistry, word: str) -> ToolOutput:
+def _search_skills(registry: SkillRegistry, word: str) -> ToolOutput:
     lines = [f"- {skill.name}: {skill.description}" for skill in registry.catalog if skill.for_model]
     found = [line for line in lines if word.lower() in line.lower()]
     return ToolOutput("\n".join(found) or f"No skill matches {word!r}.", summary=f"{len(found)}")

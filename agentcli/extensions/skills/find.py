@@ -208,6 +208,7 @@ def plugin_places(plugins: Sequence["Plugin"]) -> list[SkillFolder]:
 
 
 def skills_in(folders: Sequence[SkillFolder], config: Config) -> Catalog:
+    """Read all skills in folders, through the cache. Of two with one name, the first applies."""
     skills: list[Skill] = []
     problems: dict[str, str] = {}
     for place in folders:

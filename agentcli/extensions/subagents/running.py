@@ -298,7 +298,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`."""
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call
         tools = self._tools(runtime.calls.tools, run)
-        log, entries = await self._log(run)
+        log, entries = await self._open_log(run)
         resources = replace(runtime.calls.workspace.resources, past=None)  # it would return the parent's log
         workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, resources=resources)
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
@@ -338,7 +338,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             calls.delegates.open_skills()
         return session
 
-    async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
+    async def _open_log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
         if resumed := run.arguments.resume:
             try:
                 info, _ = await self.store.load(resumed, user_id=self.owner)
