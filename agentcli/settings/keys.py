@@ -162,7 +162,7 @@ class KeyHelper:
         """Return the key; the command runs again after some minutes. Raises `ConfigError`."""
         async with self._running:
             if time.monotonic() >= self._until:
-                self._key = await self._run()
+                self._key = await self._run_command()
                 self._until = time.monotonic() + _REUSED_S
                 self._on_key(self._key)
             return self._key
@@ -170,7 +170,7 @@ class KeyHelper:
     def forget(self) -> None:
         self._until = 0.0  # the key was rejected: the command runs again for the next request
 
-    async def _run(self) -> str:
+    async def _run_command(self) -> str:
         from agentcli.settings.short_program import run_short_program
 
         words = split_command(self._command, self._error)

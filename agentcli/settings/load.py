@@ -153,7 +153,8 @@ def load_config(
     if uses_own and sources is not None and "user" not in sources:  # its other settings still apply
         for section in ("permissions", "hooks", "mcp_servers"):
             layers[0].values.pop(section, None)
-    trusted = _trusted_files(paths, cwd, notices, trust=trust) if sources is None or sources - {"user"} else []
+    uses_project = sources is None or sources & {"project", "local"}
+    trusted = _trusted_files(paths, cwd, notices, trust=trust) if uses_project else []
     layers += [_project_layer(file, paths, notices) for file in trusted if file.suffix == ".toml" and file != without]
     layers += [extra] if extra is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)

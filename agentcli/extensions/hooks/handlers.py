@@ -85,9 +85,10 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
             return EventAnswer("deny" if spec.event in DENYING else "", why, problem=why)
+        command = spec.title  # with its variables, which the shell expands
         try:
             end = await run_short_program(
-                ("/bin/sh", "-c", spec.title), timeout_s=spec.timeout_s, max_bytes=MAX_ANSWER_BYTES,  # of each stream
+                ("/bin/sh", "-c", command), timeout_s=spec.timeout_s, max_bytes=MAX_ANSWER_BYTES,  # of each stream
                 environment={**self.environment, **spec.environment}, cwd=self.cwd, stdin=input, ends_children=True,
             )  # fmt: skip
         except OSError as error:

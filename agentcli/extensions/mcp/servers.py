@@ -250,10 +250,8 @@ def _add_prompts(commands: CommandSet, servers: Servers) -> None:
     offered = [(server, prompt) for server in servers if server.pinned for prompt in server.pinned.prompts]
     for server, prompt in offered:
         if (name := mcp_tools.tool_name(server.name, prompt.name)) not in commands.names:
-            help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
-            commands.add(
-                SlashCommand(name, help, partial(_use_prompt, server, prompt), _argument_hint(prompt), group=GROUP)
-            )
+            help, hint = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP), _argument_hint(prompt)
+            commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), hint, group=GROUP))
 
 
 def _argument_hint(prompt: mcp_tools.RemotePrompt) -> str:

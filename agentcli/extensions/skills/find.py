@@ -129,12 +129,7 @@ class Catalog:
 
 
 def listing(
-    items: Mapping[str, str],
-    max_tokens: int,
-    *,
-    head: str = _HEAD,
-    more: str = _MORE,
-    max_description: int = _MAX_DESCRIPTION,
+    items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, max_len: int = _MAX_DESCRIPTION
 ) -> str:
     """List names and descriptions for a model, with the descriptions shortened so that all fit in `max_tokens`."""
     if not items:
@@ -145,7 +140,7 @@ def listing(
         return sum(len(_line(*item, max_chars).encode()) + 1 for item in items.items())
 
     # The greatest length of a description with which all lines fit; 0 if not even the names fit.
-    max_chars = max(bisect(range(max_description + 1), max_bytes, key=size) - 1, 0)
+    max_chars = max(bisect(range(max_len + 1), max_bytes, key=size) - 1, 0)
     lines: list[str] = []
     for item in items.items():
         line = _line(*item, max_chars)

@@ -133,4 +133,4 @@ class Agents(Struct, kw_only=True, dict=True):
         kinds = self.definitions.values() if has_own else ()
         own = {one.name: one.description for one in kinds if one.source != "built in"}
         max_tokens = int(window * self.config.settings.skills.share / 2)
-        return listing(own, max_tokens, head=_HEAD, more="/agents lists them", max_description=_MAX_DESCRIPTION)
+        return listing(own, max_tokens, head=_HEAD, more="/agents lists them", max_len=_MAX_DESCRIPTION)
