@@ -220,8 +220,8 @@ class EvalStore:
         try:
             yield
         finally:
+            file.unlink(missing_ok=True)  # before the release: another program may lock the file at once
             lock.release()
-            file.unlink(missing_ok=True)
 
     def add(self, run_id: str, attempt: EvalAttempt) -> None:
         outcome = attempt.outcome
