@@ -138,7 +138,7 @@ def check_swe_bench() -> None:
     files = dict.fromkeys(id.partition("::")[0] for id in ids)
     options = ["-p", "no:cacheprovider", "--rootdir=.", f"--junitxml={RESULTS}"]
     done = _run_tests(command.replace("{tests}", shlex.join([*options, *files])))
-    passed = _passed()
+    passed = _results_by_test()
     broken = [id for id in to_keep if not passed.get(_as_reported(id))]
     failed = [id for id in to_fix if not passed.get(_as_reported(id))]
     if broken or failed:
@@ -187,7 +187,7 @@ def _run_tests(command: str) -> subprocess.CompletedProcess[str]:
     return run("bash", str(script), timeout_s=None, environment=environment)
 
 
-def _passed() -> dict[str, bool]:
+def _results_by_test() -> dict[str, bool]:
     """Return the tests that pytest reports, each by its class and name, and also by the part before the first space."""
     try:
         cases = ET.parse(RESULTS).iter("testcase")  # noqa: S314 - pytest's own, confined like the tests
