@@ -20,7 +20,7 @@ from agentcli.agent.requests.request import describe_error, request_reply
 from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, User, real_path, reminder
+from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, User, reminder, system_path
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
@@ -375,7 +375,7 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
 def _content_id(workspace: Workspace, stored_path: str) -> str | None:
     """Return the id that a file's present content has in snapshots; "" if the file is gone, None if it is not known."""
     try:
-        status = workspace.look(Path(real_path(stored_path)))
+        status = workspace.look(Path(system_path(stored_path)))
         if status.is_usable and not status.is_there:
             return ""
         if not status.is_usable or status.kind != "file" or status.size > _MAX_FILE_BYTES:

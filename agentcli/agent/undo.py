@@ -222,7 +222,7 @@ async def _carry_out(turn: TurnChanges, direction: Direction, plan: interfaces.R
             return files  # nothing was changed; without an entry, the undo can still be redone later
         bodies: list[log.Body] = [log.FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
-            names = [host.shown(Path(log.real_path(change.path))) for change in changes]
+            names = [host.shown(Path(log.system_path(change.path))) for change in changes]
             did = "undid" if direction == "undo" else "reapplied"
             bodies.append(log.reminder(f"The user {did} changes to these files: {listed_names(names, _MAX_REPORTED)}."))
         await host.append(*bodies)
@@ -253,7 +253,7 @@ def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
 
 def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     """Return a line about a git branch that the turn's calls moved, unless it has moved again since. Blocks."""
-    for folder in {parent for change in turn.changes for parent in Path(log.real_path(change.path)).parents}:
+    for folder in {parent for change in turn.changes for parent in Path(log.system_path(change.path)).parents}:
         with suppress(OSError):  # most folders are not a repository
             reflog = read_small_file(folder / ".git/logs/HEAD").decode(errors="replace")
             moves = [match.groupdict() for match in _MOVE.finditer(reflog)]

@@ -73,15 +73,17 @@ def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read
         for change in reversed(changes)
         if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
     }
-    if created.after.content in deleted or not created.after.content or len(deleted) > _MAX_COMPARED:
-        return deleted.get(created.after.content)
+    if created.after.content in deleted:
+        return deleted[created.after.content]
+    if not created.after.content or not deleted or len(deleted) > _MAX_COMPARED:
+        return None
     try:
         new = _lines(read(created.after.content))
         shares = {content: _shared_part(_lines(read(content)), new) for content in deleted}
     except OSError:
         return None
-    nearest = max(shares, key=shares.__getitem__, default="")
-    return deleted[nearest] if nearest and shares[nearest] >= _MIN_SHARED else None
+    nearest = max(shares, key=shares.__getitem__)
+    return deleted[nearest] if shares[nearest] >= _MIN_SHARED else None
 
 
 def _shared_part(old: Sequence[str], new: Sequence[str]) -> float:

@@ -269,7 +269,7 @@ class ProviderCount(NamedTuple):
 
     tokens: int = 0
     size: Size = Size()  # the size that agentcli measures for the same content
-    doubtful: int = 0  # tokens of reasoning, which later requests may not send
+    uncertain: int = 0  # tokens of reasoning, which later requests may not send
 
 
 class RequestSize:
@@ -340,14 +340,16 @@ class RequestSize:
             self._counted[name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
-        doubtful = max(usage.reasoning_tokens - unsent, int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN))
-        self._counted[name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), doubtful)
+        reported = usage.reasoning_tokens - unsent
+        measured = int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN)  # not every provider reports reasoning
+        uncertain = max(reported, measured)
+        self._counted[name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
 
     def _learn(self, name: str, prompt_tokens: int, prompt_size: Size) -> None:
         """Learn a model's tokens per byte from the content added since its last count, unless that has images."""
         last = self._counted.get(name, ProviderCount())
         added = prompt_size.minus(last.size)
-        if not added.media and last.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
+        if not added.media and last.uncertain <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
             self.calibration.learn(name, added, prompt_tokens - last.tokens)
 
 

@@ -69,11 +69,13 @@ _SURROGATES = {replacement: surrogate for surrogate, replacement in _REPLACEMENT
 
 
 def stored_path(path: str) -> str:
-    return path.translate(_REPLACEMENTS)  # the form in the log
+    """Return a path in its form for the log."""
+    return path.translate(_REPLACEMENTS)
 
 
-def real_path(stored: str) -> str:
-    return stored.translate(_SURROGATES)  # the form for the operating system
+def system_path(stored: str) -> str:
+    """Return a path of the log in its form for the operating system."""
+    return stored.translate(_SURROGATES)
 
 
 SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones

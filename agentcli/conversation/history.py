@@ -160,8 +160,10 @@ def shorten(line: str, max_chars: int) -> str:
 def brief(description: str, max_chars: int) -> str:
     """Return the first sentence of a description, or as many of its clauses as fit; a long clause is cut."""
     sentence = description.partition(". ")[0].rstrip(".")
+    if len(sentence) <= max_chars:
+        return sentence
     clauses = sentence[: max_chars + 1].rpartition(", ")[0]
-    return clauses if len(sentence) > max_chars and len(clauses) > max_chars // 4 else shorten(sentence, max_chars)
+    return clauses if len(clauses) > max_chars // 4 else shorten(sentence, max_chars)
 
 
 class LogSearch:

@@ -16,9 +16,9 @@ _MENTION = lazy_pattern(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;
 PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = lazy_pattern(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
 _LINES = lazy_pattern(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
-_ATTACHED = ("<file path=", "<folder path=")
+_FILE_TAG, _FOLDER_TAG = "<file path=", "<folder path="
 _NOT_ATTACHED = "[not attached: "
-_UNATTACHED = lazy_pattern(rf'{_ATTACHED[0]}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
+_UNATTACHED = lazy_pattern(rf'{_FILE_TAG}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
 MAX_LISTED = 100  # names in a folder
 _ABOUT_PROJECT = lazy_pattern(
     r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
@@ -29,7 +29,8 @@ _README_LINES = 40
 
 def typed_blocks(content: Sequence[Block]) -> list[Block]:
     """Return the blocks of a prompt without the files that were attached because the prompt names them."""
-    return [*content[:1], *(b for b in content[1:] if not (isinstance(b, Text) and b.text.startswith(_ATTACHED)))]
+    tags = (_FILE_TAG, _FOLDER_TAG)
+    return [*content[:1], *(b for b in content[1:] if not (isinstance(b, Text) and b.text.startswith(tags)))]
 
 
 def typed_text(content: Sequence[Block]) -> str:
@@ -69,7 +70,7 @@ def unattached_files(content: Sequence[Block]) -> list[str]:
 
 def foreign_text(name: str, text: str) -> Text:
     """Return a text that the person did not type, in the form of an attached file."""
-    return Text(f'{_ATTACHED[0]}"{name}">\n{text}\n</file>')
+    return Text(f'{_FILE_TAG}"{name}">\n{text}\n</file>')
 
 
 def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
@@ -96,7 +97,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
             return _listed(name, path)
         case None:  # nothing has this name; it may be `path:10-40`
             lines = _LINES.fullmatch(name)
-            return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
+            return _attached_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
         case _:
             raise ToolError(f"{name} is not a regular file.", kind="invalid_parameters")
     if not isinstance(output.content, str):
@@ -113,8 +114,8 @@ def _is_file(name: str, workspace: Workspace) -> bool:
     return False
 
 
-def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
-    """Return some lines of a file, or an error text if they are past its end."""
+def _attached_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
+    """Return the lines of a file that `path:10-40` attaches, or an error text if they are past its end."""
     from agentcli.tools.builtin.file_read import read_file
 
     path = workspace.usable_path(name, "read")
@@ -126,7 +127,7 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
     except ToolError as error:
         content = f"[{error}]"
     lines = f"{first}-{last}" if last > first else str(first)
-    return (Text(f'{_ATTACHED[0]}"{name}" lines="{lines}">\n{content}\n</file>'),) if isinstance(content, str) else ()
+    return (Text(f'{_FILE_TAG}"{name}" lines="{lines}">\n{content}\n</file>'),) if isinstance(content, str) else ()
 
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
@@ -135,7 +136,7 @@ def _listed(name: str, folder: Path) -> Sequence[Block]:
         names = sorted(display_name(f"{entry.name}/" if _leads_to_folder(entry) else entry.name) for entry in found)
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
     listing = "\n".join([*names[:MAX_LISTED], *more])
-    return (Text(f'{_ATTACHED[1]}"{name}">\n{listing}\n</folder>'),)
+    return (Text(f'{_FOLDER_TAG}"{name}">\n{listing}\n</folder>'),)
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:

@@ -27,7 +27,7 @@ class RuleKind(NamedTuple):
     files: tuple[str, ...]  # these always apply
     folders: tuple[str, ...] = ()  # the files in these say when they apply
     endings: tuple[str, ...] = (".md",)  # of the files in `folders`
-    is_eager: bool = True  # a file that says nothing applies always; False: only when the person names it
+    applies_by_default: bool = True  # a file that says nothing applies always; False: only when the person names it
 
 
 RULE_KINDS = {
@@ -55,7 +55,7 @@ class RuleFile(Struct, frozen=True, kw_only=True):
     description: str = ""
     problem: str = ""
 
-    def fits(self, file: Path, home: Path | None) -> bool:
+    def matches(self, file: Path, home: Path | None) -> bool:
         from agentcli.safety.commands.records import matches_path  # imported here because few projects need it
 
         ground = PathGround(root=self.folder, cwd=self.folder, home=home or Path("/"))
@@ -95,15 +95,17 @@ class RuleFinder(Struct, kw_only=True):
         for folder in reversed(file.parents):
             if folder.is_relative_to(self.root):
                 rules = (rule for rule in self.rules_in(folder) if rule.applies == "files")
-                yield from (rule for rule in rules if rule.fits(file, self.home))
+                yield from (rule for rule in rules if rule.matches(file, self.home))
 
     def _rules_of(self, kind: RuleKind, folder: Path) -> Iterator[RuleFile]:
         yield from (RuleFile(path=folder / name, folder=folder) for name in kind.files if is_file(folder / name))
         for place in kind.folders:
             for path in text_files(folder / place, kind.endings):
                 content, why = read_project_file(path, self.root, self.home)
-                # A file that cannot be read is yielded too: the reason is reported when its text is needed.
-                yield RuleFile(path=path, folder=folder) if why else _parse_rule(path, folder, content, kind.is_eager)
+                if why:  # the file is yielded all the same: the reason is reported when its text is needed
+                    yield RuleFile(path=path, folder=folder)
+                else:
+                    yield _parse_rule(path, folder, content, applies_by_default=kind.applies_by_default)
 
 
 def read_project_file(file: Path, within: Path, home: Path | None) -> tuple[bytes, str]:
@@ -142,7 +144,7 @@ def split_rule(text: str) -> tuple[dict[str, list[str]], str]:
     return keys, text[head.end() :]
 
 
-def _parse_rule(path: Path, folder: Path, content: bytes, is_eager: bool) -> RuleFile:
+def _parse_rule(path: Path, folder: Path, content: bytes, *, applies_by_default: bool) -> RuleFile:
     try:
         keys, _ = split_rule(content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))
         globs = tuple(item for key in ("paths", "globs", "applyTo") for item in _items(keys.get(key, ())))
@@ -159,10 +161,10 @@ def _parse_rule(path: Path, folder: Path, content: bytes, is_eager: bool) -> Rul
         applies = "named"
     elif globs:
         applies = "files"
-    elif description and (trigger == "model_decision" or not is_eager):
+    elif description and (trigger == "model_decision" or not applies_by_default):
         applies = "request"
     else:
-        applies = "always" if is_eager else "named"
+        applies = "always" if applies_by_default else "named"
     return RuleFile(path=path, folder=folder, applies=applies, globs=globs, description=description)
 
 

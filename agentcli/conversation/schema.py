@@ -12,13 +12,13 @@ from agentcli.errors import StorageError
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _results_name_their_call(body: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_1_to_2(body: dict[str, Any]) -> dict[str, Any]:
     """Version 2 records which version of a tool ran, for which agent and in which mode."""
     is_result = body.get("kind") == "tool_result"
     return {**body, "tool_version": "1", "caller": "main", "mode": ""} if is_result else body
 
 
-def _each_event_is_a_kind(body: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_2_to_3(body: dict[str, Any]) -> dict[str, Any]:
     """Version 3 has a kind for each event, and a compaction in place of a summary."""
     data = body.get("data", {})
     match body.get("kind"), body.get("event"):
@@ -36,8 +36,7 @@ def _each_event_is_a_kind(body: dict[str, Any]) -> dict[str, Any]:
             return body
 
 
-# By version: the upgrade of a stored body to the next version.
-STEPS: dict[int, Step] = {1: _results_name_their_call, 2: _each_event_is_a_kind}
+STEPS: dict[int, Step] = {1: _upgrade_1_to_2, 2: _upgrade_2_to_3}
 
 
 def readable_from(version: int) -> bool:

@@ -76,9 +76,10 @@ class JsonOutput:
                 spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
                 self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
             case _ if is_main:
-                self._show_of_main(event)
+                self._show_main_event(event)
 
-    def _show_of_main(self, event: events.Event) -> None:
+    def _show_main_event(self, event: events.Event) -> None:
+        """Write the events that are shown only of the main agent, not of subagents."""
         match event:
             case events.Retry(number, delay_s, error):
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)

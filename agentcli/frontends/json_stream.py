@@ -70,7 +70,7 @@ class Dialogue:
         self._turns_before, self._turns_ended = session.turns_begun, 0
         self.output = self.make_output(session)
         self._following = self.spawn(self._follow(session.subscribe()))
-        if not self._has_client:
+        if not self._has_client:  # nobody can answer questions of this session either
             self.end_input()
 
     def make_output(self, session: Session) -> JsonOutput:

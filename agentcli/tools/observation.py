@@ -248,7 +248,7 @@ def _last_state(line: str) -> str:
     """Return what a terminal finally shows of a line with carriage returns, backspaces and cursor codes."""
     shown, column, position = "", 0, 0
     for move in _MOVE.finditer(line):
-        shown, column = _write(shown, column, line[position : move.start()])
+        shown, column = _overwrite(shown, column, line[position : move.start()])
         position = move.end()
         if move[2] == "K":  # erases to the line's end (0 or no number), from its start (1), or all of it
             without_start = " " * min(column + 1, len(shown)) + shown[column + 1 :]
@@ -258,10 +258,10 @@ def _last_state(line: str) -> str:
             right = min(column + count, _MAX_COLUMN)
             columns = {"\r": 0, "\b": column - 1, "C": right, "D": column - count, "G": count - 1}
             column = max(0, columns[move[2] or move[0]])
-    return _write(shown, column, line[position:])[0]
+    return _overwrite(shown, column, line[position:])[0]
 
 
-def _write(shown: str, column: int, text: str) -> tuple[str, int]:
+def _overwrite(shown: str, column: int, text: str) -> tuple[str, int]:
     """Return a line after `text` was written over it from a column on, and the column after the text."""
     end = column + len(text)
     return (f"{shown[:column].ljust(column)}{text}{shown[end:]}" if text else shown), end

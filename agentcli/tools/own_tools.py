@@ -172,15 +172,15 @@ def as_output(value: Any) -> ToolOutput:
 
 
 def _guarded(
-    name: str, function: Callable[..., Any], shaped: Callable[[Any], Any] = lambda value: value
+    name: str, function: Callable[..., Any], to_result: Callable[[Any], Any] = lambda value: value
 ) -> Callable[..., Awaitable[Any]]:
-    """Return a tool's function as `guarded` needs it; `shaped` turns the returned value into a result."""
+    """Return a tool's function as `guarded` needs it; `to_result` turns the returned value into a result."""
     is_async = inspect.iscoroutinefunction(function)
 
     async def call(*arguments: Any) -> Any:
         try:
             value = await function(*arguments) if is_async else await in_thread(function, arguments)
-            return shaped(await value if inspect.isawaitable(value) else value)  # a lambda may return a coroutine
+            return to_result(await value if inspect.isawaitable(value) else value)  # a lambda may return a coroutine
         except ToolError:
             raise
         except asyncio.CancelledError as error:

@@ -76,7 +76,7 @@ def _net_changes(
     for stored, (first, last) in states.items():
         if first == last or {state.kind for state in (first, last) if state} <= {"folder"}:
             continue
-        name = workspace.shown(Path(log_entries.real_path(stored)))
+        name = workspace.shown(Path(log_entries.system_path(stored)))
         has_room = len(files) < MAX_FILES
         before, after = (_recorded_text(state, checkpoints, workspace) if has_room else None for state in (first, last))
         if before is None or after is None:

@@ -22,8 +22,7 @@ from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import ContextNote
 from agentcli.conversation.history import counted, transcript_lines
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.export.documents import Form, document, form_of
-from agentcli.frontends.export.documents import shown as as_json
+from agentcli.frontends.export.documents import Form, as_dict, document, form_of
 from agentcli.frontends.export.markdown import when
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
@@ -69,7 +68,7 @@ def show(session_id: str, json: shared.AsJson = False) -> None:
     """Show the transcript of a session. ID may be shortened, or be the session's name."""
     info, entries = shared.in_store(lambda store: store.load(session_id))
     text = "\n".join((f"{info.id}  {info.cwd}\n", *transcript_lines(entries)))
-    shared.print_answer(as_json(info, entries), text, as_json=json)
+    shared.print_answer(as_dict(info, entries), text, as_json=json)
 
 
 @sessions_app.command()

@@ -163,7 +163,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         for step in turn.steps:
             has_failed = is_failure(step.entry.body)
             if step.entry.is_prompt:
-                lines.append(f"User [#{step.number}]: {self._start(self._typed(step), length.prompt, step)}")
+                lines.append(f"User [#{step.number}]: {self._truncated(self._typed_text(step), length.prompt, step)}")
             elif has_failed and not length.error:
                 lines.append(f"- FAILED [#{step.number}]")
             elif (has_failed or summary is None) and (line := self._line(step, turn, length, inputs)):
@@ -180,7 +180,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         for step in turn.steps:
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
-                    yield from split_passages(step.number, "prompt", "User", self._typed(step))
+                    yield from split_passages(step.number, "prompt", "User", self._typed_text(step))
                 case Result(result=result) as body if result.is_error and (length is None or not length.error):
                     title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                     text = _quoted(result.text[-MAX_ERROR_CHARS:])
@@ -190,23 +190,23 @@ class DigestWriter(Struct, frozen=True, dict=True):
 
     def start_of_newest(self, step: Step) -> str:
         """Return the beginning of the newest prompt if it is too long to stay whole; else an empty string."""
-        text = self._typed(step)
+        text = self._typed_text(step)
         has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
-        return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
+        return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
 
-    def _start(self, text: str, max_chars: int | None, step: Step) -> str:
+    def _truncated(self, text: str, max_chars: int | None, step: Step) -> str:
         if max_chars is None or len(text) <= max_chars + _MARK:
             return text
-        return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
+        return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recall_hint(step)}]"
 
-    def _typed(self, step: Step) -> str:
+    def _typed_text(self, step: Step) -> str:
         body = step.entry.body
         assert isinstance(body, User)
         typed = [block for block in typed_blocks(body.content) if isinstance(block, Text)]
         text = "\n".join(block.text for block in typed)
-        return text if len(typed) == len(body.content) else f"{text}\n[with files or images{self._recalled(step)}]"
+        return text if len(typed) == len(body.content) else f"{text}\n[with files or images{self._recall_hint(step)}]"
 
-    def _recalled(self, step: Step) -> str:
+    def _recall_hint(self, step: Step) -> str:
         return f": recall id={step.number}" if self.can_recall else ""
 
     def _line(self, step: Step, turn: TurnSteps, length: Length, inputs: dict[str, dict[str, object]]) -> str:

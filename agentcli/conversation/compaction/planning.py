@@ -101,13 +101,13 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """Return the compaction, or the reason why there is none."""
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
-        problem, tight = "", self.limit
+        problem = f"the parts that must stay take more than the {self.limit:,} tokens available"
         # If no plan is small enough, one that frees less is better than none.
-        for limit in (tight, max(tight, int(_MAX_TARGET * self.settings.at * self.budget.window))):
+        for limit in (self.limit, max(self.limit, int(_MAX_TARGET * self.settings.at * self.budget.window))):
             for plan in self._plans(limit):
                 if not (problem := self._problem(plan, limit)):
                     return plan
-        return problem or f"the parts that must stay take more than the {tight:,} tokens available"
+        return problem
 
     def _plans(self, limit: int) -> Iterator[entries.Compaction]:
         """Yield plans, each smaller than the last."""
@@ -172,7 +172,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            aim = free - int((1 - _AIM) * limit)
+            aim = free - int((1 - _AIM) * limit)  # leaves that share of the limit to coming turns
             if (texts := self._older_texts(covered, free, aim)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)

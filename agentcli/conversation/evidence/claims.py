@@ -161,11 +161,11 @@ def _about_earlier(
     sentence: MarkedSentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
     """Yield claims about subjects that were named before: `I added a test and it passes`."""
-    for they in sentence.search("they"):
-        earlier = [subject for subject in subjects if subject.end() <= they.start()] or before
-        meant = earlier[-1:] if they[0].lower().startswith("it") else earlier
-        newest = {subject.lastgroup: subject for subject in meant}  # the last subject of each topic
-        yield from (_claim(sentence, subject, None) for topic, subject in newest.items() if topic != "command")
+    for pronoun in sentence.search("they"):
+        earlier = [subject for subject in subjects if subject.end() <= pronoun.start()] or before
+        meant = earlier[-1:] if pronoun[0].lower().startswith("it") else earlier
+        last_by_topic = {subject.lastgroup: subject for subject in meant}
+        yield from (_claim(sentence, subject, None) for topic, subject in last_by_topic.items() if topic != "command")
 
 
 def _claim(
@@ -214,8 +214,9 @@ def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):
-        files = ((kind, found[kind], found.start()) for kind in ("file_deleted", "file_created", "file_changed"))
-        yield from (file for file in files if file[1])
+        for kind in ("file_deleted", "file_created", "file_changed"):
+            if found[kind]:
+                yield kind, found[kind], found.start()
     for found in (*sentence.search("became"), *sentence.search("did")):
         is_inside = _wording()["inside"].search(found["between"])
         is_new = found["written"] or (found["created"] and not is_inside)

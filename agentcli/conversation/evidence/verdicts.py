@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path, PurePath
@@ -94,10 +95,10 @@ class Record:
         return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
 
     def _is_source(self, change: FileChange) -> bool:
-        path, other = PurePath(change.path.removeprefix(f"{self.cwd}/")), runner_tables()["no_source"]
+        path, excluded = PurePath(change.path.removeprefix(f"{self.cwd}/")), runner_tables()["no_source"]
         is_folder = any(state is not None and state.kind == "folder" for state in (change.before, change.after))
-        is_other = path.suffix in other["endings"] or path.name in other["names"]
-        return not (is_folder or is_other or set(path.parts) & set(other["folders"]))
+        is_excluded = path.suffix in excluded["endings"] or path.name in excluded["names"]
+        return not (is_folder or is_excluded or set(path.parts) & set(excluded["folders"]))
 
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
@@ -199,26 +200,32 @@ def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, i
 
 
 def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
-    matches = [match for pattern in summary["counts"] for match in re.finditer(pattern, output, re.MULTILINE)]
-    numbers = [(name, int(number)) for match in matches for name, number in match.groupdict().items() if number]
-    return {name: sum(number for other, number in numbers if other == name) for name, _ in numbers}
+    """Return how many tests passed, failed and so on, added up over all summary lines in an output."""
+    counts: Counter[str] = Counter()
+    for pattern in summary["counts"]:
+        for match in re.finditer(pattern, output, re.MULTILINE):
+            counts.update({name: int(number) for name, number in match.groupdict().items() if number})
+    return counts
 
 
 def _outcome(
     summary: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_shown: bool
 ) -> bool | None:
     """Return True if a check passed, by its exit code and its output; None if neither is conclusive."""
-    shows = {
-        key: any(re.search(each, output, re.MULTILINE) for each in summary[key]) for key in ("nothing", "bad", "good")
-    }
-    if shows["nothing"] or code in _NOT_STARTED:
+
+    def shows(key: str) -> bool:
+        return any(re.search(pattern, output, re.MULTILINE) for pattern in summary[key])
+
+    if shows("nothing") or code in _NOT_STARTED:
         return None
-    if counts.get("failed") or shows["bad"]:
+    if counts.get("failed") or shows("bad"):
         return False
-    is_good = any(counts.values()) or shows["good"]
+    is_good = any(counts.values()) or shows("good")
     if code is None:  # `is_silent`: such checks print nothing if they pass
         return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
-    return None if code and is_good else code == 0  # good output, but a failure: perhaps of something like coverage
+    if code and is_good:  # the tests passed, but perhaps something like the coverage was too low
+        return None
+    return code == 0
 
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
@@ -239,7 +246,7 @@ def _check(claim: Statement, record: Record) -> Comparison:
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
         is_true = None  # it is not known which of the tests failed
     elif claim.count is not None and claim.topic == "tests":
-        is_true = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
+        is_true = _agrees_in_numbers(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
         # Failures of other programs refute the claim until a file is changed.
@@ -248,7 +255,7 @@ def _check(claim: Statement, record: Record) -> Comparison:
     return is_true, [run.end.entry_id]
 
 
-def _is_count(claim: Statement, run: CheckRun) -> bool | None:
+def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
     """Compare the numbers of a claim with those of a run. None: the numbers agree, but other tests failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
@@ -284,7 +291,7 @@ def _command(claim: Statement, record: Record) -> Comparison:
         return None, []
     end, command = ends[-1]
     has_outcome = claim.kind != "command_ran"
-    # After `;` or in a pipeline, the exit code may be that of another command.
+    # After `;` or in a pipeline, but not after `&&`, the exit code may be that of another command.
     is_code_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
     if end.exit_code is None or (is_code_hidden and has_outcome):
         return None, [end.entry_id]

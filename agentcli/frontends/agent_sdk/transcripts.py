@@ -19,7 +19,7 @@ from agentcli.frontends.json_output import entry_object
 from agentcli.settings.files import home_of, make_private_folder
 from agentcli.version import __version__
 
-_UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _OWN = "agentcli"  # the key, in a transcript's line, of the complete log entry
 _MAX_KEY = 200  # characters of a project's folder name; Claude Code adds a hash to longer ones
 
@@ -107,10 +107,11 @@ async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd
         if not entries:
             raise UsageError(f"{file} was not written by agentcli, so it cannot be resumed.") from None
         log = await store.create(cwd=cwd, session_id=session_id)
-        ids: dict[bytes, bytes] = {}  # id in the transcript -> new id
+        new_ids: dict[str, str] = {}  # by the id in the transcript
         for entry in entries:
-            encoded = _UUID.sub(lambda found: ids.get(found[0], found[0]), msgspec.json.encode(entry.body))
-            parent = entry.parent_id and ids.get(entry.parent_id.encode(), NEWEST.encode()).decode()
+            encoded = msgspec.json.encode(entry.body).decode()
+            encoded = _UUID.sub(lambda found: new_ids.get(found[0], found[0]), encoded)
+            parent = entry.parent_id and new_ids.get(entry.parent_id, NEWEST)
             (stored,) = log.append(msgspec.json.decode(encoded, type=Body), parent_id=parent).entries
-            ids[entry.id.encode()] = stored.id.encode()
+            new_ids[entry.id] = stored.id
         await log.close()

@@ -68,7 +68,7 @@ def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
         "session_id": info.id,
         **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
         "model": story.models[-1] if story.models else "",
-        **shown(info, entries),
+        **as_dict(info, entries),
         "usage": usage_object(total.usage) | {"cost_usd": total.whole_usd},
         "version": __version__,
     }
@@ -87,7 +87,7 @@ async def live_document(session: Session, file: str, known: Sequence[SessionInfo
     return text
 
 
-def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
+def as_dict(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return a session as plain values: the messages that the next request would send, all entries, all turns."""
     conversation = Conversation(entries)
     parts = msgspec.to_builtins({"entries": list(entries), "turns": turn_records(conversation.path)})
@@ -102,7 +102,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 def as_page(story: markdown_export.Story) -> str:
     total = story.cost.total.usage
     tokens = f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out"
-    shown = markdown_export.facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
+    shown = markdown_export.header_fields(story) | {"Tokens": tokens, "Folder": story.info.cwd}
     rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())
     usage = markdown().render(markdown_export.usage_table(story)) if len(story.cost.by_model) > 1 else ""
     parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}<main>"]

@@ -174,7 +174,10 @@ MAX_RESULT_CHARS = 20_000  # a whole pull request description may have 65,536
 
 
 def as_markdown(story: Story) -> str:
-    parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts(story).items())]
+    parts = [
+        f"# {_line(story.title)}",
+        "\n".join(f"- {name}: {_line(fact)}" for name, fact in header_fields(story).items()),
+    ]
     for turn in story.turns:
         model = ""  # named in the latest heading
         for item in turn:
@@ -186,7 +189,7 @@ def as_markdown(story: Story) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def facts(story: Story) -> dict[str, str]:
+def header_fields(story: Story) -> dict[str, str]:
     model, cost = ", ".join(story.models) or "none", money(story.cost.total.whole_usd)
     return {"Date": when(story.info.created), "Model": model, "Cost": cost, "Session": story.info.id}
 

@@ -65,14 +65,14 @@ class HostedSession:
         """Write the entries that the stream lacks; continue a turn that a kill interrupted. Raises `StorageError`."""
         session, conversation = self._session, self._session.snapshot().conversation
         self._offset = len(conversation.entries) - await session.stored()
-        objects, is_open = self._missing_objects(conversation.entries[self._writer.note.entries :])
+        objects, is_turn_open = self._missing_objects(conversation.entries[self._writer.note.entries :])
         self._restore_queue()
         shown = session.snapshot()
         self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
         self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
-        self._writer.change(is_open=is_open and (was_running or session.is_busy))
+        self._writer.change(is_open=is_turn_open and (was_running or session.is_busy))
         is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
-        continues = was_running and is_open and bool(is_unfinished)
+        continues = was_running and is_turn_open and bool(is_unfinished)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         for question in session.open_questions.values():  # the terminal of a shared session asked them earlier
             self._output.show(question)
@@ -84,7 +84,7 @@ class HostedSession:
         elif was_running:  # the process was killed after the last reply, so only the result is missing
             self._writer.change(is_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
-            await self._writer.write([self._result(conversation.entries)] if is_open else [], status=status)
+            await self._writer.write([self._lost_result(conversation.entries)] if is_turn_open else [], status=status)
             session.submit(RunQueued())
 
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
@@ -101,7 +101,7 @@ class HostedSession:
                 queued = next((message for message in queue if message.content == hash_of(prompt.content)), None)
                 if queued or not is_open:  # otherwise the prompt is a steering message of the open turn
                     if is_open:
-                        objects.append(self._result(entries[:position]))
+                        objects.append(self._lost_result(entries[:position]))
                     waiting = tuple(message for message in queue if message is not queued)
                     self._writer.change(span=queued.stream_id if queued else uuid.uuid4().hex, waiting=waiting)
                     is_open = True
@@ -124,8 +124,8 @@ class HostedSession:
     def _waiting(self) -> tuple[Waiting, ...]:
         return tuple(Waiting(stream_id, hash_of(content)) for content, stream_id in self._messages)
 
-    def _result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """Return the result of a turn that ended, with the last reply in `entries`, before its result was written."""
+    def _lost_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        """Return the result of a turn that ended with the last reply in `entries`, but was killed before writing it."""
         reply = next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
         text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
         end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)

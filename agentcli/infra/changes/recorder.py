@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from agentcli.conversation.entries import FileChange, FilesChanged, FileState, real_path, stored_path
+from agentcli.conversation.entries import FileChange, FilesChanged, FileState, stored_path, system_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
 from agentcli.infra.changes.journal import CallNote, PrivateFolder
@@ -221,8 +221,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             # The log has these changes already. A newer note with that id is another call: models may reuse an id.
             if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:
                 continue
-            differences = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
-            for root, name in _by_real_path(note.indexes):
+            differences = {path: (state, self._state(path)) for path, state in _by_system_path(note.before or {})}
+            for root, name in _by_system_path(note.indexes):
                 index = self._index(root, self._notes / name)
                 with contextlib.suppress(TooManyFiles):
                     found = index.refresh(saves=False)
@@ -254,8 +254,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return state_at(path, self.objects, max_bytes=self.limits.max_file_bytes)
 
 
-def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
-    return [(real_path(path), value) for path, value in stored.items()]
+def _by_system_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
+    return [(system_path(path), value) for path, value in stored.items()]
 
 
 def _without_later(

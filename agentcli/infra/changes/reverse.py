@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.agent.interfaces import RestoredFile, RestoredHow
-from agentcli.conversation.entries import FileChange, FileState, is_same_state, real_path, stored_path
+from agentcli.conversation.entries import FileChange, FileState, is_same_state, stored_path, system_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
@@ -113,7 +113,7 @@ class PlannedRestoration:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, planned.size, time.time_ns(), 0, planned.mode, *owner)  # as in `entry_at`, without inode and ctime
-        target = real_path(planned.content) if planned.kind == "link" else ""
+        target = system_path(planned.content) if planned.kind == "link" else ""
         return FileEntry(
             kind=planned.kind,
             stamp=stamp,
@@ -135,7 +135,7 @@ def plan_restoration(
     """
     by_path = defaultdict[str, list[FileChange]](list)
     for change in changes:
-        by_path[real_path(change.path)].append(change)
+        by_path[system_path(change.path)].append(change)
     try:
         plans = [_plan(path, by_path[path], objects, max_bytes=max_bytes) for path in sorted(by_path)]
     except OSError as error:

@@ -147,7 +147,7 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
         "cwd": display_name(str(cwd)),
         **{name: str(value) for name, value in optional.items() if value},
     }
-    summary = "timed out" if is_late else f"exit {code}" if code else count_lines(result.output) or "no output"
+    summary = "timed out" if is_late else f"exit {code}" if code else describe_line_count(result.output) or "no output"
     for paths, what in ((result.reverts.put_back, "put back"), (result.reverts.left_changed, "could not be put back")):
         summary += f"; {len(paths)} protected files {what}" if paths else ""
     return ToolOutput(
@@ -159,8 +159,8 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
     )
 
 
-def count_lines(text: str, new: str = "") -> str:
-    """Return the number of lines in words; empty if there are none."""
+def describe_line_count(text: str, new: str = "") -> str:
+    """Return the number of a text's lines as `3 lines` or `3 new lines`; empty if there are none."""
     lines = text.count("\n") + (not text.endswith("\n") and bool(text))
     return f"{lines} {new}line{'s' if lines > 1 else ''}" if lines else ""
 
@@ -314,7 +314,9 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
         new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
         job = next(job for job in jobs.list() if job.id == id)
         content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_state(job)}]"))
-        return ToolOutput(content, {**_structured(job), "output": new}, count_lines(new, "new ") or "0 new lines")
+        return ToolOutput(
+            content, {**_structured(job), "output": new}, describe_line_count(new, "new ") or "0 new lines"
+        )
     await jobs.stop(id)
     job = next(job for job in jobs.list() if job.id == id)
     if job.is_running:

@@ -357,18 +357,16 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
     if old is None:
         raise binary_file_error(shown, len(before))
     # Characters that the text lacks cannot match; this error explains that they may have been misread.
-    if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
-        raise unknown_encoding_error(old, shown)
+    if not old.is_certain:
+        known, written = without_surrogates(old.text), "".join(edit.old_string + edit.new_string for edit in edits)
+        if any(not char.isascii() and char not in known for char in set(written)):
+            raise unknown_encoding_error(old, shown)
     new, notes = apply_edits(old, edits)
     require_certain_encoding(old, new.text, shown)
     if old.bom != new.bom:  # the edit removed the byte order mark, which the diff shows
         old, new = old.with_mark_in_text(), new.with_mark_in_text()
     text = with_hunks(old.text, new.text, arguments.hunks) if isinstance(arguments, PartialEdit) else new.text
     return NewContent(new.encoded(text), unified_diff(shown, old.text, text), notes)
-
-
-def _has_characters_beyond(edit: Edit, text: str) -> bool:
-    return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
 
 
 def _edits_of(arguments: FileEdit) -> tuple[Edit, ...]:

@@ -176,7 +176,9 @@ class _OwnCharacters(Struct, frozen=True):
         shared = 0
         for count in range(1, limit + 1):
             end, new_end = place + step * count, new_place + step * count
-            if self.old[min(end, end - step)] != new_view.text[min(new_end, new_end - step)]:
+            # Forwards, the newest character is the one before `end`; backwards, the one at `end`.
+            index, new_index = (end - 1, new_end - 1) if step == 1 else (end, new_end)
+            if self.old[index] != new_view.text[new_index]:
                 break
             if self.view.is_between(self.start + end) and new_view.is_between(new_end):
                 shared = count

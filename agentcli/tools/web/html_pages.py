@@ -248,6 +248,7 @@ class _ColourWalk(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self.end_text()
         self.parts.append(f"</{tag}>")
+        # As in browsers, an end tag in a table closes nothing outside of the table.
         self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
 
     def end_text(self) -> None:

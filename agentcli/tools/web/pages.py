@@ -260,7 +260,7 @@ def media_type(content_type: str) -> str:
 def _is_binary(sample: str) -> bool:
     """Return True for a text with a NUL near its start, or with over 5 % of control or broken characters."""
     odd = sum(map(sample.count, "\0\ufffd\x01\x02\x03\x04\x05\x06"))
-    return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
+    return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample)
 
 
 class _ConvertedPage(msgspec.Struct, frozen=True):
