@@ -24,7 +24,7 @@ from agentcli.cli.output import warn
 from agentcli.conversation.mentions import missing_files_notice, with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
-from agentcli.frontends.run_end import end_when_idle, interrupt_on_signals, jobs_that_end
+from agentcli.frontends.run_end import end_when_idle, ended_jobs_notice, interrupt_on_signals
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
@@ -334,7 +334,7 @@ async def _answer(
                 ending.has_answered = True
             finally:
                 watching.cancel()
-                notice = jobs_that_end(host.session)
+                notice = ended_jobs_notice(host.session)
                 await host.session.close()
                 if notice:
                     warn(notice)

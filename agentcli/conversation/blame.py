@@ -21,7 +21,7 @@ def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: 
         is_by_call = isinstance(entry.body, FilesChanged)  # otherwise the person undid something
         with suppress(OSError):  # an old content may be gone
             text.follow(change, (session, entry) if is_by_call else None, read)
-    text.become(_lines(content), None)
+    text.replace_lines(_lines(content), None)
     return list(zip(text.lines, text.origins, strict=True))
 
 
@@ -39,12 +39,12 @@ class _BlamedText:
             if state is None or not state.content:  # there was no file, or its content was not kept
                 continue
             if state.content not in self._known:  # otherwise the file returns to an earlier state
-                self.become(_lines(read(state.content)), author)
+                self.replace_lines(_lines(read(state.content)), author)
                 self._known[state.content] = (self.lines, self.origins)
             self.lines, self.origins = self._known[state.content]
 
-    def become(self, lines: list[str], origin: Origin) -> None:
-        """Replace the lines. Lines that the file did not have get this origin."""
+    def replace_lines(self, lines: list[str], origin: Origin) -> None:
+        """Replace the whole text. Lines that the file did not have get this origin."""
         origins: list[Origin] = []
         for tag, start, end, new_start, new_end in opcodes(self.lines, lines):
             origins += self.origins[start:end] if tag == "equal" else [origin] * (new_end - new_start)

@@ -15,7 +15,7 @@ from agentcli.errors import UserError
 from agentcli.frontends import json_input
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.frontends.json_output import JsonOutput, init_object
-from agentcli.frontends.run_end import jobs_that_end
+from agentcli.frontends.run_end import ended_jobs_notice
 from agentcli.llm.messages import Block, Text
 
 
@@ -128,7 +128,7 @@ class Dialogue:
             if not isinstance(event, Done | TurnFailed):
                 self.output.show(event)
                 continue
-            if self._is_last_turn() and (jobs := jobs_that_end(self.session)):
+            if self._is_last_turn() and (jobs := ended_jobs_notice(self.session)):
                 self.output.show(Notice(jobs))
             self.output.show(event)
             self._code = exit_code(event, self.demands)

@@ -57,7 +57,7 @@ def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
 
     text = text.replace("\r\n", "\n")
     if not text.isascii() or not text.isprintable():
-        text = _steering().sub(replace, text)
+        text = _unsafe_characters().sub(replace, text)
     return _HIDDEN_IN_REQUEST.sub(replace, text) if _is_suspect(text) else text
 
 
@@ -104,7 +104,7 @@ _UNDECIDED = lazy_pattern(rf"(?:\u200d(?:{_FLAG})?|{_FLAG}|(?<![{_NOT_LATIN}])[{
 
 
 @cache
-def _steering() -> re.Pattern[str]:
+def _unsafe_characters() -> re.Pattern[str]:
     """Match characters that control a terminal, change the direction of text, or are displayed as blank."""
     blank = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2028\u2029\u206a-\u206f\u2800\u3164\uffa0"
     return re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}{blank}\U0001d173-\U0001d17a]")

@@ -98,16 +98,16 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
             leave(why)
 
 
-def jobs_that_end(session: Session) -> str:
+def ended_jobs_notice(session: Session) -> str:
     """Return a line for the person about the jobs that end with a session; empty if none is running."""
     jobs = session.snapshot().workspace.running_jobs()
     if not jobs:
         return ""
     subject = "A job was" if len(jobs) == 1 else f"{len(jobs)} jobs were"
-    return f"{subject} still running and stopped with the session: {named(jobs)}."
+    return f"{subject} still running and stopped with the session: {describe_jobs(jobs)}."
 
 
-def named(jobs: Sequence[BackgroundJob]) -> str:
+def describe_jobs(jobs: Sequence[BackgroundJob]) -> str:
     shown = ((job.id, " ".join(job.command.split())) for job in jobs)
     return ", ".join(
         f"{id} ({text if len(text) <= _MAX_COMMAND_CHARS else f'{text[:_MAX_COMMAND_CHARS]}…'})" for id, text in shown

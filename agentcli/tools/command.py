@@ -252,7 +252,7 @@ class DryRun(Protocol):
         """The real paths that a change is about."""
 
     def hides(self, path: Path) -> Literal["", "here", "always"]:
-        """Return if something at a real path is hidden from the command: "here" in this dry run only, or "always"."""
+        """Return the dry runs that hide a real path from the command: none (""), only this one ("here"), or "always"."""
 
     async def apply(
         self,

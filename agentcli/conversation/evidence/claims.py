@@ -61,7 +61,8 @@ class MarkedSentence(Struct, frozen=True):
         return not _wording()["hedge"].search(self.marks, start, at)
 
     def claim(self, kind: str, start: int, target: str = "", **more: Any) -> Statement:
-        text = _MARK.sub(lambda mark: self.marked[int(mark["number"])], self.marks.replace("⟦q⟧", "…"))
+        without_quotations = self.marks.replace("⟦q⟧", "…")
+        text = _MARK.sub(lambda mark: self.marked[int(mark["number"])], without_quotations)
         return Statement(kind=kind, text=text, start=start, target=target, **more)
 
 

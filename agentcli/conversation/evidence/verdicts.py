@@ -87,6 +87,7 @@ class Record:
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
+        """Return True if source files have changed since a run, so that it proves nothing about them."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:

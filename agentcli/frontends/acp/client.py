@@ -56,17 +56,17 @@ class Client:
             case {"outcome": {"outcome": "cancelled"}}:
                 return None
             case answer:
-                raise _nonsense("session/request_permission", answer)
+                raise _invalid_answer("session/request_permission", answer)
 
     async def read_file(self, params: dict[str, Any]) -> str:
         match await self.connection.request("fs/read_text_file", params):
             case {"content": str(text)}:
                 return text
             case answer:
-                raise _nonsense("fs/read_text_file", answer)
+                raise _invalid_answer("fs/read_text_file", answer)
 
 
-def _nonsense(method: str, answer: object) -> RpcError:
+def _invalid_answer(method: str, answer: object) -> RpcError:
     return RpcError(INTERNAL_ERROR, f"The client's answer to {method} is invalid: {answer!r:.200}")
 
 
@@ -263,7 +263,7 @@ class ClientQuestions:
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
         is_about_call = question.call.name and not isinstance(question, Question | PlanApproval)
         if is_about_call and answer is not None and answer.allowed:
-            self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
+            self._client.update(self._session.id, updates.call_update(call["toolCallId"], status="in_progress"))
         return answer
 
     def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class ClientQuestions:
             case {"action": str()}:
                 pass
             case answer:
-                raise _nonsense("elicitation/create", answer)
+                raise _invalid_answer("elicitation/create", answer)
         return Approve(question.id, bool(text), comment=text)
 
 

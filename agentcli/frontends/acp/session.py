@@ -15,10 +15,10 @@ from agentcli.errors import UsageError
 from agentcli.frontends.acp.client import Client, ClientHost, ClientQuestions
 from agentcli.frontends.acp.messages import Content, parse_prompt
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
-from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, command_output, notice, replayed
+from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, command_output, notice, replay_updates
 from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, TypedCommand
 from agentcli.frontends.printable import fenced
-from agentcli.frontends.run_end import jobs_that_end
+from agentcli.frontends.run_end import ended_jobs_notice
 from agentcli.llm.messages import Block
 from agentcli.llm.provider import Effort
 
@@ -82,7 +82,7 @@ class ClientSession:
 
     async def replay(self) -> None:
         shown = self._session.snapshot()
-        for update in replayed(shown, window=self._window(shown.model)):
+        for update in replay_updates(shown, window=self._window(shown.model)):
             self._send(update)
             await self._client.connection.out.wait_for_room()
 
@@ -233,7 +233,7 @@ class ClientSession:
         """Interrupt the turn, so that the open prompt is answered, and close the session."""
         self.cancel()
         await self._wait_for_turns()
-        if jobs := jobs_that_end(self._session):
+        if jobs := ended_jobs_notice(self._session):
             self._send(notice(jobs, "warning"))
         try:
             await self._session.close()

@@ -48,30 +48,30 @@ class Updates:
     def of(self, event: events.Event) -> Iterator[Update]:
         match event:
             case events.ToolStarted(id, name, input):
-                yield self._started(event.agent_id, id, name, input)
+                yield self._start_update(event.agent_id, id, name, input)
             case events.ToolFinished(id):
                 key = call_id(event.agent_id, id)
                 self._open.discard(key)
-                yield ended(key, event, self._cwd)
+                yield call_end(key, event, self._cwd)
                 if event.name == "todo" and isinstance(event.structured, dict) and event.agent_id == "main":
-                    yield plan(event.structured.get("items", ()))
+                    yield plan_update(event.structured.get("items", ()))
             case events.Notice(text):
                 yield notice(text, "warning")
             case _ if event.agent_id == "main":
-                yield from self._of_main(event)
+                yield from self._main_updates(event)
 
-    def _of_main(self, event: events.Event) -> Iterator[Update]:
+    def _main_updates(self, event: events.Event) -> Iterator[Update]:
         match event:
             case events.ReplyStarted():
                 self._message_id = uuid.uuid4().hex
             case events.TextDelta(text):
-                yield chunk("agent_message_chunk", text, self._message_id)
+                yield text_chunk("agent_message_chunk", text, self._message_id)
             case events.ThinkingDelta(text):
-                yield chunk("agent_thought_chunk", text, f"{self._message_id}-thought")
+                yield text_chunk("agent_thought_chunk", text, f"{self._message_id}-thought")
             case events.EntryStored(entry):
-                yield from self._of_entry(entry)
+                yield from self._entry_updates(entry)
             case events.UsageReported(usage, _, total, model, provider):
-                yield used(usage.context_tokens, self._window(f"{provider}/{model}"), total)
+                yield usage_update(usage.context_tokens, self._window(f"{provider}/{model}"), total)
             case events.ModeChanged(mode):
                 yield {"sessionUpdate": "current_mode_update", "currentModeId": mode}
             case events.Retry(number, delay_s, error):
@@ -86,32 +86,35 @@ class Updates:
                 is_true = all(claim.verdict == "verified" for claim in claims)
                 yield notice("\n".join(("Claims checked:", *lines)), "info" if is_true else "warning")
 
-    def _started(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
+    def _start_update(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
         """Announce a call that starts now, or update it if it was already announced with its reply."""
         key = call_id(agent_id, id)
         if key in self._open:
-            return updated(key, status="in_progress")
+            return call_update(key, status="in_progress")
         self._open.add(key)
-        return begun(key, name, input, self._cwd, status="in_progress", agent="" if agent_id == "main" else agent_id)
+        return call_start(
+            key, name, input, self._cwd, status="in_progress", agent="" if agent_id == "main" else agent_id
+        )
 
-    def _of_entry(self, entry: Entry) -> Iterator[Update]:
+    def _entry_updates(self, entry: Entry) -> Iterator[Update]:
         """Announce the calls of a reply, and end a call that never started when its result is stored."""
         match entry.body:
             case Assistant(content=content):
                 for block in content:
                     if isinstance(block, ToolUse):
                         self._open.add(block.id)
-                        yield begun(block.id, block.name, block.input, self._cwd, status="pending")
+                        yield call_start(block.id, block.name, block.input, self._cwd, status="pending")
             case Result(result=result) as body if result.tool_use_id in self._open:
                 self._open.discard(result.tool_use_id)
-                yield ended(result.tool_use_id, body, self._cwd)
+                yield call_end(result.tool_use_id, body, self._cwd)
             case User(content, is_reminder=False) if content in self.own_prompts:
                 self.own_prompts.remove(content)  # only once: the same prompt may come again from elsewhere
             case User(content, is_reminder=False):
                 yield from _prompt_chunks(content, entry.id)
 
 
-def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
+def replay_updates(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
+    """Yield the updates that show a stored conversation; `window` is that of its model, in tokens."""
     cwd, conversation = shown.workspace.cwd, shown.conversation
     for entry in conversation.path:
         match entry.body:
@@ -120,41 +123,41 @@ def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
             case Assistant(content=content):
                 yield from _reply_updates(content, entry.id, cwd)
             case Result() as body:
-                yield ended(body.result.tool_use_id, body, cwd)
+                yield call_end(body.result.tool_use_id, body, cwd)
     for id in conversation.open_calls:  # an earlier process ended while they were running
-        yield updated(id, status="failed")
+        yield call_update(id, status="failed")
     if items := todo_items(conversation.path):
-        yield plan({"content": item.content, "status": item.status} for item in items)
-    yield used(shown.context_tokens, window, shown.cost_usd)
+        yield plan_update({"content": item.content, "status": item.status} for item in items)
+    yield usage_update(shown.context_tokens, window, shown.cost_usd)
 
 
 def _reply_updates(content: Sequence[Block], id: str, cwd: Path) -> Iterator[Update]:
     for block in content:
         match block:
             case Text(text) if text.strip():
-                yield chunk("agent_message_chunk", text, id)
+                yield text_chunk("agent_message_chunk", text, id)
             case Thinking(text) if text.strip():
-                yield chunk("agent_thought_chunk", text, f"{id}-thought")
+                yield text_chunk("agent_thought_chunk", text, f"{id}-thought")
             case ToolUse(call, name, input):
-                yield begun(call, name, input, cwd, status="pending")
+                yield call_start(call, name, input, cwd, status="pending")
 
 
 def _prompt_chunks(content: Sequence[Block], id: str) -> Iterator[Update]:
     for block in typed_blocks(content):
         match block:
             case Text(text):
-                yield chunk("user_message_chunk", text, id)
+                yield text_chunk("user_message_chunk", text, id)
             case Image():
                 yield {"sessionUpdate": "user_message_chunk", "content": _image(block), "messageId": id}
 
 
-def chunk(kind: str, text: str, message_id: str) -> Update:
+def text_chunk(kind: str, text: str, message_id: str) -> Update:
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, "messageId": message_id}
 
 
 def command_output(text: str) -> Update:
     """Return a slash command's output as a message of the conversation."""
-    return chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
+    return text_chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
 
 
 def notice(text: str, severity: Literal["info", "warning", "error"]) -> Update:
@@ -177,13 +180,13 @@ def notice_as_call(update: Update) -> Update:
     }
 
 
-def plan(items: Iterable[dict[str, Any]]) -> Update:
+def plan_update(items: Iterable[dict[str, Any]]) -> Update:
     """Return the model's todo list. Its states already have the protocol's names; it has no priorities."""
     entries = [{"content": item["content"], "priority": "medium", "status": item["status"]} for item in items]
     return {"sessionUpdate": "plan", "entries": entries}
 
 
-def used(tokens: int, window: int, cost_usd: float | None) -> Update:
+def usage_update(tokens: int, window: int, cost_usd: float | None) -> Update:
     cost = {} if cost_usd is None else {"cost": {"amount": cost_usd, "currency": "USD"}}
     return {"sessionUpdate": "usage_update", "used": tokens, "size": window, **cost}
 
@@ -199,7 +202,7 @@ def plain_title(title: str, name: str = "") -> str:
     return _MARKUP.sub(r"\1", title) if name in _IN_PROSE else title
 
 
-def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
+def call_start(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
     """Announce a call; `agent` names the subagent that makes it."""
     title = plain_title(call_title(name, input), name)
     return {
@@ -213,11 +216,11 @@ def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, 
     }
 
 
-def updated(id: str, **fields: Any) -> Update:
+def call_update(id: str, **fields: Any) -> Update:
     return {"sessionUpdate": "tool_call_update", "toolCallId": id, **fields}
 
 
-def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
+def call_end(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
     result, structured = call.result, call.structured
     fields: dict[str, Any] = {"status": "failed" if result.is_error else "completed"}
     diff = structured.get("diff") if isinstance(structured, dict) and not result.is_error else None
@@ -225,7 +228,7 @@ def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
         fields |= changes
     else:
         fields["content"] = list(_result_content(result, is_markdown=call.name in _IN_MARKDOWN))
-    return updated(id, **fields)
+    return call_update(id, **fields)
 
 
 def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
@@ -246,7 +249,7 @@ def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
 
 
 def hidden_characters(diff: str) -> list[dict[str, Any]]:
-    """Return a diff again, as text with escapes, if it has characters that an editor may not show."""
+    """Return a diff a second time, with its hidden characters escaped; empty if an editor shows all of them."""
     shown = exposed(diff)
     if shown == diff.replace("\r\n", "\n"):
         return []
@@ -314,4 +317,4 @@ class LiveOutput:
 
     def _flush(self, id: str) -> None:
         del self._due[id]
-        self._send(updated(id, content=[code_content(self._texts[id])]))
+        self._send(call_update(id, content=[code_content(self._texts[id])]))

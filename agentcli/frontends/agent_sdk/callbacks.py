@@ -101,7 +101,7 @@ class ControlChannel:
 def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
     """Yield the hooks of an `initialize` request, whose commands are the ids of callbacks.
 
-    `report` gets a sentence on an unknown event. Raises `UsageError` for an invalid hook, which was perhaps to deny.
+    `report` gets a sentence on an unknown event. Raises `UsageError` for an invalid hook, because it may deny calls.
     """
 
     def refuse(why: str) -> NoReturn:

@@ -19,7 +19,7 @@ from agentcli.conversation.entries import Entry, Queued, Retracted, User
 from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
-from agentcli.frontends.run_end import jobs_that_end, named
+from agentcli.frontends.run_end import describe_jobs, ended_jobs_notice
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -129,7 +129,7 @@ class TerminalController(OpenerHost):
         self._opener.add_commands(self.commands, partial(self.view.print_line, roles="warning"))
 
     async def _close_session(self, session: Session) -> None:
-        jobs = jobs_that_end(session)
+        jobs = ended_jobs_notice(session)
         await session.close()
         if jobs:
             self.view.print_line(jobs, "warning")
@@ -390,6 +390,6 @@ class TerminalController(OpenerHost):
             return False
         self._named_jobs |= {job.id for job in jobs}
         subject, them = ("A job is", "it") if len(jobs) == 1 else (f"{len(jobs)} jobs are", "them")
-        self.view.print_line(f"{subject} still running: {named(jobs)}. Leave again to stop {them}.", "warning")
+        self.view.print_line(f"{subject} still running: {describe_jobs(jobs)}. Leave again to stop {them}.", "warning")
         self._terminal.changed()
         return True

@@ -165,8 +165,8 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
     def nearest_folder() -> Path:
         # From the top, because a path may name thousands of missing folders.
-        folders = takewhile(lambda folder: workspace.look(folder).kind == "folder", reversed(path.parents))
-        return workspace.usable_path([path.parent, *folders][-1], "read")
+        existing = [*takewhile(lambda folder: workspace.look(folder).kind == "folder", reversed(path.parents))]
+        return workspace.usable_path(existing[-1] if existing else path.parent, "read")
 
     with suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
         folder = await asyncio.to_thread(nearest_folder)
@@ -189,6 +189,7 @@ def _distance(wanted: str, name: str) -> int:
 
 
 def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
+    """Return the error of an action on a file, with advice; `state` is a sentence on what has become of the file."""
     advice = f" {_WHAT_TO_DO[error.errno]}" if error.errno in _WHAT_TO_DO else ""
     message = f"Could not {action} {shown[:200]}: {error.strerror}.{advice}{state}"
     return ToolError(message, kind=kind_of(error), code=errno_name(error))

@@ -119,7 +119,7 @@ def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
     # Old and new lines before the hunk. A header names the hunk's first line or, for an empty range, the one before.
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
-    position = 0
+    position = 0  # of the first row that `old` and `new` do not count yet
     # Each run, from `start` to `end`, with the start of the stretch before it and the end of the stretch after it.
     for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
         first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)

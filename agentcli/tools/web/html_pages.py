@@ -139,6 +139,7 @@ _MIN_COVERING = 0.5  # from this opacity on, a background hides everything behin
 _MAX_DIFFERENCE = 24  # of 255, in each of red, green and blue: up to this, no letters are visible
 _COLOURS = re.compile(r"(?<![-\w])(?:color|background(?:-color|-image)?)\s*:", re.IGNORECASE)
 _NOT_ON_SCREEN = re.compile(r"@media\s+print\b|@font-face\b|@page\b", re.IGNORECASE)
+# Selectors of parts that are no elements, and of elements that somebody points at, for example.
 _NOT_AT_REST = re.compile(r"::|:(?:hover|focus|active|visited|target|disabled|before|after|selection|placeholder)")
 _VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
 _OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
