@@ -207,7 +207,8 @@ def count_changes(changes: Sequence[ChangeSummary]) -> str:
         elif change.moves:
             others.append(change.moves)
     files = [f"{counts[outcome]:,} {outcome}" for outcome in _OUTCOMES if counts[outcome]]
-    files[:1] = [first.replace(" ", " file " if first.startswith("1 ") else " files ") for first in files[:1]]
+    if files:  # only the first count has a noun
+        files[0] = files[0].replace(" ", " file " if files[0].startswith("1 ") else " files ")
     return ", ".join([*files, *dict.fromkeys(others)])
 
 
@@ -252,7 +253,7 @@ class DryRun(Protocol):
         """The real paths that a change is about."""
 
     def hides(self, path: Path) -> Literal["", "here", "always"]:
-        """Return the dry runs that hide a real path from the command: none (""), only this one ("here"), or "always"."""
+        """Return the dry runs that hide a real path from the command: none (""), this one ("here"), or "always"."""
 
     async def apply(
         self,

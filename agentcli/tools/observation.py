@@ -60,8 +60,10 @@ def formatted(value: Any, level: OutputLevel) -> str:
 
 def leaves_out(value: Any, content: str, full: str, level: OutputLevel) -> bool:
     """Return True if the text of a structured result leaves out parts of its `full` text."""
-    has_more = level == "brief" or len(full) > len(content) or (_is_list(value) and len(value) > STANDARD_ITEMS)
-    return full != content and has_more
+    if full == content:
+        return False
+    # The text of a short list may be longer than its JSON.
+    return level == "brief" or len(full) > len(content) or (_is_list(value) and len(value) > STANDARD_ITEMS)
 
 
 def _is_list(value: Any) -> bool:

@@ -85,6 +85,7 @@ def find_claims(message: str) -> list[Statement]:
 
 @cache
 def _wording() -> dict[str, re.Pattern[str]]:
+    """Return the patterns of `wording.toml` by name; `<name>` in one of them stands for an earlier one."""
     texts: dict[str, str] = {}
     for name, text in tomllib.loads(Path(__file__).with_name("wording.toml").read_text("utf-8")).items():
         texts[name] = re.sub(r"(?<!P)<(\w+)>", lambda found: f"(?:{texts[found[1]]})", "".join(text))

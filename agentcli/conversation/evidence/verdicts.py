@@ -153,7 +153,7 @@ def _pattern(name: str) -> str:
 def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[str]]]:
     """Yield the rows of programs that a simple command runs, each with the match of its words."""
     words = [re.sub(r"\s", "_", word.text) for word in command.words if word.text]
-    if not set(words) & set(runner_tables()["idle"]):
+    if not set(words) & set(runner_tables()["idle"]):  # such as --help, with which no check runs
         text = " ".join(words)[:_MAX_COMMAND_CHARS]
         yield from ((row, found) for row, pattern in _runners() if (found := pattern.fullmatch(text)))
 
@@ -192,7 +192,8 @@ def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, i
     script, asides = read_commands(command).commands, runner_tables()["asides"]
     programs = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
     # It is unknown which of several commands failed; those in `asides`, such as cd, are assumed to succeed.
-    code = exit_code if not exit_code or sum(program not in asides for program in programs) <= 1 else None
+    is_ambiguous = bool(exit_code) and sum(program not in asides for program in programs) > 1
+    code = None if is_ambiguous else exit_code
     for n, pipeline in enumerate(script):
         decides = all(later.then == "&&" for later in script[n:-1])  # if it fails, no later one runs
         for part in pipeline.parts:
@@ -281,8 +282,10 @@ def _is_about(claim: Statement, run: CheckRun) -> bool:
 def _all_checks(claim: Statement, record: Record) -> Comparison:
     runs = list({(run.kind, run.program): run for run in record.runs}.values())
     failed = [run.end.entry_id for run in runs if run.passed is False]
-    is_known = bool(failed) or (runs and all(run.passed is not None and not record.is_stale(run) for run in runs))
-    return bool(failed) is not claim.is_good if is_known else None, failed or [run.end.entry_id for run in runs]
+    if failed:
+        return not claim.is_good, failed
+    all_passed = bool(runs) and all(run.passed and not record.is_stale(run) for run in runs)
+    return claim.is_good if all_passed else None, [run.end.entry_id for run in runs]
 
 
 def _command(claim: Statement, record: Record) -> Comparison:

@@ -171,7 +171,7 @@ class HostedServer:
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
         result = await self._request("tools/call", name=name, arguments=input)
-        content: Parts = tuple(_part(block) for block in result.get("content", ()))
+        content: Parts = tuple(_to_block(block) for block in result.get("content", ()))
         return RemoteResult(content, result.get("structuredContent"), bool(result.get("isError")))
 
     async def close(self) -> None:
@@ -202,7 +202,7 @@ class HostedServer:
         self._channel.post("mcp_message", server_name=self.name, message=message)
 
 
-def _part(block: Any) -> Text | Image:
+def _to_block(block: Any) -> Text | Image:
     match block:
         case {"type": "text", "text": str(text)} | {"type": "resource", "resource": {"text": str(text)}}:
             return Text(text)
