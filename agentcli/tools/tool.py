@@ -148,9 +148,8 @@ class ToolContext(Generic[Deps]):
     def _as_permitted(self, path: str, access: Access) -> Path:
         real = self.workspace.usable_path(path, access, self.grants)
         if self.terms.paths is not None and real not in self.terms.paths:
-            raise ToolError(
-                f"{path} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
-            )
+            message = f"{path} leads elsewhere since it was looked at: make the call again."
+            raise ToolError(message, kind="permission_denied")
         return real
 
 
@@ -362,9 +361,8 @@ class ToolRegistry:
     def register(self, tool: Tool) -> None:
         """Add a tool. Raises `UsageError` if its name is taken."""
         if tool.name in self._tools:
-            raise UsageError(
-                f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
-            )
+            message = f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
+            raise UsageError(message)
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool:

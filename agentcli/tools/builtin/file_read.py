@@ -116,10 +116,8 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
 def _format_media(content: bytes, media_type: str, arguments: FileRead, shown: str) -> ToolOutput:
     """Return an image or a PDF as a block. Raises `ToolError` if it is broken or cannot be made to fit."""
     if len(content) > MAX_MEDIA_BYTES:
-        raise ToolError(
-            f"{shown} is larger than {MAX_MEDIA_BYTES / 1e6:.0f} MB: make it smaller with bash first.",
-            kind="validation_error",
-        )
+        message = f"{shown} is larger than {MAX_MEDIA_BYTES / 1e6:.0f} MB: make it smaller with bash first."
+        raise ToolError(message, kind="validation_error")
     block: type[Image | Document] = Image
     if media_type == "application/pdf":
         block = Document
@@ -153,17 +151,14 @@ def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[byte
     try:
         reader = PdfReader(io.BytesIO(content))
         if reader.is_encrypted:
-            raise ToolError(
-                f"{shown} is protected by a password. Remove it with bash first (qpdf --decrypt).",
-                kind="validation_error",
-            )
+            message = f"{shown} is protected by a password. Remove it with bash first (qpdf --decrypt)."
+            raise ToolError(message, kind="validation_error")
         total = len(reader.pages)
         start = (arguments.offset or 1) - 1
         end = min(start + arguments.limit, total) if arguments.limit else total
         if start >= max(total, 1):
-            raise ToolError(
-                f"{shown} has {total} pages; offset {start + 1} is past its end.", kind="invalid_parameters"
-            )
+            message = f"{shown} has {total} pages; offset {start + 1} is past its end."
+            raise ToolError(message, kind="invalid_parameters")
         if end - start > MAX_PDF_PAGES:
             raise ToolError(
                 f"{shown} has {total} pages; a model takes {MAX_PDF_PAGES} at a time. Read some with "
@@ -177,9 +172,8 @@ def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[byte
             writer.add_page(page)
         writer.write(output)
     except (PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ToolError(
-            f"{shown} is a broken PDF ({error}): look at it with bash (file, pdftotext).", kind="validation_error"
-        ) from error
+        message = f"{shown} is a broken PDF ({error}): look at it with bash (file, pdftotext)."
+        raise ToolError(message, kind="validation_error") from error
     return output.getvalue(), f"pages {start + 1}-{end} of {total}"
 
 

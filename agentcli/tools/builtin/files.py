@@ -70,9 +70,8 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
     except IsADirectoryError as error:
-        raise ToolError(
-            f"{shown} is a directory: use file_list.", kind="invalid_parameters", code=errno_name(error)
-        ) from error
+        message = f"{shown} is a directory: use file_list."
+        raise ToolError(message, kind="invalid_parameters", code=errno_name(error)) from error
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENXIO):  # a socket, or anything else that is not a regular file
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
@@ -116,10 +115,8 @@ def unknown_encoding_error(text: DecodedText, shown: str) -> ToolError:
 
 
 def binary_file_error(shown: str, size: int) -> ToolError:
-    return ToolError(
-        f"{shown} is a binary file ({size:,} bytes): look at it with bash (file, xxd, strings).",
-        kind="validation_error",
-    )
+    message = f"{shown} is a binary file ({size:,} bytes): look at it with bash (file, xxd, strings)."
+    return ToolError(message, kind="validation_error")
 
 
 def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
@@ -131,11 +128,8 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
         # The outermost parent that is not a folder; the path itself if the folders have changed meanwhile.
         parents = (parent for parent in reversed(path.parents) if workspace.look(parent).kind not in (None, "folder"))
         file = workspace.shown(next(parents, path))
-        raise ToolError(
-            f"Could not write {shown}: {file} is a file, not a folder. Choose another path.",
-            kind="invalid_parameters",
-            code=errno_name(error),
-        ) from error
+        message = f"Could not write {shown}: {file} is a file, not a folder. Choose another path."
+        raise ToolError(message, kind="invalid_parameters", code=errno_name(error)) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."
         raise file_failure("write", shown, error, state) from error
@@ -373,10 +367,8 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
 def _edits_of(arguments: FileEdit) -> tuple[Edit, ...]:
     if arguments.edits:
         if arguments.old_string or arguments.new_string:
-            raise ToolError(
-                "file_edit takes old_string and new_string, or edits, not both: put this one into edits, too.",
-                kind="invalid_parameters",
-            )
+            message = "file_edit takes old_string and new_string, or edits, not both: put this one into edits, too."
+            raise ToolError(message, kind="invalid_parameters")
         return arguments.edits
     if arguments.old_string is None or arguments.new_string is None:
         raise ToolError("file_edit needs old_string and new_string, or edits.", kind="invalid_parameters")

@@ -73,10 +73,8 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], 
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
     if not old:
-        raise ToolError(
-            "old_string is empty: use file_write to create a file, or name the line to change.",
-            kind="invalid_parameters",
-        )
+        message = "old_string is empty: use file_write to create a file, or name the line to change."
+        raise ToolError(message, kind="invalid_parameters")
     require_encodable(new, "new_string")
     if edit.replace_all:  # LF and CRLF are equal, because the model cannot see which of them a line has
         matches = find_with_any_line_ends(text, old)
@@ -87,10 +85,8 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], 
         match, note = _only_match(text, matches, "")
         return [(match, _replacement(text, match, old, new))], note
     if lf(old) == lf(new):
-        raise ToolError(
-            "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
-            kind="invalid_parameters",
-        )
+        message = "old_string and new_string differ in line ends alone, and old_string's are not those of the file."
+        raise ToolError(message, kind="invalid_parameters")
     for find, difference, note in MATCHERS:
         if matches := find(text, old):
             match, overlap = _only_match(text, matches, difference)
@@ -117,9 +113,8 @@ def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[M
             f"(lines {lines}). Copy one of these places exactly.",
             kind="not_found",
         )
-    raise ToolError(
-        f"old_string occurs {times} times (lines {lines}). Make it longer, or set replace_all.", kind="validation_error"
-    )
+    message = f"old_string occurs {times} times (lines {lines}). Make it longer, or set replace_all."
+    raise ToolError(message, kind="validation_error")
 
 
 def _line_of(text: str, match: Match) -> int:

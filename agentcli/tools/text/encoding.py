@@ -94,10 +94,8 @@ def without_surrogates(text: str) -> str:
 def require_encodable(text: str, name: str) -> None:
     """Raise `ToolError` for half of a surrogate pair, which is not a character."""
     if not text.isascii() and (found := _SURROGATE.search(text)):
-        raise ToolError(
-            f"{name} holds {found.group()!a}, half of a surrogate pair: give the whole character.",
-            kind="invalid_parameters",
-        )
+        message = f"{name} holds {found.group()!a}, half of a surrogate pair: give the whole character."
+        raise ToolError(message, kind="invalid_parameters")
 
 
 class EncodingGuess:

@@ -148,9 +148,8 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
     if (not is_same_site or loses_encryption) and web.judge(str(target)).verdict != "allow":
         # The site chose the address: a very long one may contain anything, so the model does not see it.
         shown = str(target) if len(str(target)) <= 1_000 else f"a long address on {target.host}"
-        raise ToolError(
-            f"{url.host} redirects to another site. If you need it, fetch {shown}.", kind="permission_denied"
-        )
+        message = f"{url.host} redirects to another site. If you need it, fetch {shown}."
+        raise ToolError(message, kind="permission_denied")
     return target
 
 
@@ -225,10 +224,8 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
     """Return a page as text: HTML as Markdown, one line of JSON formatted, other text as it is. Raises `ToolError`."""
     kind, text = media_type(page.content_type), decoded(page.body, page.content_type)
     if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
-        raise ToolError(
-            f"This address is binary data ({kind or 'no type given'}), but web_fetch reads only text.",
-            kind="validation_error",
-        )
+        message = f"This address is binary data ({kind or 'no type given'}), but web_fetch reads only text."
+        raise ToolError(message, kind="validation_error")
     is_unnamed_html = kind in _UNKNOWN_TYPES and re.match(r"\s*<(!doctype html|html)", text[:_SNIFFED], re.IGNORECASE)
     notes: list[str] = []
     if is_unnamed_html or kind in ("text/html", "application/xhtml+xml"):
@@ -286,9 +283,8 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     try:
         return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
-        raise ToolError(
-            f"The page could not be read: its parser ended with code {end.exit_code}.", kind="validation_error"
-        ) from error
+        message = f"The page could not be read: its parser ended with code {end.exit_code}."
+        raise ToolError(message, kind="validation_error") from error
 
 
 TAVILY_URL = "https://api.tavily.com"
@@ -356,9 +352,8 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
     if not query:
         raise ToolError("The query is empty.", kind="invalid_parameters")
     if len(query) > MAX_QUERY_CHARS:
-        raise ToolError(
-            f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words.", kind="invalid_parameters"
-        )
+        message = f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."
+        raise ToolError(message, kind="invalid_parameters")
     if provider is None:
         raise ToolError(
             "web_search needs a key of Tavily (free at https://app.tavily.com). Ask the user to set the environment "
