@@ -37,7 +37,7 @@ async def open_stream(options: argparse.Namespace, config: Config) -> InputStrea
     """Open the stream, and set the flags that a program's first request asks for. Raises `UsageError`."""
     is_awaited = _is_first_line_awaited(options, config.environment)  # now: `InputLines` reads stdin in a thread
     lines = InputLines(unshared_stdin())
-    return stream_of(lines, await lines.first(FIRST_LINE_S) if is_awaited else None, options, config)
+    return stream_of(lines, await lines.peek(FIRST_LINE_S) if is_awaited else None, options, config)
 
 
 def stream_of(lines: InputLines, first: bytes | None, options: argparse.Namespace, config: Config) -> InputStream:

@@ -52,14 +52,11 @@ class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_cha
 
 
 class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_restored", omit_defaults=True):
-    """The person undid the entries whose ids are in `takes_back`; `changes` are the effects on files.
+    """The person undid entries. Undoing an earlier `FilesRestored` reapplies the changes that it undid."""
 
-    The paths in `left` were not restored. Undoing an earlier `FilesRestored` reapplies the changes that it undid.
-    """
-
-    takes_back: tuple[str, ...]
-    changes: tuple[FileChange, ...] = ()
-    left: tuple[str, ...] = ()
+    takes_back: tuple[str, ...]  # the ids of these entries
+    changes: tuple[FileChange, ...] = ()  # the effects on files
+    left: tuple[str, ...] = ()  # paths that were not restored
 
 
 # Bytes of a name that are not UTF-8 are lone surrogates in Python, which JSON cannot represent. In the log, code points
@@ -139,16 +136,12 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
 
 
 class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True, kw_only=True):
-    """Replaces older entries of the path in every later request; they stay in the log.
+    """Replaces older entries of the path in every later request; they stay in the log."""
 
-    `covers` has the ids of the first and the last entry that it replaces. Later requests begin with the text `carried`
-    and continue with the entries from the id `first_kept` on (empty: none), whose contents `stubs` replace, by id.
-    """
-
-    carried: str = ""
-    covers: tuple[str, str] = ("", "")
-    first_kept: str = ""
-    stubs: dict[str, str] = {}
+    carried: str = ""  # the text with which later requests begin
+    covers: tuple[str, str] = ("", "")  # the ids of the first and the last entry that it replaces
+    first_kept: str = ""  # the id of the entry after the text; empty if no entry is kept
+    stubs: dict[str, str] = {}  # by the id of a kept entry: the text that replaces its content
     strategy: CompactionStrategy = "summarize"
     trigger: CompactionTrigger = "auto"
     tokens_before: int = 0

@@ -38,14 +38,11 @@ _SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)  # the path
 
 
 class Instructions(Struct, frozen=True):
-    """Instruction files, outermost first, each with its text, and rules that the model is offered to read.
+    """The instructions that the model gets at the same time."""
 
-    The `notices` tell the person which files the model does not get, or only in part, and which have bad frontmatter.
-    """
-
-    files: tuple[tuple[Path, str], ...] = ()
-    offered: tuple[RuleFile, ...] = ()
-    notices: tuple[str, ...] = ()
+    files: tuple[tuple[Path, str], ...] = ()  # outermost first, each with its text
+    offered: tuple[RuleFile, ...] = ()  # rules that the model may read
+    notices: tuple[str, ...] = ()  # for the person: files left out or cut, and files with bad frontmatter
 
     def note(self) -> User | None:
         parts = [f'<instructions path="{path}">\n{text.strip()}\n</instructions>' for path, text in self.files]

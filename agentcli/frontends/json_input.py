@@ -115,7 +115,7 @@ class InputLines:
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         read_lines(input, self._lines)
 
-    async def first(self, timeout_s: float) -> bytes | None:
+    async def peek(self, timeout_s: float) -> bytes | None:
         """Peek at the first line; return None if the input is empty or no line arrives in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -21,11 +21,8 @@ _MAX_COMMAND_CHARS = 60  # of a job's command, in the line about running jobs
 def interrupt_on_signals(
     interrupt: Callable[[], object], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
 ) -> Iterator[dict[str, int]]:
-    """Call `interrupt` at the first signal, and `at_once` with the signal's number at the second.
-
-    Yield a dictionary that is empty until the first signal, whose number it then has as `signal`.
-    """
-    received: dict[str, int] = {}
+    """Call `interrupt` at the first signal, and `at_once` with the signal's number at the second."""
+    received: dict[str, int] = {}  # `signal`: the number of the first signal, once there was one
     loop = asyncio.get_running_loop()
     numbers: list[int] = []
 

@@ -17,15 +17,12 @@ Profile = Literal["read-only", "workspace-write", "danger-full-access"]
 
 
 class Grants(Struct, frozen=True):
-    """The exceptions to a sandbox's limits: real paths, hosts, and further folders that belong to the workspace.
-
-    A path that is `writable` may be read too. Hosts are `example.org` or `*.example.org`, with or without `:port`.
-    """
+    """The exceptions to a sandbox's limits; all paths are real paths."""
 
     readable: tuple[Path, ...] = ()
-    writable: tuple[Path, ...] = ()
-    hosts: tuple[str, ...] = ()
-    roots: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()  # these may be read too
+    hosts: tuple[str, ...] = ()  # `example.org` or `*.example.org`, with or without `:port`
+    roots: tuple[Path, ...] = ()  # further folders that belong to the workspace
 
     def __add__(self, more: Grants) -> Grants:
         return Grants(*(granted + new for granted, new in zip(astuple(self), astuple(more), strict=True)))
@@ -43,35 +40,26 @@ NO_GRANTS = Grants()
 
 
 class Command(Struct, frozen=True):
-    """A shell command and the terms it runs on, as plain data that can travel to another machine.
-
-    It gets no input. After `timeout_s` it is ended with everything it has started; None sets no limit. At most
-    `most_bytes` of its output are returned. `profile` overrides the session's; "own" marks the person's own command,
-    which is unconfined and sees their whole environment. `terminal` is the path of its controlling terminal, which then
-    gets all of its output. A `dry_run` changes nothing yet. A "narrow" one also reads only the workspace, the system
-    and granted paths.
-    """
+    """A shell command without input, and the terms it runs on, as plain data that can travel to another machine."""
 
     text: str
     cwd: Path
-    timeout_s: float | None = None
-    most_bytes: int = 30_000
+    timeout_s: float | None = None  # after this time it is ended with everything it has started
+    most_bytes: int = 30_000  # of the output that is returned
+    # None: that of the session. "own": the person's own command is unconfined and sees their whole environment.
     profile: Profile | Literal["own"] | None = None
     grants: Grants = NO_GRANTS
-    terminal: str = ""
+    terminal: str = ""  # the path of its controlling terminal, which then gets all of its output
+    # A dry run changes nothing yet. A "narrow" one also reads only the workspace, the system and granted paths.
     dry_run: Literal["full", "narrow"] | None = None
 
 
 class Reverts(Struct):
-    """The auto-executed files that a command changed because the sandbox could not prevent it.
+    """The auto-executed files that a command changed because the sandbox could not prevent it."""
 
-    `put_back` were reverted; `left_changed` could not be (each with the reason). The folders in `unguarded` have more
-    files than can be reverted; they are reported once a session.
-    """
-
-    put_back: list[str] = []
-    left_changed: list[str] = []
-    unguarded: list[str] = []
+    put_back: list[str] = []  # reverted
+    left_changed: list[str] = []  # not reverted, each with the reason
+    unguarded: list[str] = []  # folders with more files than can be reverted; they are reported once a session
 
     def add(self, other: Reverts) -> None:
         self.put_back += other.put_back
@@ -97,15 +85,12 @@ def _first_five(paths: Sequence[str]) -> str:
 
 
 class JobOutcome(Struct, frozen=True, kw_only=True):
-    """The end of a job. `exit_code` is negative after a signal, and None for processes that a command left behind.
+    """The end of a job."""
 
-    `timed_out` is True if its time limit ended it. A dry run is reported with its changes once it has ended.
-    """
-
-    exit_code: int | None = None
-    timed_out: bool = False
+    exit_code: int | None = None  # negative after a signal; None for processes that a command left behind
+    timed_out: bool = False  # its time limit ended it
     duration_s: float = 0.0
-    is_dry_run: bool = False
+    is_dry_run: bool = False  # it is reported with its changes once it has ended
 
     @property
     def text(self) -> str:
@@ -116,20 +101,16 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
 
 
 class BackgroundJob(Struct, frozen=True, kw_only=True):
-    """A snapshot of a command that runs in the background; its output grows in `output_file`.
-
-    `outcome` is None while it runs. `stall` is the reason why it makes no progress, if known. `new_bytes` of its output
-    were not read yet. `reverts` is complete once it has ended.
-    """
+    """A snapshot of a command that runs in the background; its output grows in `output_file`."""
 
     id: str
     pid: int
     output_file: Path
     command: str = ""
-    outcome: JobOutcome | None = None
-    stall: str = ""
-    new_bytes: int = 0
-    reverts: Reverts = field(default_factory=Reverts)
+    outcome: JobOutcome | None = None  # None while it runs
+    stall: str = ""  # the reason why it makes no progress, if known
+    new_bytes: int = 0  # of its output that were not read yet
+    reverts: Reverts = field(default_factory=Reverts)  # complete once it has ended
 
     @property
     def is_running(self) -> bool:
@@ -137,55 +118,40 @@ class BackgroundJob(Struct, frozen=True, kw_only=True):
 
 
 class CommandResult(Struct, frozen=True):
-    """A command's outcome. `exit_code` is negative for a signal, None if it was killed or continues as a `job`.
+    """A command's outcome."""
 
-    `output` has both streams in their order of arrival; if it exceeds the command's limit, its middle is cut out and
-    `output_file` has all of it. `stall` says what the command waited for, if known. A `job` beside an exit code is what
-    the command left running. `made` are new or changed files and folders that other programs obey by themselves, such
-    as an editor's tasks. `ended` names processes that the command left running and the sandbox ended. `dry_run` has the
-    changes of a dry run; if that continues as a job, `later` is its result. Awaiting it raises `ToolError`, or is
-    cancelled with the session.
-    """
-
-    output: str
-    exit_code: int | None
+    output: str  # both streams in their order of arrival, without the middle if it exceeds the command's limit
+    exit_code: int | None  # negative for a signal, None if the command was killed or continues as a `job`
     timed_out: bool = False
     cwd: Path | None = None
-    output_file: Path | None = None
-    job: BackgroundJob | None = None
-    stall: str = ""
-    made: tuple[Path, ...] = ()
-    ended: tuple[str, ...] = ()
+    output_file: Path | None = None  # all of the output if it exceeds the limit
+    job: BackgroundJob | None = None  # beside an exit code: what the command left running
+    stall: str = ""  # what the command waited for, if known
+    made: tuple[Path, ...] = ()  # new or changed files and folders that other programs obey, such as an editor's tasks
+    ended: tuple[str, ...] = ()  # names of processes that the command left running and the sandbox ended
     reverts: Reverts = field(default_factory=Reverts)
-    dry_run: DryRun | None = None
+    dry_run: DryRun | None = None  # with the changes of a dry run
+    # The result of a dry run that continues as a job. Awaiting it raises `ToolError`, or is cancelled with the session.
     later: Awaitable[CommandResult] | None = None
 
 
 class ChangeSummary(Struct, frozen=True, kw_only=True):
-    """One change that can be applied by itself.
+    """One change that can be applied by itself."""
 
-    `name` is unique and readable: relative to the workspace, or absolute. `diff` is a unified diff, empty if the
-    contents are the same, are not text or are too long; for a repository it is git's description. A renamed file has
-    both names and, as the last note, how much of it is the same. If there are several `hunks`, each of the diff's
-    (`diff_hunks`) can be applied by itself. `files` and `size` (bytes) are totals of a folder, tree or repository.
-    `notes` are what a person should know before the change is applied. A change that `is_obeyed` affects something that
-    other programs run or obey unasked. `loses` is "work" if commits, stashes or uncommitted changes are lost, "tree" if
-    `.git` or most files are. For a changed repository, `moves` describes what happened to a branch, and `worktree`
-    counts the files outside `.git` by what happened to them.
-    """
-
-    name: str
+    name: str  # unique: the path relative to the workspace, or absolute; both paths of a renamed file
     kind: Literal["created", "changed", "deleted", "mode", "renamed"]
     what: Literal["file", "folder", "link", "pipe", "repository", "tree"]
+    # A unified diff, or git's description of a repository; empty if the contents are the same, not text or too long.
     diff: str = ""
-    hunks: int = 1
-    files: int = 1
-    size: int = 0
+    hunks: int = 1  # of several hunks of the diff (`diff_hunks`), each can be applied by itself
+    files: int = 1  # all in a folder, tree or repository
+    size: int = 0  # bytes of these files
+    # What a person should know before it is applied; for a renamed file the last note is how much of it is the same.
     notes: tuple[str, ...] = ()
-    is_obeyed: bool = False
-    loses: Literal["", "work", "tree"] = ""
-    moves: str = ""
-    worktree: tuple[tuple[str, int], ...] = ()
+    is_obeyed: bool = False  # it affects something that other programs run or obey unasked
+    loses: Literal["", "work", "tree"] = ""  # "work": commits, stashes, uncommitted changes; "tree": `.git`, most files
+    moves: str = ""  # what happened to a branch of a changed repository
+    worktree: tuple[tuple[str, int], ...] = ()  # for a repository: what happened to files outside `.git`, to how many
 
     @property
     def outcome(self) -> str:

@@ -187,15 +187,15 @@ def _guarded(
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise failed(name, error) from error  # the call was not cancelled: the function raised this itself
+            raise log_failure(name, error) from error  # the call was not cancelled: the function raised this itself
         except (Exception, SystemExit) as error:  # whatever a caller's function raises ends only this call
-            raise failed(name, error) from error
+            raise log_failure(name, error) from error
 
     return call
 
 
-def failed(name: str, error: BaseException) -> ToolError:
-    """Log an error that a caller's function raised, and return the error of the call."""
+def log_failure(name: str, error: BaseException) -> ToolError:
+    """Log an error that a caller's function raised, and return it as the error of the call."""
     log.error("the tool %s failed", name, exc_info=error)
     try:
         text = f": {error}" if str(error) else ""

@@ -22,25 +22,19 @@ Use = Literal["read", "write", "git"]
 
 
 class PathStatus(Struct, frozen=True, kw_only=True):
-    """A path with links and `..` resolved, and the kind of thing at it.
-
-    `place` decides if tools may use the path. It is "granted" also for the sandbox's own files, such as a job's output.
-    A "secret" path may not be used, because it may contain secrets or a rule says so. Other paths are "inside" the
-    workspace, and may be used, or "outside".
-
-    `kind` is None if nothing is there, or if the system refuses to tell, for the reason in `errno`. `size` is in bytes;
-    `links` counts the names of a file. With the use "write", `is_auto_executed` is True if git or a trusted command
-    would run the file or obey its contents. With the use "git", `git_program` is a setting of the repository by which
-    git may run a program even to read; empty if there is none, or if the sandbox confines that program.
-    """
+    """A path with links and `..` resolved, and the kind of thing at it."""
 
     real: Path
+    # "granted" is also a file of the sandbox's own, such as a job's output. "secret" may not be used, because it may
+    # contain secrets or a rule says so. All other paths are "inside" the workspace, and may be used, or "outside".
     place: Literal["granted", "secret", "inside", "outside"]
-    kind: Literal["file", "folder", "other"] | None = None
-    size: int = 0
-    links: int = 1
-    errno: int = 0
-    is_auto_executed: bool = False
+    kind: Literal["file", "folder", "other"] | None = None  # None: nothing is there, or the system refuses to tell
+    size: int = 0  # bytes
+    links: int = 1  # the number of names that the file has
+    errno: int = 0  # the reason why the system refuses to tell the kind
+    is_auto_executed: bool = False  # for the use "write": git or a trusted command would run the file or obey it
+    # For the use "git": a setting of the repository by which git may run a program even to read; empty if there is
+    # none, or if the sandbox confines that program.
     git_program: str = ""
 
     @property
@@ -113,16 +107,12 @@ FoundRows = tuple[bytes, bytes]
 
 
 class SearchOutcome(Struct, frozen=True):
-    """The outcome of a listing or a search. If it `timed_out`, its results are incomplete.
+    """The outcome of a listing or a search."""
 
-    `unreadable` counts files and folders that could not be opened; `binary` are files with a match that were searched
-    only up to their first NUL byte. `problem` is ripgrep's reason why a file was not searched to its end.
-    """
-
-    timed_out: bool = False
-    unreadable: int = 0
-    binary: tuple[bytes, ...] = ()
-    problem: str = ""
+    timed_out: bool = False  # the results are incomplete
+    unreadable: int = 0  # the number of files and folders that could not be opened
+    binary: tuple[bytes, ...] = ()  # files with a match, which were searched only up to their first NUL byte
+    problem: str = ""  # ripgrep's reason why a file was not searched to its end
 
 
 class SandboxFacts(Protocol):

@@ -77,31 +77,23 @@ class ToolOutput(Struct, frozen=True):
 
 
 class DryRunReport(Struct, frozen=True, kw_only=True):
-    """A dry run whose changes can be applied; `output` makes the call's result once the person has decided.
-
-    `needed_host` and `unread` (paths, links followed) are what the command could not reach and could not read,
-    according to its output; both may be empty.
-    """
+    """A dry run whose changes can be applied."""
 
     dry_run: DryRun
     result: CommandResult
-    output: Callable[[], ToolOutput]
-    needed_host: str = ""
-    unread: tuple[Path, ...] = ()
+    output: Callable[[], ToolOutput]  # makes the call's result once the person has decided
+    needed_host: str = ""  # that the command could not reach, according to its output
+    unread: tuple[Path, ...] = ()  # real paths that it could not read, according to its output
 
 
 class RunTerms(Struct, frozen=True, kw_only=True):
-    """The terms on which a call was permitted.
+    """The terms on which a call was permitted."""
 
-    `grants` are the call's own, in addition to those of the session. `paths` are the real paths that the permission
-    covers; None if it is not about paths. With `only_reads` the sandbox keeps a command from writing. A `dry_run`
-    changes nothing yet; a "narrow" one, which nobody allowed, reads only the workspace, the system and granted paths,
-    and reaches no host but those of its own grants.
-    """
-
-    grants: Grants = NO_GRANTS
-    paths: frozenset[Path] | None = None
-    only_reads: bool = False
+    grants: Grants = NO_GRANTS  # of the call alone, in addition to those of the session
+    paths: frozenset[Path] | None = None  # the real paths that the permission covers; None if it is not about paths
+    only_reads: bool = False  # the sandbox keeps a command from writing
+    # A dry run changes nothing yet. A "narrow" one, which nobody allowed, reads only the workspace, the system and
+    # granted paths, and reaches only the hosts of its own grants.
     dry_run: Literal["full", "narrow"] | None = None
 
 
@@ -221,6 +213,7 @@ class Tool:
         return self.effect in ("none", "read", "web") or self.is_idempotent
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
+        """Run the tool, and return whatever it returns as a `ToolOutput`."""
         output = self.run(arguments, context)
         output = await output if isinstance(output, Awaitable) else output
         return output if isinstance(output, ToolOutput) else ToolOutput(output)

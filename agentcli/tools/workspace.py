@@ -126,13 +126,10 @@ def _sha256(content: bytes) -> bytes:
 
 
 class SessionGrants(Struct):
-    """The exceptions that hold for every call of a session and its subagents, which share this record.
-
-    `exposed` are secret files that the person lets commands read where no sandbox hides them.
-    """
+    """The exceptions that hold for every call of a session and its subagents, which share this record."""
 
     now: Grants = NO_GRANTS
-    exposed: set[Path] = field(default_factory=set)
+    exposed: set[Path] = field(default_factory=set)  # secret files that commands may read where no sandbox hides them
 
 
 class WorkspaceSettings(Struct):
@@ -143,17 +140,13 @@ class WorkspaceSettings(Struct):
 
 
 class SessionResources(Struct):
-    """The services that a session offers its tools besides files and commands; None for one that it lacks.
+    """The services that a session offers its tools besides files and commands; None for one that it lacks."""
 
-    `data` stores results that are too large to be shown, `past` returns the session's log, and `memory` has the
-    project's memory files. `deps` is the program's own object for the tools that it added.
-    """
-
-    data: DataFiles | None = None
+    data: DataFiles | None = None  # stores results that are too large to be shown
     web: Web | None = None
-    past: Callable[[], Past] | None = None
-    memory: Memory | None = None
-    deps: Any = None
+    past: Callable[[], Past] | None = None  # returns the session's log
+    memory: Memory | None = None  # the project's memory files
+    deps: Any = None  # the program's own object for the tools that it added
 
 
 class Workspace(Struct, kw_only=True, dict=True):
@@ -252,14 +245,11 @@ def display_name(path: str) -> str:
 
 
 def parse_name(text: str) -> str:
-    """Return the path that `display_name` shows as this text; it may be quoted only in part, as `src/$'caf\\xe9'`.
-
-    A text that cannot be such a path is returned as it is.
-    """
+    """Return the path that `display_name` shows as this text; it may be quoted only in part, as `src/$'caf\\xe9'`."""
     if "$'" not in text or _NO_BYTE.search(text):
         return text
     path = _QUOTED.sub(lambda found: _unquote(found[1]), text)
-    return text if is_utf8(path) else path
+    return text if is_utf8(path) else path  # `display_name` quotes no UTF-8
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -305,19 +295,14 @@ class SearchProvider(Protocol):
 
 
 class Web(Struct, kw_only=True):
-    """The addresses that a session may fetch, and its search engine.
+    """The addresses that a session may fetch, and its search engine."""
 
-    `granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
-    `find_search` returns the search engine, or None. `resolve` returns every address of a name at a port, the best
-    first, or raises OSError; without it the machine resolves names. `total_s` limits a whole fetch, `max_bytes` a
-    decompressed page.
-    """
-
-    granted_hosts: Sequence[str] = ()
+    granted_hosts: Sequence[str] = ()  # the person's (`localhost:3000`, `*.example.com`; see `judge_url`), no project's
     find_search: Callable[[], SearchProvider | None] = lambda: None
+    # Returns every address of a name at a port, the best first, or raises OSError. None: the machine resolves names.
     resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None
-    total_s: float = 30.0
-    max_bytes: int = 10_000_000
+    total_s: float = 30.0  # the limit of a whole fetch
+    max_bytes: int = 10_000_000  # of a decompressed page
     _known: set[str] = field(default_factory=set)  # addresses that the person typed or a search found
 
     def note_typed(self, text: str) -> None:

@@ -243,9 +243,9 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
         try:
             content, full = show(value, context.level), show(value, "full")
         except Exception as error:  # `show` is foreign code: whatever it raises ends only this call
-            from agentcli.tools.own_tools import failed
+            from agentcli.tools.own_tools import log_failure
 
-            raise failed(tool.name, error) from error
+            raise log_failure(tool.name, error) from error
         if not observation.leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content

@@ -170,8 +170,8 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 lines.append(_quoted(line))
         if summary is not None:
             lines.append(_quoted(f"Summary of this turn: {summary}"))
-        elif length.answer and not length.result and (counted := _counted(turn)):
-            lines.append(f"- {counted}")
+        elif length.answer and not length.result and (calls := _describe_calls(turn)):
+            lines.append(f"- {calls}")
         return "\n".join(lines)
 
     def sentences(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
@@ -274,7 +274,7 @@ def _quoted(text: str) -> str:
     return _TAGS.sub("‹", text).replace("\n", "\n  ")
 
 
-def _counted(turn: TurnSteps) -> str:
+def _describe_calls(turn: TurnSteps) -> str:
     """Return how often a turn called each tool successfully, and the numbers of the first and last of these entries."""
     calls = {
         step.number: body.name

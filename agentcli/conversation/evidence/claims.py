@@ -195,7 +195,7 @@ def _claim(
 
 
 def _numbers(text: str) -> dict[str, int]:
-    # Reads `12`, `twelve`, `12/14`, `12 of 14 tests`.
+    """Return the numbers of `12`, `twelve`, `12/14` or `12 of 14 tests` as `count` and, if there are two, `out_of`."""
     found = _wording()["numbers"].search(text)
     numbers = [number.lower() for number in (found.groups() if found else ()) if number]
     values = [int(number) if number.isdigit() else _WORDS.index(number) for number in numbers]

@@ -231,14 +231,14 @@ def _outcome(
 
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
-    comparisons = {"file": _file, "command": _command, "checks": _all_checks}
+    comparisons = {"file": _compare_files, "command": _compare_command, "checks": _compare_all_checks}
     for claim in claims:
-        is_true, entries = comparisons.get(claim.topic, _check)(claim, record)
+        is_true, entries = comparisons.get(claim.topic, _compare_check)(claim, record)
         subject = claim.target if claim.topic in ("file", "command") else ""
         yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)), subject)
 
 
-def _check(claim: Statement, record: Record) -> Comparison:
+def _compare_check(claim: Statement, record: Record) -> Comparison:
     of_kind = [run for run in record.runs if run.kind == claim.topic]
     run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the newest one that fits
     if run is None or run.passed is None:
@@ -279,7 +279,7 @@ def _is_about(claim: Statement, run: CheckRun) -> bool:
     return is_covered and all(word in run.end.command.lower() for word in words)
 
 
-def _all_checks(claim: Statement, record: Record) -> Comparison:
+def _compare_all_checks(claim: Statement, record: Record) -> Comparison:
     runs = list({(run.kind, run.program): run for run in record.runs}.values())
     failed = [run.end.entry_id for run in runs if run.passed is False]
     if failed:
@@ -288,7 +288,7 @@ def _all_checks(claim: Statement, record: Record) -> Comparison:
     return claim.is_good if all_passed else None, [run.end.entry_id for run in runs]
 
 
-def _command(claim: Statement, record: Record) -> Comparison:
+def _compare_command(claim: Statement, record: Record) -> Comparison:
     named = " ".join(claim.target.split())
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:  # perhaps it ran inside a script
@@ -303,7 +303,7 @@ def _command(claim: Statement, record: Record) -> Comparison:
     return is_true or not has_outcome, [end.entry_id]  # that it ran is true whatever its exit code
 
 
-def _file(claim: Statement, record: Record) -> Comparison:
+def _compare_files(claim: Statement, record: Record) -> Comparison:
     is_unchanged = claim.kind == "file_unchanged"
     since = record.turn_start if is_unchanged else (0, 0)  # "nothing was changed" is about the newest turn
     found = [(change, id) for change, at, id in record.changes if at >= since and record.is_about(change, claim)]
@@ -326,4 +326,5 @@ def _file(claim: Statement, record: Record) -> Comparison:
     }[claim.kind]
     # After a change that the log does not have, the claim may no longer be true.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
-    return is_true if is_still_so or not is_true else None, [ids[0], ids[-1]]
+    verdict = None if is_true and not is_still_so else is_true
+    return verdict, [ids[0], ids[-1]]

@@ -58,10 +58,7 @@ class HookTranscript:
         self._written: set[str] = set()  # ids of the entries in the file
 
     def path(self) -> str:
-        """Append new entries to the file, and return its path; empty if the file cannot be written.
-
-        Blocks for 0.15 s if 5,000 entries are new, and for a third of a millisecond if two are.
-        """
+        """Append new entries to the file, and return its path; empty if the file cannot be written. Blocks."""
         # All ancestors of a written entry are already written, so only the newest part of the branch is new.
         path = self._session.state.conversation.path
         new = [*takewhile(lambda entry: entry.id not in self._written, reversed(path))][::-1]
@@ -92,10 +89,7 @@ class HookTranscript:
 
 
 async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd: Path) -> None:
-    """Store the session of a transcript in the folder, unless the session is already stored.
-
-    The entries get new ids. Raises `UsageError` for a transcript that agentcli did not write.
-    """
+    """Store the session of a transcript in the folder, unless it is already stored. Raises `UsageError`."""
     file = folder / f"{session_id}.jsonl"
     if not file.is_file():
         return

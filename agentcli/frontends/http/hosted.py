@@ -215,13 +215,10 @@ class HostedSession:
     async def message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
-        """Accept and store a message, and return the `stream_id` of its turn.
-
-        A message whose `stream_id` was already accepted is not submitted again. Raises `UserError`.
-        """
+        """Accept and store a message, and return the `stream_id` of its turn. Raises `UserError`."""
         self.last_used = time.monotonic()
         async with self._submitting:
-            if stream_id in self._writer.note.accepted:
+            if stream_id in self._writer.note.accepted:  # the client has sent it again
                 return self._writer.note.span if steers else stream_id
             queue = self._session.snapshot().conversation.queue
             if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:

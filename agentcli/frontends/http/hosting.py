@@ -65,10 +65,7 @@ class Hosting:
         return (await self._open_here(request)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open the session here, or return the address of the process that has it open.
-
-        The address is empty if that process is a terminal. Raises `UserError`.
-        """
+        """Open the session here, or return the address of its owner, "" for a terminal. Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):
@@ -230,6 +227,7 @@ class Hosting:
                     self.give_up(session_id)
 
     async def _take_over(self, session_id: str) -> None:
+        """Open a session here if its owner has died."""
         if await self.store.holder(session_id) is None:
             await self.owner(session_id)
 

@@ -28,10 +28,7 @@ def import_server() -> None:
 
 
 def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
-    """Return a socket bound to an address, and its URL.
-
-    Raises `OSError`, and `OverflowError` for a port that is not a 16-bit number.
-    """
+    """Return a socket bound to an address, and its URL. Raises `OSError`, and `OverflowError` for too large a port."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

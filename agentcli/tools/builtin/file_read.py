@@ -199,26 +199,19 @@ class FileLine(Struct, frozen=True):
 
 
 class LinesRead(Struct, frozen=True, kw_only=True):
-    """The chosen lines of a file, and facts about all of it.
-
-    `is_full` is True if the byte limit cut the choice. `digest` is the file's SHA-256. `is_certain` is False if
-    the encoding is a guess.
-    """
+    """The chosen lines of a file, and facts about all of it."""
 
     lines: tuple[FileLine, ...]
-    is_full: bool
+    is_full: bool  # the byte limit cut the choice
     total_lines: int
     ends_with_newline: bool
     encoding: str
-    digest: bytes
-    is_certain: bool = True
+    digest: bytes  # SHA-256
+    is_certain: bool = True  # False if the encoding is a guess
 
 
-def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) -> LinesRead | None:
-    """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file.
-
-    `declared` is the charset that the settings name for files that are not UTF-8. Raises `OSError`.
-    """
+def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset: str) -> LinesRead | None:
+    """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file."""
     guess, head_end = EncodingGuess(head), file.tell()
     if guess.encoding() is None:  # the beginning is binary: the rest need not be read
         return None
@@ -236,7 +229,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
         is_certain = guess.is_certain
         if file.tell() <= MAX_EDITABLE_BYTES:  # larger files cannot be edited, so their exact charset does not matter
             file.seek(head_end)
-            decoded = decode(head + file.read(), declared)
+            decoded = decode(head + file.read(), declared_charset)
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
     errors = errors_of(encoding)
     # "replace", because another program may have changed the file since its encoding was found.
@@ -261,10 +254,7 @@ def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLi
 
 
 def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
-    """Yield the bytes after the BOM; UTF-16 and UTF-32 become UTF-8. Raises `UnicodeDecodeError`.
-
-    `hash_chunk` gets every byte of the file, and `guess` the bytes of all other encodings.
-    """
+    """Yield the bytes after the BOM; UTF-16 and UTF-32 become UTF-8. Raises `UnicodeDecodeError`."""
     chunk, skipped = head, len(guess.bom)
     decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
     while chunk:

@@ -27,16 +27,12 @@ _SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
 class DecodedText(Struct, frozen=True):
-    """A file's text, which encodes back to the same bytes: bytes that are invalid in the encoding are lone surrogates.
-
-    `bom` is the file's byte order mark, which is not in the text. If the encoding is not certain, only
-    changes that `changes_only_ascii` accepts may be written.
-    """
+    """A file's text. It encodes back to the same bytes, because bytes that are not characters are lone surrogates."""
 
     text: str
     encoding: str
-    bom: bytes = b""
-    is_certain: bool = True
+    bom: bytes = b""  # the byte order mark, which is not in the text
+    is_certain: bool = True  # False: only changes that `changes_only_ascii` accepts may be written
 
     def with_mark_in_text(self) -> DecodedText:
         """Return the same file with the byte order mark, if it has one, as the first character of the text."""
@@ -99,14 +95,11 @@ def require_encodable(text: str, name: str) -> None:
 
 
 class EncodingGuess:
-    """Finds the encoding of a file. It is created with the first 64 KiB, then fed every byte after the BOM.
-
-    `wide` is the name of UTF-16 or UTF-32 if the BOM names one of them; then nothing needs to be fed.
-    """
+    """Finds the encoding of a file. It is created with the first 64 KiB, then fed every byte after the BOM."""
 
     def __init__(self, head: bytes) -> None:
         self.bom, encoding = next(((bom, name) for bom, name in _BOMS if head.startswith(bom)), (b"", ""))
-        self.wide = encoding if encoding not in ("", "utf-8") else None
+        self.wide = encoding if encoding not in ("", "utf-8") else None  # UTF-16 or UTF-32, for which nothing is fed
         head = b"" if self.bom else head[:SNIFFED_BYTES]  # a file with a BOM is text
         self._is_binary = b"\0" in head
         # Control characters except white space, backspace and escape.

@@ -23,14 +23,12 @@ _BLANKS = " \t\n"
 
 
 class Match(Struct, frozen=True):
-    """A range of the file's text that corresponds to `old_string`, in characters.
-
-    `adapt` turns `new_string` into the replacement, with LF and, for example, the file's margins or quotes instead of
-    those in `old_string`. It may raise `ToolError`.
-    """
+    """A range of the file's text that corresponds to `old_string`, in characters."""
 
     start: int
     end: int
+    # Turns `new_string` into the replacement, with LF and, for example, the file's margins or quotes instead of those
+    # in `old_string`. It may raise `ToolError`.
     adapt: Callable[[str], str] = lf
 
 
@@ -142,15 +140,12 @@ def _adapt_lines(
 
 
 class _OwnCharacters(Struct, frozen=True):
-    """The file's own characters in a match of look-alikes.
+    """The file's own characters in a match of look-alikes."""
 
-    `view` is the folded `text` of the file, and `old` the folded `old_string`, which is at `start` of the view.
-    """
-
-    text: str
-    view: View
-    start: int
-    old: str
+    text: str  # of the file
+    view: View  # the folded `text`
+    start: int  # of the match in the view
+    old: str  # the folded `old_string`
 
     def adapt(self, new: str) -> str:
         """Return a replacement in which the characters kept from `old` are written as in the file."""
@@ -169,10 +164,7 @@ class _OwnCharacters(Struct, frozen=True):
         return "".join(parts)
 
     def _shared_length(self, new_view: View, place: int, new_place: int, *, limit: int, step: int) -> int:
-        """Count the equal characters from two places on, forwards (`step` 1) or backwards (-1).
-
-        The count ends between two characters of the file and of `new_string`, not inside one that was folded.
-        """
+        """Count the equal characters from two places on, forwards (`step` 1) or backwards (-1)."""
         shared = 0
         for count in range(1, limit + 1):
             end, new_end = place + step * count, new_place + step * count
@@ -180,6 +172,7 @@ class _OwnCharacters(Struct, frozen=True):
             index, new_index = (end - 1, new_end - 1) if step == 1 else (end, new_end)
             if self.old[index] != new_view.text[new_index]:
                 break
+            # The count must not end inside a character that was folded into several.
             if self.view.is_between(self.start + end) and new_view.is_between(new_end):
                 shared = count
         return shared
@@ -225,6 +218,7 @@ class View(Struct, frozen=True):
 
 
 def with_lf(text: str) -> View:
+    """Return a view of a text in which each CRLF is LF."""
     starts, origins = [0], [0]
     for number, found in enumerate(re.finditer("\r\n", text)):
         starts.append(found.start() - number + 1)
@@ -353,8 +347,8 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
         return None
     (char,), (own_char,) = chars, own_chars
     widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
-    (first, own_first), (last, own_last) = (0, 0) if len(widths) == 1 else widths[0], widths[-1]
-    step, own_step = last - first, own_last - own_first
+    first, own_first = widths[0] if len(widths) > 1 else (0, 0)  # no margin at all is assumed to be the same in both
+    step, own_step = widths[-1][0] - first, widths[-1][1] - own_first
     if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):  # else a usual ratio as 2 to 4
         return None
     if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion

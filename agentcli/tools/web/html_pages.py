@@ -110,17 +110,14 @@ class _Reader:
         return {"type": "custom", "output": f"![{described}]({target})" if target else described}
 
 
-def _address(target: str | None, written: str | None) -> str:
-    """Return the address of a link to another page; empty for links within the page, other schemes, or long addresses.
-
-    `target` is the library's absolute form of the attribute `written`.
-    """
+def _address(absolute: str | None, written: str | None) -> str:
+    """Return the address of a link to another page; empty within the page, for other schemes, for long addresses."""
     # Browsers ignore blanks and control characters in an address: `java script:` has a scheme.
-    target, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (target, written))
+    absolute, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (absolute, written))
     has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _FOLLOWED.match(written)
-    leads_away = _FOLLOWED.match(target) and not has_other_scheme and not written.startswith("#")
-    is_shown = leads_away and len(target) <= 500  # longer addresses carry data for a script
-    return target.replace("(", "%28").replace(")", "%29") if is_shown else ""
+    leads_away = _FOLLOWED.match(absolute) and not has_other_scheme and not written.startswith("#")
+    is_shown = leads_away and len(absolute) <= 500  # longer addresses carry data for a script
+    return absolute.replace("(", "%28").replace(")", "%29") if is_shown else ""
 
 
 # Text in the colour of its background is removed before the conversion. Colours come from `style`, `bgcolor`, `<font>`
