@@ -213,6 +213,7 @@ def messages_of(entries: Iterable[Entry]) -> list[Message]:
 
 
 def _add_message(messages: list[Message], body: Body) -> None:
+    """Append the message of an entry, if it has one; neighbouring messages of the user are joined."""
     if (message := _message(body)) is None:
         return
     if messages and messages[-1].role == message.role == "user":
@@ -223,7 +224,8 @@ def _add_message(messages: list[Message], body: Body) -> None:
 
 
 def _message(body: Body) -> Message | None:
-    match body:  # other entries do not reach the model
+    """Return the message of an entry; None for an entry that does not reach the model."""
+    match body:
         case User(content) | Assistant(content=content):
             content = without_empty_text(content)
             return Message("user" if isinstance(body, User) else "assistant", content) if content else None

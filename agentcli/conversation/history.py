@@ -154,7 +154,9 @@ def shorten(line: str, max_chars: int) -> str:
         return line
     cut = line[: max_chars - 1]  # an ellipsis follows
     last_blank = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1  # -1: the cut is between two words
-    return f"{(cut[:last_blank] if last_blank >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
+    if last_blank >= max_chars // 2:
+        cut = cut[:last_blank]
+    return f"{cut.rstrip(' ,;:.-')}…"
 
 
 def brief(description: str, max_chars: int) -> str:

@@ -230,13 +230,13 @@ def git_branch(root: Path) -> str:
     git = root / ".git"
     try:
         if git.is_file():  # in a worktree or submodule, this file names the folder
-            git = (root / _line_of(git).removeprefix("gitdir:").strip()).resolve()
-        head = _line_of(git / "HEAD")
+            git = (root / _read_line(git).removeprefix("gitdir:").strip()).resolve()
+        head = _read_line(git / "HEAD")
     except (OSError, RuntimeError, ValueError):
         return ""
     name = head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""
     return name if _BRANCH.fullmatch(name) else ""
 
 
-def _line_of(file: Path) -> str:
+def _read_line(file: Path) -> str:
     return read_small_file(file, max_bytes=_MAX_LINE_BYTES).decode().strip()

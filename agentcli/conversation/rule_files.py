@@ -145,6 +145,7 @@ def split_rule(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _parse_rule(path: Path, folder: Path, content: bytes, *, applies_by_default: bool) -> RuleFile:
+    """Return a rule file with the condition in its frontmatter, which has the keys of several tools."""
     try:
         keys, _ = split_rule(content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))
         globs = tuple(item for key in ("paths", "globs", "applyTo") for item in _items(keys.get(key, ())))

@@ -253,7 +253,7 @@ class ScreenlessHost(OpenerHost):
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
         """Run a command; `more` is appended if it expands to a prompt. Errors are returned, never raised."""
         if isinstance(typed.command, UserError):
-            return _failed(typed, typed.command)
+            return _command_failure(typed, typed.command)
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         try:
             outcome = await self.run_command(typed.command, typed.argument)
@@ -272,10 +272,10 @@ class ScreenlessHost(OpenerHost):
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
             return CommandEnded(typed.name, Done(text, turns=0, usage=usage, cost_usd=cost_usd), prompt=prompt)
         except UserError as error:
-            return _failed(typed, error)
+            return _command_failure(typed, error)
         except Exception as bug:
             log.exception("%s failed", typed.name)
-            return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
+            return _command_failure(typed, UserError(f"Internal error: {bug!r}. The log has details."))
 
     async def resolve_prompt(self, cli_prompt: CliPrompt) -> Prompt | CommandEnded:
         """Return the command line's prompt, or the prompt that its command expands to, or the command's end."""
@@ -316,7 +316,7 @@ class ScreenlessHost(OpenerHost):
         self.has_left = True
 
 
-def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:
+def _command_failure(typed: TypedCommand, error: UserError) -> CommandEnded:
     return CommandEnded(
         typed.name,
         TurnFailed(str(error), is_retryable=False, error_type=type(error).__name__, cost_usd=0.0),

@@ -155,7 +155,7 @@ class Dialogue:
                 continue
             # A line with a problem has the request None, and is reported at once as well.
             if isinstance(line.request, json_input.InterruptControl | json_input.Decision | ops.ClientResult | None):
-                await self._carry_out(line)
+                await self._handle_line(line)
             else:
                 self.lines.put_nowait(line)
                 await asyncio.sleep(0)  # lets `_work` begin the line, so that an interrupt on the next line finds it
@@ -183,9 +183,9 @@ class Dialogue:
             request = line.request
             typed = self.host.command_in(request.text) if isinstance(request, json_input.CommandControl) else None
             if typed and isinstance(typed.command, SlashCommand) and typed.command.is_aside:
-                self.asides.add(self.spawn(self._carry_out(line)))
+                self.asides.add(self.spawn(self._handle_line(line)))
             else:
-                await self._carry_out(line)
+                await self._handle_line(line)
         self.end_input()
         if self.asides:
             await asyncio.wait(self.asides)
@@ -198,7 +198,7 @@ class Dialogue:
         if not self._over.done():
             self._over.set_result(None)
 
-    async def _carry_out(self, line: json_input.InputLine) -> None:
+    async def _handle_line(self, line: json_input.InputLine) -> None:
         """Carry out a line; report an error, and acknowledge the line if it has an id."""
         error = line.problem
         has_output = False  # True if the error is in a command's output, which is already written

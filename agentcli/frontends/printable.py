@@ -50,7 +50,7 @@ def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
     """Replace each character that a person would not see, or would mistake for another, with the result of `shown`."""
 
     def replace(match: re.Match[str]) -> str:
-        found = match.groupdict()  # empty for `_steering`, which has no groups
+        found = match.groupdict()  # empty for `_unsafe_characters`, which has no groups
         if empty := found.get("empty"):
             return f"… {len(empty):,} more line breaks\n"
         return found.get("stays") or "".join(map(shown, match.group()))

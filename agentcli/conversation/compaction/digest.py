@@ -66,6 +66,7 @@ class Scorer:
         self._focus = tuple(focus)
 
     def score(self, text: str) -> float:
+        """Score a sentence by its rarest words; rules, reasons, code and words of the focus multiply the score."""
         words = _words(text)
         rarest = sorted((log(self._count / (self._uses[word] or 1)) for word in words), reverse=True)[:_RARE_WORDS]
         score = sum(rarest) / (len(words) + _SMOOTHING_WORDS)
@@ -113,7 +114,7 @@ def pick_excerpts(
 MIN_ANSWER_CHARS = 300  # at the usual length; answers get more than other texts because they contain decisions
 MAX_ERROR_CHARS = 500
 NEWEST_START = 2_000  # characters of the prompt that must be answered, if the whole prompt does not fit
-_MARK = 20  # characters of the mark for a cut; cutting fewer would save nothing
+_CUT_MARK_CHARS = 20  # length of the mark for a cut; cutting fewer characters would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")  # tags that only agentcli may write
 
 
@@ -195,11 +196,12 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
 
     def _truncated(self, text: str, max_chars: int | None, step: Step) -> str:
-        if max_chars is None or len(text) <= max_chars + _MARK:
+        if max_chars is None or len(text) <= max_chars + _CUT_MARK_CHARS:
             return text
         return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recall_hint(step)}]"
 
     def _typed_text(self, step: Step) -> str:
+        """Return the text of a prompt, without attached files; a note says if there are any."""
         body = step.entry.body
         assert isinstance(body, User)
         typed = [block for block in typed_blocks(body.content) if isinstance(block, Text)]
@@ -262,7 +264,9 @@ def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
 
 def cut(text: str, max_chars: int, step: Step, turn: int) -> str:
     """Return the first characters of a text, with the turn and the number by which the model can recall the rest."""
-    return text if len(text) <= max_chars + _MARK else f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
+    if len(text) <= max_chars + _CUT_MARK_CHARS:
+        return text
+    return f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
 
 
 def is_failure(body: Body) -> bool:

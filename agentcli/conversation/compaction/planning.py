@@ -140,13 +140,14 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         plan = self._build(self._carried([]), first, "truncate", stubs=stubs)
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
-        result, message = self.settings.result_chars, self.settings.message_chars
+        result_chars, message_chars = self.settings.result_chars, self.settings.message_chars
         for kind, factor in product((entries.Result, object), reversed(FACTORS)):  # `object`: of any kind
             for step, turn in older:
                 is_dropped = stubs.get(step.entry.id) == ""
                 if tokens <= _AIM * limit or is_dropped or not isinstance(step.entry.body, kind):
                     continue
-                if (stub := stub_of(step, turn, result=factor * result, message=factor * message)) is not None:
+                stub = stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
+                if stub is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
                     tokens -= self.budget.size(shown) - self.budget.size(stub)
                     stubs[step.entry.id] = stub

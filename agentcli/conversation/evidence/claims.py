@@ -67,6 +67,7 @@ class MarkedSentence(Struct, frozen=True):
 
 
 def find_claims(message: str) -> list[Statement]:
+    """Return the claims of a message in their order, at most `_MAX_CLAIMS`."""
     claims: list[Statement] = []
     before: list[re.Match[str]] = []  # the subjects of the previous sentence
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
@@ -77,7 +78,7 @@ def find_claims(message: str) -> list[Statement]:
             is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
             checks = [*_checks(sentence, subjects)] or [*_about_earlier(sentence, subjects, before)]
             runs = [sentence.claim("command_ran", 0, *sentence.texts_in(ran[1])) for ran in sentence.search("ran")]
-            about_runs = checks if checks and not is_past else runs
+            about_runs = checks if checks and not is_past else runs  # a past outcome may have changed, but it did run
             claims += sorted([*about_runs, *_files(sentence)], key=lambda claim: claim.start)
         before = subjects
     return claims[:_MAX_CLAIMS]
@@ -133,6 +134,7 @@ def _mark(text: str, marked: list[str]) -> str:
 
 
 def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
+    """Yield the claims that checks passed or failed: those about the subjects, last one first, then `12 passed`."""
     text, wording = sentence.marks, _wording()
     kinds = set[str]()  # the kinds of the claims so far
     has_past = wording["history"].search(text) is not None  # True: a failure in it may be fixed by now
@@ -203,6 +205,7 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 def _files(sentence: MarkedSentence) -> Iterator[Statement]:
+    """Yield the claims about files, one for each file; a claim without files is about all of them."""
     seen = set[str]()
     for kind, marks, at in _file_candidates(sentence):
         for path in sentence.texts_in(marks) or [""]:
@@ -212,7 +215,7 @@ def _files(sentence: MarkedSentence) -> Iterator[Statement]:
 
 
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
-    # Yields the kind of a claim, the text with the marks of its files, and its position in the sentence.
+    """Yield the kind of a claim, the text with the marks of its files, and its position in the sentence."""
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):

@@ -165,6 +165,7 @@ def check_kinds(command: str) -> list[str]:
 
 
 def find_runs(end: CallEnd) -> Iterator[CheckRun]:
+    """Yield the checks that a command ran, with what its exit code and its output say about each of them."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
     for part, code in _parts(end.command, end.exit_code):
         is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
@@ -231,6 +232,7 @@ def _outcome(
 
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
+    """Yield each claim with the verdict of the log, and the entries on which the verdict is based."""
     comparisons = {"file": _compare_files, "command": _compare_command, "checks": _compare_all_checks}
     for claim in claims:
         is_true, entries = comparisons.get(claim.topic, _compare_check)(claim, record)

@@ -246,6 +246,7 @@ class ClientSession:
 
 
 def _select(id: str, name: str, current: str, options: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    """Return a config option of the protocol; `options` are its values, each with a name and a description."""
     rows = [
         {"value": value, "name": label, **({"description": detail} if detail else {})}
         for value, label, detail in options

@@ -70,6 +70,7 @@ class ControlChannel:
         return id
 
     def deliver(self, response: Mapping[str, Any]) -> None:
+        """Pass a response of the program to the `ask` that waits for it; a late one is ignored."""
         waiting = self._waiting.get(str(response.get("request_id")))
         if waiting is None or waiting.done():
             return

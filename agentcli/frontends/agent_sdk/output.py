@@ -95,7 +95,7 @@ class FieldOutput(JsonOutput):
     def _translated(self, value: dict[str, Any]) -> Iterator[dict[str, Any]]:
         match value:
             case {"type": "assistant" | "user", "message": message}:
-                content = [self._block(block) for block in message["content"]]
+                content = [self._translated_block(block) for block in message["content"]]
                 yield value | {"message": message | {"content": content}, "uuid": self._entry_id}
             case {"type": "stream_event", "event": event}:
                 yield from ({**value, "event": one, "parent_tool_use_id": None} for one in self._stream_events(event))
@@ -136,15 +136,15 @@ class FieldOutput(JsonOutput):
             case _:
                 yield value
 
-    def _renamed(self, value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        """Translate the call in the fields `name` and `input` of an object to Claude Code's names."""
+    def _translated_call(self, value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Return an object whose call, in the fields `name` and `input`, has Claude Code's names."""
         name, input = f"{prefix}name", f"{prefix}input"
         call = field_call(value[name], value[input], self._session.snapshot().workspace.cwd)
         return value | dict(zip((name, input), call, strict=True))
 
-    def _block(self, block: dict[str, Any]) -> dict[str, Any]:
+    def _translated_block(self, block: dict[str, Any]) -> dict[str, Any]:
         if block["type"] == "tool_use":
-            return self._renamed(block)
+            return self._translated_call(block)
         return {"signature": "", **block} if block["type"] == "thinking" else block
 
     def _stream_events(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -161,7 +161,7 @@ class FieldOutput(JsonOutput):
                 text = "".join(parts)
                 with suppress(msgspec.DecodeError):  # the model's JSON is not valid: pass it on as it is
                     input = msgspec.json.decode(text or "{}", type=dict[str, Any])
-                    text = msgspec.json.encode(self._renamed({"name": name, "input": input})["input"]).decode()
+                    text = msgspec.json.encode(self._translated_call({"name": name, "input": input})["input"]).decode()
                 delta = {"type": "input_json_delta", "partial_json": text}
                 yield {"type": "content_block_delta", "index": index, "delta": delta}
                 yield event
@@ -176,7 +176,7 @@ class FieldOutput(JsonOutput):
             "stop_reason": value["terminal_reason"] if subtype == "success" else None,
             "total_cost_usd": self._spent_usd,
             "modelUsage": {name: self._model_usage(name, usage) for name, usage in value["model_usage"].items()},
-            "permission_denials": [self._renamed(one, "tool_") for one in denials],
+            "permission_denials": [self._translated_call(one, "tool_") for one in denials],
         }
         return result if subtype == "success" else result | {"errors": [value["result"] or subtype]}
 

@@ -94,6 +94,7 @@ class Story(Struct, frozen=True):
 
 
 def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
+    """Return the story of a log's current branch."""
     conversation = Conversation(log)
     cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]
@@ -144,6 +145,7 @@ def _images(content: Sequence[Block]) -> tuple[Base64Source, ...]:
 
 
 def _remarks(entry: entries.Entry) -> Iterator[Remark]:
+    """Yield a remark for an entry that is neither a message nor a result, if readers should know of it."""
     match entry.body:
         case entries.Compaction() as body:
             sizes = f"{body.tokens_before:,} → {body.tokens_after:,} tokens, {body.strategy}, {body.trigger}"

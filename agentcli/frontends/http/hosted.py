@@ -94,20 +94,20 @@ class HostedSession:
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
-        is_open = self._writer.note.is_open
+        is_turn_open = self._writer.note.is_open
         for position, entry in enumerate(missing, len(entries) - len(missing)):
             if (prompt := _prompt_in(entry)) is not None:
                 queue = self._writer.note.waiting
                 queued = next((message for message in queue if message.content == hash_of(prompt.content)), None)
-                if queued or not is_open:  # otherwise the prompt is a steering message of the open turn
-                    if is_open:
+                if queued or not is_turn_open:  # otherwise the prompt is a steering message of the open turn
+                    if is_turn_open:
                         objects.append(self._lost_result(entries[:position]))
                     waiting = tuple(message for message in queue if message is not queued)
                     self._writer.change(span=queued.stream_id if queued else uuid.uuid4().hex, waiting=waiting)
-                    is_open = True
+                    is_turn_open = True
             if value := entry_object(entry, self.id):
-                objects.append(value | {"stream_id": self._writer.note.span} if is_open else value)
-        return objects, is_open
+                objects.append(value | {"stream_id": self._writer.note.span} if is_turn_open else value)
+        return objects, is_turn_open
 
     def _restore_queue(self) -> None:
         """Restore the `stream_id`s of the session's queued messages from the stream's note."""

@@ -78,7 +78,7 @@ class Access:
         self._lead_s = max(0.0, BURST_S - self._interval_s)
         self._due = 0.0  # monotonic time of the next request if requests were evenly spaced
 
-    def wait_s(self) -> float:
+    def admit(self) -> float:
         """Admit a request and return 0, or return the seconds until the next one may come."""
         now = time.monotonic()
         if (wait_s := self._due - self._lead_s - now) > 0:
@@ -132,7 +132,7 @@ class Guard:
         """Return the token of a request, or None for a path that needs none. Raises `HttpError`."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         # DNS rebinding: a foreign page's name may resolve to this server's address.
-        if not self._is_socket and _name_of(f"//{host}") not in self._hosts:
+        if not self._is_socket and _host_of(f"//{host}") not in self._hosts:
             raise HttpError(
                 403, "host", f"This server does not accept the host {host[:200]!r}. To allow it, add it to serve.hosts."
             )
@@ -151,7 +151,7 @@ class Guard:
         is_inside = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
         if access.path != "/" and not is_inside:
             raise HttpError(403, "one_session", "This token only follows and steers one session.")
-        if wait_s := access.wait_s():
+        if wait_s := access.admit():
             headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, rounded up
             raise HttpError(429, "rate_limit", f"Too many requests. Try again in {wait_s:.1f} s.", headers=headers)
         return access.token
@@ -171,7 +171,7 @@ def token_of(request: Request) -> ServeTokenSettings:
     return cast("ServeTokenSettings", request.state.token)
 
 
-def _name_of(address: str) -> str:
+def _host_of(address: str) -> str:
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:
@@ -336,8 +336,8 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
             is_union = not isinstance(operation.body, type)
             is_required = is_union or any(field.required for field in msgspec.structs.fields(operation.body))
             described["requestBody"] = {"required": is_required, **_content("application/json", next(next_schema))}
-        kind = "text/event-stream" if operation.answer is Event else "application/json"
-        answer = _content(kind, next(next_schema) if operation.answer is not None else None, "Done.")
+        media_type = "text/event-stream" if operation.answer is Event else "application/json"
+        answer = _content(media_type, next(next_schema) if operation.answer is not None else None, "Done.")
         described["responses"] = {str(operation.status): answer, "4XX": failure}
         described |= {"security": []} if operation.is_open else {}  # otherwise the top-level `security` applies
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
@@ -359,6 +359,6 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     ]
 
 
-def _content(kind: str, schema: Any, description: str = "") -> dict[str, Any]:
-    content = {"content": {kind: {"schema": schema}}} if schema is not None else {}
+def _content(media_type: str, schema: Any, description: str = "") -> dict[str, Any]:
+    content = {"content": {media_type: {"schema": schema}}} if schema is not None else {}
     return {**({"description": description} if description else {}), **content}

@@ -304,7 +304,7 @@ async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncI
         await hosting.catch_up(session_id)
         yield b"retry: 1000\n\n"  # ms until a disconnected reader connects again
         if after and not await events.has(session_id, after):
-            event = await _reset(hosting, session_id)
+            event = await _reset_event(hosting, session_id)
             after = event.id
             yield _frame(event)
         while True:
@@ -323,7 +323,7 @@ def _frame(event: StreamEvent) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (event.id, event.data)
 
 
-async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
+async def _reset_event(hosting: Hosting, session_id: str) -> StreamEvent:
     """Return the log as one event with the id of the newest entry's event, so that later deltas still follow."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
     info, entries = await hosting.store.load(session_id)

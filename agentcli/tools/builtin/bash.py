@@ -49,7 +49,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
         at_once = asyncio.Event()
         at_once.set()
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=at_once)).job
-        assert job is not None, "it is detached or refused"
+        assert job is not None  # a detached command becomes a job, unless `run` raises an error
         return _describe_start(job, "Started", context)
     if is_own:  # the person's own command, as `run_own` explains
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
@@ -229,6 +229,7 @@ def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ..
 
 
 def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
+    """Return the status of each name that may be a path, even if nothing is there."""
     paths: dict[str, PathStatus] = {}
     for name in list(names)[:_MAX_NAMES]:
         with contextlib.suppress(ToolError):  # not a path, or a loop of links
@@ -288,6 +289,7 @@ def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolC
 
 
 def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
+    """Return the output of a call that has started a job; `how` is the beginning of the sentence, such as `Started`."""
     # Small models have no `jobs` tool, so `kill` is named too, unless commands cannot see each other's processes.
     kill = "" if context.workspace.facts.confines else f" or with: kill -- -{job.pid}"
     text = (

@@ -365,6 +365,7 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
 
 
 def _edits_of(arguments: FileEdit) -> tuple[Edit, ...]:
+    """Return the edits of a call, which may give a single one without `edits`. Raises `ToolError`."""
     if arguments.edits:
         if arguments.old_string or arguments.new_string:
             message = "file_edit takes old_string and new_string, or edits, not both: put this one into edits, too."

@@ -134,6 +134,7 @@ class Matches:
         self._current: _File | None = None  # the same, if it is kept
 
     def add(self, found: Sequence[FoundRows]) -> None:
+        """Count the matches in a batch of rows, and keep the rows that may be among the first matches."""
         for path, rows in found:
             count = len(_MATCH_ROW.findall(rows)) if self._has_marks else rows.count(b"\n") + 1
             self.total += count

@@ -183,7 +183,7 @@ def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> 
     parts: list[str] = []
     position = 0
     for match, new in replacements:
-        decoded.part(new)  # raises the error
+        decoded.encoded_part(new)  # raises the error
         parts += [decoded.text[position : match.start], new]
         position = match.end
     return "".join([*parts, decoded.text[position:]])

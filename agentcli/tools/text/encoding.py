@@ -40,9 +40,9 @@ class DecodedText(Struct, frozen=True):
 
     def encoded(self, text: str) -> bytes:
         """Return a whole file with this text. Raises `ToolError` for a character that the encoding lacks."""
-        return self.bom + self.part(text)
+        return self.bom + self.encoded_part(text)
 
-    def part(self, text: str) -> bytes:
+    def encoded_part(self, text: str) -> bytes:
         """Return the bytes of a part of the file with this text. Raises `ToolError`."""
         try:
             return text.encode(self.encoding, errors_of(self.encoding))

@@ -66,6 +66,7 @@ def _find_at_unfinished_end(text: str, old: str) -> list[Match]:
 
 
 def _find_look_alikes(text: str, old: str) -> list[Match]:
+    """Return the matches of `old` if quotes, dashes, spaces and forms of a character that look alike are equal."""
     view, sought = folded(text), folded(old).text
     return [
         Match(view.origin(start), view.origin(end), _OwnCharacters(text, view, start, sought).adapt)

@@ -40,8 +40,10 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
     hidden: set[str] = set()
     shown: set[str] = set()
     for selectors, body in outer_rules(style_sheet):
+        if selectors.startswith("@"):
+            continue
         is_hidden = hides(body)
-        for selector in () if selectors.startswith("@") else selectors.split(","):
+        for selector in selectors.split(","):
             selector = _plain(selector).strip()
             if is_hidden and _NAME.fullmatch(selector):
                 hidden.add(selector)

@@ -85,6 +85,7 @@ class _Reader:
         return "skip" if self._is_unseen(tag, attributes) else "continue"
 
     def _is_unseen(self, tag: str, attributes: dict[str, str]) -> bool:
+        """Return True if a person who looks at the page would not see the element."""
         is_closed_dialog = tag == "dialog" and "open" not in attributes
         is_aria_hidden = attributes.get("aria-hidden", "").strip().lower() == "true"
         names = {f".{name}" for name in attributes.get("class", "").lower().split()}

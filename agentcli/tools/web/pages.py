@@ -331,6 +331,7 @@ class Tavily(msgspec.Struct, frozen=True):
 
 
 def _search_failure(error: ProviderError) -> ToolError:
+    """Return a failed request to Tavily as an error with advice for the model."""
     try:  # Tavily's messages are {"detail": {"error": …}}; the client keeps the inner object
         text = msgspec.json.decode(str(error), type=dict[str, str]).get("error") or str(error)
     except msgspec.MsgspecError:
