@@ -162,14 +162,16 @@ def nested_instructions(
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:
     """Return the paths of the instruction files that these entries show to the model."""
     start_of_note = f"<system-reminder>{_HEADING}"
-    # The text that a compaction carries may end with the note. If not, `find` returns -1, which gives the whole text.
-    texts = (
-        body.text if isinstance(body, User) else body.carried[body.carried.find(f"\n{start_of_note}") + 1 :]
-        for body in bodies
-        if isinstance(body, Compaction) or (isinstance(body, User) and body.is_reminder)
-    )
-    notes = (text for text in texts if text.startswith(start_of_note))
-    return list(dict.fromkeys(path for note in notes for path in _SHOWN.findall(note)))
+
+    def note_in(body: Body) -> str:
+        if isinstance(body, Compaction):  # the text that it carries may end with the note
+            _, _, note = f"\n{body.carried}".partition(f"\n{start_of_note}")
+            return note
+        if isinstance(body, User) and body.is_reminder and body.text.startswith(start_of_note):
+            return body.text
+        return ""
+
+    return list(dict.fromkeys(path for body in bodies for path in _SHOWN.findall(note_in(body))))
 
 
 def _body(text: str) -> str:

@@ -41,19 +41,16 @@ RULE_KINDS = {
 
 
 class RuleFile(Struct, frozen=True, kw_only=True):
-    """A rule file of a project. `applies` says when the model gets it.
-
-    "always"; "files": with the first file that matches its globs, which are relative to `folder`; "request": if the
-    model reads it because of its description; "named": when the person names it. With a `problem` in its frontmatter,
-    it always applies.
-    """
+    """A rule file of a project."""
 
     path: Path
     folder: Path
+    # "files": the model gets it with the first file that matches its globs; "request": if the model reads it because of
+    # its description; "named": when the person names it.
     applies: Literal["always", "files", "request", "named"] = "always"
-    globs: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()  # relative to `folder`
     description: str = ""
-    problem: str = ""
+    problem: str = ""  # in its frontmatter; the file then applies always
 
     def matches(self, file: Path, home: Path | None) -> bool:
         from agentcli.safety.commands.records import matches_path  # imported here because few projects need it

@@ -150,20 +150,16 @@ class SessionResources(Struct):
 
 
 class Workspace(Struct, kw_only=True, dict=True):
-    """The state that all calls of a session share.
+    """The state that all calls of a session share."""
 
-    Relative paths start at `cwd`. `shell_cwd` is the folder in which the last command ended (None: `cwd`). The sandbox
-    may be opened only when it is first used; until then `is_open` returns False, and nothing runs in it.
-    """
-
-    cwd: Path
+    cwd: Path  # relative paths start here
     sandbox: Sandbox
-    is_open: Callable[[], bool] = lambda: True
+    is_open: Callable[[], bool] = lambda: True  # False until the sandbox is first used, if it is opened only then
     settings: WorkspaceSettings = field(default_factory=WorkspaceSettings)
     session_grants: SessionGrants = field(default_factory=SessionGrants)
     resources: SessionResources = field(default_factory=SessionResources)
     files: FileLedger = field(default_factory=FileLedger)
-    shell_cwd: Path | None = None
+    shell_cwd: Path | None = None  # the folder in which the last command ended; None: `cwd`
 
     @property
     def grants(self) -> Grants:

@@ -185,12 +185,14 @@ def _claim(
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
         numbers = _numbers(next(iter(counts + ratios), ""))
-    names = () if topic == "command" else sentence.texts_in(marks + (state["fill"] if state else ""), "tpn")
+    names_follow = marks + (state["fill"] if state else "")  # the text that may name tests and files
+    names = () if topic == "command" else sentence.texts_in(names_follow, "tpn")
+    commands = sentence.texts_in(marks, "pk" if topic == "command" else "c")
     return sentence.claim(
         kind,
         subject.start(),
-        "".join(sentence.texts_in(marks, "pk" if topic == "command" else "c")[:1]),
-        names=tuple(names or ([subject["of"]] if subject["of"] else ())),
+        commands[0] if commands else "",
+        names=tuple(names or ([subject["of"]] if subject["of"] else ())),  # `of`: the parser in `tests of the parser`
         is_all=not names and bool(subject["all"] or "suite" in marks.lower()),
         **numbers,
     )

@@ -31,10 +31,7 @@ _RETRY_AFTER_S = 5.0  # after work for a session failed
 
 
 class Hosting:
-    """The sessions that are open in this process.
-
-    `account_of` returns the account that limits a user's spending. Sessions that nobody uses for `idle_s` are closed.
-    """
+    """The sessions that are open in this process."""
 
     def __init__(
         self,
@@ -47,8 +44,8 @@ class Hosting:
     ) -> None:
         self._open_session, self.store = open_session, store
         self.events = events
-        self._account_of = account_of
-        self._idle_s = idle_s
+        self._account_of = account_of  # returns the account that limits a user's spending
+        self._idle_s = idle_s  # sessions that nobody uses for so long are closed
         self.sessions: dict[str, HostedSession] = {}  # by id
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session id
         self._readers: Counter[str] = Counter()  # by session id, including sessions that are open elsewhere

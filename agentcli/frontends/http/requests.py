@@ -88,11 +88,7 @@ class Access:
 
 
 class Guard:
-    """ASGI middleware that checks the host, the token and the rate of requests.
-
-    `hosts` are names of this server in addition to the loopback names; a unix socket accepts any name. A token without
-    a `user_id` has access to the sessions of all users.
-    """
+    """ASGI middleware that checks the host, the token and the rate of requests."""
 
     def __init__(
         self,
@@ -106,8 +102,8 @@ class Guard:
         self._accesses: dict[str, Access] = {}  # by the hash of the token
         for token in tokens:
             self.let_in(token)
-        self._hosts = {host.lower() for host in hosts} | _LOOPBACK
-        self._is_socket = is_socket
+        self._hosts = {host.lower() for host in hosts} | _LOOPBACK  # the names of this server
+        self._is_socket = is_socket  # a unix socket accepts any name
 
     def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
         """Give a token access to the paths that begin with `path`."""

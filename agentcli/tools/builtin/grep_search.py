@@ -119,15 +119,15 @@ class _File(Struct, kw_only=True):
 class Matches:
     """The first `limit` matches. Further ones are only counted, so that millions of them need no memory.
 
-    With the limit 0 all are kept, and rows are formatted as they come, while ripgrep is still searching. Rows have
-    different marks if some of them are context or continue a match.
+    With the limit 0 all are kept, and rows are formatted as they come, while ripgrep is still searching.
     """
 
     def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
         self.total = self.files = 0
         self.max_chars = MAX_SHOWN_CHARS
         self._limit, self._show = limit, show
-        self._has_marks, self._context = has_marks, context
+        self._has_marks = has_marks  # rows have different marks if some of them are context or continue a match
+        self._context = context  # lines before and after a match
         self._kept: list[_File] = []  # with a limit: sorted, and only files with the first matches
         self._kept_matches = 0  # the matches in the kept files
         self._current_path: bytes | None = None  # the file whose parts are coming

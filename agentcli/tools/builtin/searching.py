@@ -22,17 +22,13 @@ T = TypeVar("T")
 
 
 class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
+    """The file or folder to search."""
 
-    The base is the working directory, or the folder itself if that is elsewhere; then `prefix` is written before each
-    path. `below` is the path from the base to the folder, ending in a slash; empty for the base itself.
-    """
-
-    path: Path
+    path: Path  # its real path
     is_folder: bool
-    base: Path
-    prefix: str
-    below: str
+    base: Path  # found paths are relative to it: the working directory, or the folder itself if that is elsewhere
+    prefix: str  # written before each path; empty if the base is the working directory
+    below: str  # the path from the base to the folder, ending in a slash; empty for the base itself
 
     def show(self, path: bytes) -> str:
         """Return a path relative to the base as the model writes it."""
@@ -150,15 +146,14 @@ _FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
 
 
 class NearestPaths:
-    """Files and the folders they are in, nearest first, then by name; folders end in a slash.
-
-    Every path begins with `below`, the folder that is listed. `depth` counts from there: its own files have depth 1.
-    `limit` is the number of paths in the result (0: all).
-    """
+    """Files and the folders they are in, nearest first, then by name; folders end in a slash."""
 
     def __init__(self, limit: int, *, below: str, with_folders: bool, depth: int | None) -> None:
-        self._limit, self._below, self._with_folders = limit, below, with_folders
-        self._max_slashes = below.count("/") + depth - 1 if depth else None  # in a file's name, if it is to be shown
+        self._limit = limit  # the number of paths in the result (0: all)
+        self._below = below  # the folder that is listed, with which every path begins
+        self._with_folders = with_folders
+        # The slashes in the name of a file that is to be shown; the listed folder's own files have the depth 1.
+        self._max_slashes = below.count("/") + depth - 1 if depth else None
         self._folders: set[str] = set()  # the folders that hold a file
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
         self._files = 0  # all files, shown or not
