@@ -74,15 +74,15 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
     from agentcli.agent.ops import Interrupt
 
     loop = asyncio.get_running_loop()
-    looked_at = loop.time()  # of the last check, or of the start
+    checked_at = loop.time()  # of the last check, or of the start
     while True:
         watched = session()
         # Comparing times now and then costs less than waking up for every event.
-        left_s = max(looked_at, watched.last_event_at) + limit_s - loop.time()
+        left_s = max(checked_at, watched.last_event_at) + limit_s - loop.time()
         if left_s > 0:
             await asyncio.sleep(left_s)
             continue
-        looked_at = loop.time()
+        checked_at = loop.time()
         awaits_somebody = watched.state.awaits_reset or watched.open_questions or watched.waiting_for_client
         if awaits_somebody or not watched.is_busy:
             continue

@@ -189,11 +189,11 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         shortest_size, brief_size = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
         room = free
         if brief_size > free:
-            share = _EXCERPTS if shortest_size <= free else _EXCERPTS_IF_JOINED
-            all_sentences = self.budget.size("\n".join(one.text for one in self._sentences))
-            excerpts_size = min(int(share * free), all_sentences)
-            # In the remaining case the prompts fit only without excerpts.
-            if shortest_size > free or shortest_size + excerpts_size <= free:
+            prompts_fit = shortest_size <= free
+            share = _EXCERPTS if prompts_fit else _EXCERPTS_IF_JOINED
+            all_sentences_size = self.budget.size("\n".join(one.text for one in self._sentences))
+            excerpts_size = min(int(share * free), all_sentences_size)
+            if not prompts_fit or shortest_size + excerpts_size <= free:  # else they fit only without excerpts
                 room -= excerpts_size
         if (choice := self._choose_lengths(covered, room, aim)) is None:
             return None

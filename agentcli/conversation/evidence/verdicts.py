@@ -103,6 +103,7 @@ class Record:
 
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
+    """Return the part of a call and its result that verdicts need."""
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
@@ -260,7 +261,7 @@ def _compare_check(claim: Statement, record: Record) -> Comparison:
 
 
 def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
-    """Compare the numbers of a claim with those of a run. None: the numbers agree, but other tests failed."""
+    """Return True if a claim has the numbers of a run; None if it has, but other tests failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
     # A claim may or may not include skipped tests among those that passed.
