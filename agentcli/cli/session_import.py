@@ -24,7 +24,7 @@ from agentcli.cli.subcommands.sessions import folder_mask
 from agentcli.conversation.entries import Assistant, Body, ContextNote, ProviderSwitch, Result, User, reminder
 from agentcli.conversation.history import counted, listed_names
 from agentcli.errors import NoModel, UsageError, UserError
-from agentcli.frontends.json_input import MAX_LINE_BYTES, check_media, json_in
+from agentcli.frontends.json_input import MAX_LINE_BYTES, check_media, decode_input
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Role, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.wire.reply_parts import CallIds, parse_arguments, plain_id
@@ -86,7 +86,7 @@ def read_transcript(file: Path) -> OtherTranscript:
         with file.open("rb") as source:
             while raw := source.readline(MAX_LINE_BYTES + 1):
                 try:
-                    if isinstance(line := json_in(raw), dict):
+                    if isinstance(line := decode_input(raw), dict):
                         lines.append(line)
                 except ValueError:
                     damaged.append(len(raw))

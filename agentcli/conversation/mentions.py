@@ -94,7 +94,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
         case "file":
             output = read_file(FileRead(name), path, workspace)
         case "folder":
-            return _listed(name, path)
+            return _attached_folder(name, path)
         case None:  # nothing has this name; it may be `path:10-40`
             lines = _LINES.fullmatch(name)
             return _attached_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
@@ -130,8 +130,8 @@ def _attached_lines(name: str, first: int, last: int, workspace: Workspace) -> S
     return (Text(f'{_FILE_TAG}"{name}" lines="{lines}">\n{content}\n</file>'),) if isinstance(content, str) else ()
 
 
-def _listed(name: str, folder: Path) -> Sequence[Block]:
-    """Return the names in a folder. Raises `OSError`."""
+def _attached_folder(name: str, folder: Path) -> Sequence[Block]:
+    """Return the names in a folder as an attachment. Raises `OSError`."""
     with os.scandir(folder) as found:  # it knows which entries are folders without looking at each of them
         names = sorted(display_name(f"{entry.name}/" if _leads_to_folder(entry) else entry.name) for entry in found)
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []

@@ -16,7 +16,7 @@ import msgspec
 
 from agentcli.conversation.history import counted
 from agentcli.errors import StorageError, UsageError
-from agentcli.frontends.export.markdown import money
+from agentcli.frontends.export.markdown import format_cost
 from agentcli.llm.messages import Usage
 from agentcli.settings.files import FileLock, make_private_folder
 from agentcli.version import __version__
@@ -47,7 +47,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """The time and money that the agent took. The cost is None where a price is not known."""
+    """The time and format_cost that the agent took. The cost is None where a price is not known."""
 
     seconds: float = 0.0
     cost_usd: float | None = 0.0
@@ -106,7 +106,7 @@ def outcome_line(outcome: Outcome) -> str:
     parts = [
         f"{outcome.check.score:.2f}",
         counted(work.turns, "request"),
-        money(spent.cost_usd),
+        format_cost(spent.cost_usd),
         f"{spent.seconds:.1f} s",
         outcome.end if outcome.end != "end_turn" else "",
         "verified" if work.verified else "",

@@ -147,7 +147,7 @@ class OpenerHost(CommandHost):
         raise UsageError(f"Only the terminal shows a subagent live. To see what it did so far: /agents show {id}")
 
 
-async def open_after(
+async def open_replacement(
     opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
 ) -> Session:
     """Open the session that replaces `before`; a new session or a copy inherits its mode, model and effort."""
@@ -305,7 +305,7 @@ class ScreenlessHost(OpenerHost):
             )
         if before.is_busy or before.snapshot().conversation.queue.follow_ups:
             raise UserError("A turn is running. Interrupt it first, or wait until it ends.")
-        self._session = await open_after(self._opener, before, session_id, fork=fork, take_over=take_over)
+        self._session = await open_replacement(self._opener, before, session_id, fork=fork, take_over=take_over)
         await before.close()
         return self._session
 

@@ -107,7 +107,7 @@ class NobodyWaits(UserError):
 class InputLines:
     """The lines of an input. A thread reads them, because not every platform can wait for a pipe asynchronously.
 
-    A line that is too long is cut a byte above the limit, and `json_in` then rejects it.
+    A line that is too long is cut a byte above the limit, and `decode_input` then rejects it.
     """
 
     def __init__(self, input: BinaryIO) -> None:
@@ -157,7 +157,7 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
 
 
-def json_in(raw: bytes) -> Any:
+def decode_input(raw: bytes) -> Any:
     """Decode a line. Raises `ValueError` with the reason for a line that is too long, too deep or not valid."""
     if len(raw) > MAX_LINE_BYTES:
         raise ValueError(f"the line is longer than {MAX_LINE_BYTES // 1024**2} MB")
@@ -178,7 +178,7 @@ def json_in(raw: bytes) -> Any:
 def control_request(raw: bytes | None) -> tuple[str, dict[str, Any]] | None:
     """Return the id and content of an Agent SDK's control request; None for any other line."""
     with suppress(ValueError, RecursionError):
-        match json_in(raw or b""):
+        match decode_input(raw or b""):
             case {"type": "control_request", "request_id": str(id), "request": {"subtype": str()} as request}:
                 return id, request
     return None
@@ -189,7 +189,7 @@ def parse_line(raw: bytes) -> InputLine:
     id: str | int | None = None
     data: Any = None
     try:
-        data = json_in(raw)
+        data = decode_input(raw)
         match data:
             case {"type": "control", "id": str() | int() | None as line_id} if not isinstance(line_id, bool):
                 id = line_id

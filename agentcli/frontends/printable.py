@@ -41,7 +41,7 @@ def exposed(text: str) -> str:
     return _with_hidden(text, _escape_of)
 
 
-def pictured(text: str) -> str:
+def with_symbols(text: str) -> str:
     """Return text for a document: like `exposed`, but with a one-character symbol in place of each escape."""
     return _with_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
 

@@ -21,7 +21,7 @@ from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, comp
 from agentcli.evals.skill import skill_tasks
 from agentcli.evals.store import About, EvalAttempt, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
-from agentcli.frontends.export.markdown import money, when
+from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
 
@@ -185,7 +185,7 @@ def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
-        f"cost {money(cost_of(run.outcomes))}, {seconds:,.0f} s of work."
+        f"cost {format_cost(cost_of(run.outcomes))}, {seconds:,.0f} s of work."
         f"{'' if run.ended else ' The run is unfinished.'}"
     )
 
@@ -208,9 +208,9 @@ def list_runs(json: shared.AsJson = False) -> None:
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
-    about, cost = run.about, money(cost_of(run.outcomes))
+    about, cost = run.about, format_cost(cost_of(run.outcomes))
     passed, state = f"{run.passed}/{len(about.jobs)}", "" if run.ended else "unfinished"
-    return run.id, about.name, when(run.created), passed, cost, state, about.variant.model
+    return run.id, about.name, format_time(run.created), passed, cost, state, about.variant.model
 
 
 @app.command()

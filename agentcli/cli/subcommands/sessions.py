@@ -23,7 +23,7 @@ from agentcli.conversation.entries import ContextNote
 from agentcli.conversation.history import counted, transcript_lines
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.export.documents import Form, as_dict, document, form_of
-from agentcli.frontends.export.markdown import when
+from agentcli.frontends.export.markdown import format_time
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.maintenance import check, repair
@@ -56,7 +56,7 @@ def list_sessions(
         # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
         ("id", "changed", "entries", "title"),
-        [(info.id, when(info.updated), f"{info.entries} entries", info.name or info.title) for info in found],
+        [(info.id, format_time(info.updated), f"{info.entries} entries", info.name or info.title) for info in found],
         as_json=json,
         numeric={"entries"},
         empty="No sessions in this directory. To list those of all directories, add --all.",
@@ -84,7 +84,7 @@ def search(
     shared.print_list(
         list(map(msgspec.to_builtins, found)),
         ("session", "when", "kind", "text"),
-        [(hit.session_id, when(hit.time), hit.kind, hit.excerpt) for hit in found],
+        [(hit.session_id, format_time(hit.time), hit.kind, hit.excerpt) for hit in found],
         as_json=json,
         empty="Nothing found. To search all directories, add --all.",
     )

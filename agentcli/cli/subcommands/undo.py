@@ -16,7 +16,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, pri
 from agentcli.conversation.entries import Body
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
-from agentcli.frontends.export.markdown import when
+from agentcli.frontends.export.markdown import format_time
 from agentcli.infra.changes.journal import finish_interrupted
 from agentcli.infra.changes.state import Objects
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -137,7 +137,7 @@ def blame_app(
         if (author := line.author) is not None:
             prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
             # 42 characters and the prompt. The first 13 of an id are its time (UUIDv7), which tells sessions apart.
-            columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
+            columns = f"{author.session_id[:13]} {format_time(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
 
 

@@ -135,12 +135,12 @@ def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     # the search does not backtrack in a long command.
     start = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?(?=(?:\S*/)?(?P<program>\S+))"
     return [
-        (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)"))
+        (row, re.compile(rf"{start}(?:{'|'.join(map(_program_pattern, row['names']))})(?P<rest>(?: \S+)*)"))
         for row in runner_tables()["runner"]
     ]
 
 
-def _pattern(name: str) -> str:
+def _program_pattern(name: str) -> str:
     """Return a pattern for a program and words that follow it in this order, perhaps with other words between them.
 
     `npm run test*` also matches `npm --silent run test:unit`. After `make $`, only options and `NAME=value` may follow.
@@ -168,7 +168,7 @@ def check_kinds(command: str) -> list[str]:
 def find_runs(end: CallEnd) -> Iterator[CheckRun]:
     """Yield the checks that a command ran, with what its exit code and its output say about each of them."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
-    for part, code in _parts(end.command, end.exit_code):
+    for part, code in _simple_commands(end.command, end.exit_code):
         is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
@@ -189,7 +189,7 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
                 )
 
 
-def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
+def _simple_commands(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
     """Yield the simple commands of a command, each with its exit code; None if other commands hide it."""
     script, asides = read_commands(command).commands, runner_tables()["asides"]
     programs = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]

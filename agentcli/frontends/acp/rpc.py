@@ -10,7 +10,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from agentcli.frontends.json_input import json_in, read_lines
+from agentcli.frontends.json_input import decode_input, read_lines
 from agentcli.llm.messages import encode_json
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Connection:
 
     def _receive(self, line: bytes) -> None:
         try:
-            message = json_in(line)
+            message = decode_input(line)
         except ValueError as error:
             self._send_error(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return

@@ -46,7 +46,7 @@ class ControlDialogue(Dialogue):
     def parse(self, raw: bytes) -> json_input.InputLine | None:
         """Parse a line; return None if it is answered in parallel to other lines, or needs no answer."""
         try:
-            line = json_input.json_in(raw)
+            line = json_input.decode_input(raw)
         except (ValueError, RecursionError) as error:
             return json_input.InputLine(raw, problem=str(error))
         match line:

@@ -29,7 +29,7 @@ from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.export import markdown as markdown_export
 from agentcli.frontends.json_output import wire_messages
-from agentcli.frontends.printable import pictured
+from agentcli.frontends.printable import with_symbols
 from agentcli.llm.messages import Base64Source
 from agentcli.version import __version__
 
@@ -131,24 +131,25 @@ def line(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(pictured(text))
+    return escape(with_symbols(text))
 
 
 def _item(item: markdown_export.Item) -> Iterator[str]:
     match item:
         case markdown_export.PromptItem(time, text, images, attached):
             more = f" · with {line(', '.join(attached))}" if attached else ""
-            yield f'<div class="meta">{markdown_export.when(time)}{more}</div><div class="prompt">{_text(text)}</div>'
+            yield f'<div class="meta">{markdown_export.format_time(time)}{more}</div>'
+            yield f'<div class="prompt">{_text(text)}</div>'
             yield from _images(images)
         case markdown_export.Reply() as reply:
             yield _folded("Thinking", reply.thinking)
-            rendered: str = markdown().render(pictured(reply.text))
+            rendered: str = markdown().render(with_symbols(reply.text))
             yield rendered.replace("<a href=", '<a rel="noopener noreferrer nofollow" href=')
             for call in reply.calls:
                 yield from _call(call)
             took = f"{reply.body.duration_ms / 1000:.1f} s"
             cut = " · interrupted" if reply.body.stop_reason == "interrupted" else ""
-            cost = markdown_export.money(reply.body.cost_usd)
+            cost = markdown_export.format_cost(reply.body.cost_usd)
             yield f'<div class="meta">{line(reply.model)} · {took} · {cost}{cut}</div>'
         case markdown_export.Remark(text, detail):
             yield f'<div class="remark">{_text(text)}</div>{_folded("Its text", detail)}'
@@ -172,7 +173,7 @@ _LINES = {"+": "add", "-": "del", "@": "hunk"}  # a line's first character -> it
 
 
 def _diff(diff: str) -> Iterable[str]:
-    for text in pictured(diff).rstrip("\n").split("\n"):
+    for text in with_symbols(diff).rstrip("\n").split("\n"):
         kind = "hunk" if text.startswith(("+++ ", "--- ")) else _LINES.get(text[:1], "")
         yield f'<span class="{kind}">{escape(text)}</span>\n' if kind else f"{escape(text)}\n"
 

@@ -17,7 +17,7 @@ from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.history import calls_in, counted, text_of
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import fenced, pictured
+from agentcli.frontends.printable import fenced, with_symbols
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
 from agentcli.tools.observation import call_title
 
@@ -192,40 +192,42 @@ def as_markdown(story: Story) -> str:
 
 
 def header_fields(story: Story) -> dict[str, str]:
-    model, cost = ", ".join(story.models) or "none", money(story.cost.total.whole_usd)
-    return {"Date": when(story.info.created), "Model": model, "Cost": cost, "Session": story.info.id}
+    model, cost = ", ".join(story.models) or "none", format_cost(story.cost.total.whole_usd)
+    return {"Date": format_time(story.info.created), "Model": model, "Cost": cost, "Session": story.info.id}
 
 
-def when(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def money(usd: float | None) -> str:
+def format_cost(usd: float | None) -> str:
     return "unknown" if usd is None else f"${usd:.4f}" if usd < 1 else f"${usd:.2f}"
 
 
 def _item(item: Item) -> Iterator[str]:
     match item:
         case PromptItem(_, text, images, attached):
-            yield f"## Prompt\n\n{_quoted(contained(text))}"
+            yield f"## Prompt\n\n{_quoted(safe_markdown(text))}"
             names = [f"`{_line(name).replace('`', '')}`" for name in attached] + ["an image"] * len(images)
             yield f"Attached: {', '.join(names)}" if names else ""
         case Reply() as reply:
-            yield contained(reply.text)
+            yield safe_markdown(reply.text)
             for call in reply.calls:
                 yield from _call(call)
         case Remark(text, detail):
             yield f"> **Note:** {_line(text)}"
-            yield _folded("Its text", pictured(detail)) if detail else ""  # hidden characters become visible symbols
+            yield (
+                _folded("Its text", with_symbols(detail)) if detail else ""
+            )  # hidden characters become visible symbols
 
 
 def _call(call: CallItem) -> Iterator[str]:
     outcome = f" · {_line(call.outcome)}" if call.outcome else ""
     yield f"{'✗' if call.is_failed else '✓'} **{_line(call.title)}**{outcome}"
     if call.diff:
-        yield fenced(pictured(call.diff), "diff")
+        yield fenced(with_symbols(call.diff), "diff")
     elif call.text.strip():
-        yield _folded("Result", pictured(call.text))
+        yield _folded("Result", with_symbols(call.text))
 
 
 def _folded(title: str, text: str) -> str:
@@ -239,10 +241,10 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # a whole code span (with group 1), or the < of a tag
 
 
-def contained(text: str) -> str:
+def safe_markdown(text: str) -> str:
     """Return untrusted Markdown with its HTML tags escaped and its last code block closed."""
     lines, open_fence = [], ""
-    for line in pictured(text).split("\n"):
+    for line in with_symbols(text).split("\n"):
         fence = _FENCE.match(line)
         if not open_fence:
             open_fence = fence[1] if fence else ""
@@ -260,7 +262,7 @@ def _quoted(text: str) -> str:
 
 def _line(text: str) -> str:
     """Return untrusted text in one line, with markup escaped."""
-    text = html.escape(" ".join(pictured(text).split()), quote=False)
+    text = html.escape(" ".join(with_symbols(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
 
 
@@ -269,5 +271,5 @@ def usage_table(story: Story) -> str:
     for model, (usage, usd) in story.cost.by_model.items():
         requests = sum(reply.model == model for reply in story.replies)
         figures = (requests, usage.prompt_tokens, usage.cache_read_input_tokens, usage.output_tokens)
-        rows.append(f"| {_line(model)} | {' | '.join(f'{figure:,}' for figure in figures)} | {money(usd)} |")
+        rows.append(f"| {_line(model)} | {' | '.join(f'{figure:,}' for figure in figures)} | {format_cost(usd)} |")
     return "\n".join(rows)

@@ -213,9 +213,9 @@ class Hosting:
             try:
                 for session_id in await self.events.running():
                     if session_id not in self.sessions:
-                        await self._try(session_id, self._take_over)
+                        await self._attempt(session_id, self._take_over)
                 for session_id in list(self._readers):
-                    await self._try(session_id, self.catch_up)
+                    await self._attempt(session_id, self.catch_up)
             except StorageError as error:
                 log.warning("%s", error)
             long_ago = time.monotonic() - self._idle_s
@@ -228,7 +228,7 @@ class Hosting:
         if await self.store.holder(session_id) is None:
             await self.owner(session_id)
 
-    async def _try(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
+    async def _attempt(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
         """Do some work for a session; after a failure nothing is done for it during `_RETRY_AFTER_S`."""
         if time.monotonic() < self._retry_at.get(session_id, 0.0):
             return

@@ -301,7 +301,7 @@ async def body_of(request: Request) -> bytes:
 def parse_body(body: bytes, form: Any) -> Any:
     """Parse the body as the type `form`. Raises `HttpError` with the reason if it is not valid."""
     try:
-        parsed = msgspec.convert(json_input.json_in(body or b"{}"), form)
+        parsed = msgspec.convert(json_input.decode_input(body or b"{}"), form)
         if isinstance(parsed, NewMessage):  # checked like the same message on stdin
             json_input.check_request(json_input.UserMessage(parsed.message))
             json_input.check_request(json_input.ClientToolsControl(parsed.tools))

@@ -18,7 +18,7 @@ from agentcli.agent.turn_log import unanswered_messages
 from agentcli.conversation.entries import Entry, Queued, Retracted, User
 from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
-from agentcli.frontends.hosts import OpenerHost, open_after
+from agentcli.frontends.hosts import OpenerHost, open_replacement
 from agentcli.frontends.run_end import describe_jobs, ended_jobs_notice
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.activity import message_text
@@ -111,7 +111,7 @@ class TerminalController(OpenerHost):
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         before = self.session
-        opened = await open_after(self._opener, before, session_id, fork=fork, take_over=take_over)
+        opened = await open_replacement(self._opener, before, session_id, fork=fork, take_over=take_over)
         self._show_session(opened)
         await self._close_session(before)
         return opened

@@ -17,7 +17,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
-from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, naming_similar, opened
+from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, opened, with_similar_names
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import (
@@ -45,7 +45,7 @@ MAX_TEXT_LINES = 1_000_000  # the same limit in lines: while it is handled, a sh
 
 async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
     path = context.readable(arguments.path)
-    return await naming_similar(
+    return await with_similar_names(
         asyncio.to_thread(read_file, arguments, path, context.workspace), path, context.workspace
     )
 

@@ -135,7 +135,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
         raise file_failure("write", shown, error, state) from error
 
 
-async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
+async def with_similar_names(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
     """Await `work`, and add similar file names to an error that the path does not exist."""
     try:
         return await work
@@ -242,13 +242,13 @@ class NewContent(Struct, frozen=True):
 
 async def run(arguments: FileWrite | FileEdit, context: ToolContext) -> ToolOutput:
     path = context.writable(arguments.path)
-    return await naming_similar(asyncio.to_thread(_write, arguments, path, context), path, context.workspace)
+    return await with_similar_names(asyncio.to_thread(_write, arguments, path, context), path, context.workspace)
 
 
 async def preview(arguments: FileWrite | FileEdit, context: ToolContext) -> str:
     """Return the diff that the call would make. Raises `ToolError` if the call would fail."""
     path = context.writable(arguments.path)
-    return await naming_similar(asyncio.to_thread(_preview, arguments, path, context), path, context.workspace)
+    return await with_similar_names(asyncio.to_thread(_preview, arguments, path, context), path, context.workspace)
 
 
 async def narrow(arguments: FileWrite | FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileWrite | FileEdit:

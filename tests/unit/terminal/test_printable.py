@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.frontends.printable import MAX_LINE_ENDS, PrintableStream, exposed, pictured, printable
+from agentcli.frontends.printable import MAX_LINE_ENDS, PrintableStream, exposed, printable, with_symbols
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -95,7 +95,7 @@ def test_a_letter_that_passes_for_a_latin_one_is_seen(shown: Callable[[str], str
 
 
 def test_in_a_document_each_of_them_becomes_a_picture() -> None:
-    assert pictured("rm\x1b[2K\r a\u202e\u200bb p\u0430ypal") == "rm␛[2K␍ a��b p�ypal"
+    assert with_symbols("rm\x1b[2K\r a\u202e\u200bb p\u0430ypal") == "rm␛[2K␍ a��b p�ypal"
 
 
 def test_in_a_request_such_a_letter_is_an_escape_also_at_the_end_of_a_word() -> None:
