@@ -47,7 +47,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """The time and format_cost that the agent took. The cost is None where a price is not known."""
+    """The time and money that the agent took. The cost is None where a price is not known."""
 
     seconds: float = 0.0
     cost_usd: float | None = 0.0
