@@ -249,9 +249,9 @@ def test_in_any_encoding_only_the_edited_span_changes(head: str, old: str, tail:
     assert decoded is not None
     if decoded.text != f"{head}<{old}>{tail}" or old.replace("\r\n", "\n") == new.replace("\r\n", "\n"):
         return  # a few bytes of Latin-1 can also be read as another encoding
-    before, after = decoded.encoded(head + "<"), decoded.part(">" + tail)
+    before, after = decoded.encoded(head + "<"), decoded.encoded_part(">" + tail)
     try:
-        decoded.part(new)
+        decoded.encoded_part(new)
     except ToolError:
         with pytest.raises(ToolError, match="which has no"):
             apply_edits(decoded, [Edit(f"<{old}>", f"<{new}>")])
@@ -280,8 +280,8 @@ def test_in_any_bytes_only_the_edited_span_changes(content: bytes, data: st.Data
         return
     if decoded.text[end - 1 : end + 1] == "\r\n":
         return
-    head, tail = decoded.encoded(decoded.text[:start]), decoded.part(decoded.text[end:])
-    assert edit(content, old, "XY")[0] == head + decoded.part("XY") + tail
+    head, tail = decoded.encoded(decoded.text[:start]), decoded.encoded_part(decoded.text[end:])
+    assert edit(content, old, "XY")[0] == head + decoded.encoded_part("XY") + tail
 
 
 @examples(300)
