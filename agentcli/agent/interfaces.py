@@ -12,6 +12,7 @@ from agentcli.conversation.entries import Body, Entry, FileChange, FilesChanged
 from agentcli.llm.messages import ToolResult, Usage
 
 NEWEST = ""  # as the id of a parent, it means the newest entry
+ONE_SHOTS = "one-shots"  # as a `user_id`, it marks the sessions of `agentcli -p`, which are not conversations
 
 
 def subagents_owner(session_id: str) -> str:

@@ -54,7 +54,7 @@ FLAGS: Flags = (
         "the reasoning effort, for models that support it",
         choices=("low", "medium", "high", "xhigh", "max"),
     ),
-    _flag("-c --continue", "resume this directory's newest session", dest="continue_", action="store_true"),
+    _flag("-c --continue", "resume this directory's newest conversation", dest="continue_", action="store_true"),
     _flag("-r --resume", "resume ID, claude:ID or codex:ID, or choose", nargs="?", const="", **_TEXT, metavar="ID"),
     _flag("--fork-session", "continue in a copy of the session"),
     _flag("--take-over", "resume a session that is open elsewhere, and close it there"),

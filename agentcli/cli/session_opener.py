@@ -57,7 +57,7 @@ class ConfiguredOpener:
         return session
 
     async def list(self) -> Sequence[SessionInfo]:
-        return await self.stored_sessions.list(cwd=self._config.cwd)
+        return await self.stored_sessions.list(cwd=self._config.cwd, user_id="")  # without one-shots
 
     def check_model(self, name: str) -> str:
         info = self.models.info(name)
@@ -302,7 +302,7 @@ async def _answer(
         on_notice=warn,
     )
     try:
-        session = await builder.build_session(choice)
+        session = await _open_session(builder, store, choice)
         set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
@@ -341,6 +341,13 @@ async def _answer(
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
+
+
+async def _open_session(builder: Builder, store: UsageStore, choice: SessionChoice) -> Session:
+    session = await builder.build_session(choice)
+    if choice.how == "new" or choice.fork:
+        await store.mark_one_shot(session.id, is_one_shot=True)
+    return session
 
 
 def _check_flags(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.agent.commands.command import CommandSet
+from agentcli.agent.interfaces import ONE_SHOTS
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
@@ -120,7 +121,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self.on_prompt(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
-        choice, models = session_choice(self._options), self.models
+        choice, models = await self._find_newest(session_choice(self._options)), self.models
         model = await self._stored_model(choice)
         try:
             model = model or await models.default()
@@ -150,14 +151,20 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if await self._remote.aclose():
             self.on_notice("The page of the previous session is closed. To open one for this session: /remote")
 
+    async def _find_newest(self, choice: SessionChoice) -> SessionChoice:
+        """Replace the choice "newest" by the id of the newest conversation; without one, of the newest one-shot."""
+        for user_id in ("", None) if choice.how == "newest" else ():
+            if newest := await self.stored_sessions.list(cwd=self._config.cwd, limit=1, user_id=user_id):
+                return msgspec.structs.replace(choice, how="id", id=newest[0].id)
+        return choice
+
     async def _stored_model(self, choice: SessionChoice) -> str:
         """Return the model for a session to resume, with a notice if it is not the default; empty for a new session."""
-        store, id = self.stored_sessions, choice.id
-        if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
-            id = newest[0].id
-        if choice.how == "new" or not id:
+        if not choice.id:
             return ""
-        _, entries = await store.load(id)
+        info, entries = await self.stored_sessions.load(choice.id)
+        if info.user_id == ONE_SHOTS and not choice.fork:  # from now on somebody talks in it
+            await self._store.mark_one_shot(info.id, is_one_shot=False)
         if not (session_model := self._builder.model_of(Conversation(entries))):
             return ""
         usual = self._config.settings.provider.model

@@ -7,6 +7,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -59,9 +60,11 @@ class SessionOpener(Protocol):
 
 
 class UsageStore(SessionStore, Protocol):
-    """A store that also sums up the usage of its sessions."""
+    """A store of agentcli's own, which also sums up the usage of its sessions and sets one-shots apart."""
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector: ...
+
+    async def mark_one_shot(self, session_id: str, *, is_one_shot: bool) -> None: ...
 
 
 class Editor(Struct, frozen=True):
@@ -141,7 +144,10 @@ class OpenerHost(CommandHost):
     async def document(self, file: str) -> str:
         from agentcli.frontends.export import documents  # takes 40 ms, and only exports need it
 
-        return await documents.live_document(self.session, file, await self.sessions())
+        known = list[SessionInfo]()
+        with suppress(NoSession):  # it may not be stored yet
+            known = [await session_info(self.stored_sessions, self.session.id)]
+        return await documents.live_document(self.session, file, known)
 
     def open_agent(self, id: str) -> None:
         raise UsageError(f"Only the terminal shows a subagent live. To see what it did so far: /agents show {id}")

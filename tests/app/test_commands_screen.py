@@ -310,7 +310,8 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     if how == "/resume":
         ready(second).type("/resume\r")
     second.see("❯ just now")
-    named, other, everywhere = picker(second)  # the marked row has a second one only if it was cut
+    named, other, one_shots, everywhere = picker(second)  # the marked row has a second one only if it was cut
+    assert "With one-shots" in one_shots
     assert "All directories" in everywhere
     assert named.startswith("❯ just now    talk")
     assert other.startswith("  just now    Mend the parser")

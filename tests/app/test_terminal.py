@@ -849,3 +849,31 @@ def test_continue_resumes_where_the_last_session_ended(open_terminal: Open) -> N
     assert first.exit_code() == 0
     second = open_terminal([{"text": "on we go"}], "--continue", "and then?")
     assert "› a prompt\n\nkept answer" in second.see("on we go")
+
+
+def test_a_one_shot_is_no_conversation_until_somebody_talks_in_it(open_terminal: Open) -> None:
+    def talk(*flags: str, see: str, prompt: str = "") -> None:
+        terminal = open_terminal([{"text": "the answer"}], *flags)
+        terminal.see(see)
+        if prompt:
+            terminal.type(f"{prompt}\r")
+            terminal.see(f"› {prompt}\n\nthe answer")
+            terminal.leave()
+        assert terminal.exit_code() == 0
+
+    talk(see="Ask", prompt="sat here")
+    talk("-p", "from cron", see="the answer")
+    talk("-p", "-c", "from cron again", see="the answer")  # continues the newest of all
+    talk("-c", see="sat here", prompt="still here")
+    assert "from cron" not in open_terminal(None, "sessions", "list").see("sat here")
+    resumed = open_terminal([{"text": "the answer"}], "-c")
+    resumed.see("still here")
+    resumed.type("/resume\r")
+    assert "from cron" not in resumed.see("With one-shots")
+    resumed.type("\r")
+    resumed.see("Resume session[^?]*from cron")
+    resumed.type("\r")
+    resumed.see("› from cron again")
+    resumed.leave()
+    assert resumed.exit_code() == 0
+    open_terminal(None, "sessions", "list").see("from cron")

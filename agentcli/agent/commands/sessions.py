@@ -20,6 +20,7 @@ from agentcli.settings.files import from_home
 
 MAX_LISTED = 20  # lines of a list without a picker
 _MAX_OFFERED = 200  # sessions in a picker
+_ONE_SHOTS = ("With one-shots…", "also the sessions of agentcli -p")
 MAX_LABEL = 80  # characters
 MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
 MAX_PROMPT = 60  # characters
@@ -44,16 +45,21 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
-    """Let the person choose a conversation of this directory, or of all directories."""
+    """Let the person choose a conversation of this directory, with its one-shots, or of all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
-    chosen = await host.choose("Resume session", [*options, ("All directories…", "")])
+    chosen = await host.choose("Resume session", [*options, _ONE_SHOTS, ("All directories…", "")])
     if chosen is None:
         if not options:
             return "There are no other sessions in this directory. To search all directories: /resume WORDS"
         return listed(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
-    if chosen == len(options):
-        sessions = [info for info in await host.stored_sessions.list(limit=_MAX_OFFERED) if info.id != host.session.id]
+    if chosen >= len(options):
+        if chosen > len(options):
+            found = await host.stored_sessions.list(limit=_MAX_OFFERED, user_id="")
+        else:
+            cwd = host.session.runtime.calls.workspace.cwd
+            found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED)
+        sessions = [info for info in found if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
         chosen = await host.choose("Resume session", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
     return await _open_session(host, sessions[chosen].id) if chosen is not None else ""

@@ -14,7 +14,7 @@ import typer
 
 from agentcli.agent.accounting import Tally, UsageCollector, by_cost
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.interfaces import SearchHit, SessionStore, subagents_owner
+from agentcli.agent.interfaces import ONE_SHOTS, SearchHit, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands import shared
@@ -46,12 +46,15 @@ sessions_app = shared.make_app("List, export, change and check stored sessions."
 def list_sessions(
     everywhere: Everywhere = False,
     limit: Limit = 50,
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Show only this user's sessions.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="Show only this user's sessions; one-shots: those of -p.")
+    ] = None,
     json: shared.AsJson = False,
 ) -> None:
-    """List the sessions of this directory, newest first."""
+    """List the sessions of this directory, newest first; without --json or --user, those of -p are left out."""
     cwd = None if everywhere else current_folder()
-    found = shared.in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
+    found = shared.in_store(lambda store: store.list(cwd=cwd, limit=_MAX_LISTED, user_id=user))
+    found = [info for info in found if json or user or info.user_id != ONE_SHOTS][: limit or None]
     shared.print_list(
         # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
@@ -59,7 +62,7 @@ def list_sessions(
         [(info.id, format_time(info.updated), f"{info.entries} entries", info.name or info.title) for info in found],
         as_json=json,
         numeric={"entries"},
-        empty="No sessions in this directory. To list those of all directories, add --all.",
+        empty="No conversations in this directory. Those of all directories: --all; of agentcli -p: --user one-shots.",
     )
 
 

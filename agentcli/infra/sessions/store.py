@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -156,8 +157,9 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        # The owner of a subagent's session keeps it out of lists. A fork has no owner, so lists show it.
-        user_id = "" if info.user_id.startswith(interfaces.subagents_owner("")) else info.user_id
+        # The owner of a subagent's session or of a one-shot keeps it out of lists. A fork has none, so it is listed.
+        is_unlisted = info.user_id.startswith(interfaces.subagents_owner("")) or info.user_id == interfaces.ONE_SHOTS
+        user_id = "" if is_unlisted else info.user_id
         new = tables.UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
@@ -218,16 +220,23 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def rename(self, session_id: str, name: str) -> None:
+        await self._set(session_id, "name", name)
+
+    async def mark_one_shot(self, session_id: str, *, is_one_shot: bool) -> None:
+        """Mark an open or stored session of no user as the run of a script, or as a conversation again."""
+        await self._set(session_id, "user_id", interfaces.ONE_SHOTS if is_one_shot else "")
+
+    async def _set(self, session_id: str, column: Literal["name", "user_id"], value: str) -> None:
         log = self._logs.get(session_id)
         if log is not None and log.new is not None:  # it is open in this program, and not stored yet
             await log.drain()
-            if log.new is not None:  # still not stored: it gets this name when it is
-                log.new.name = name
+            if log.new is not None:  # still not stored: it gets this value when it is
+                setattr(log.new, column, value)
                 return
 
         async def work(db: tables.Tables) -> None:
-            statement = "UPDATE sessions SET name = :name WHERE id = :id AND trashed = 0"
-            await db.rows(statement, name=name, id=await tables.full_id(db, session_id))
+            statement = f"UPDATE sessions SET {column} = :value WHERE id = :id AND trashed = 0"  # noqa: S608 - constant text
+            await db.rows(statement, value=value, id=await tables.full_id(db, session_id))
 
         await self._run(work)
 
