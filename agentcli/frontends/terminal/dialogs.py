@@ -48,6 +48,7 @@ class Dialogs:
         self._shown: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
         self._answered: QuestionPanel | None = None  # the answered question, while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0  # by `time.monotonic()`
+        self._enter_answers = True  # False once a command waits, because a further Enter is meant for it
         self.is_writing = False  # True while a message is finished before the question takes keys
         self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_text)
         self._draft = self._text_before = ""  # the prompt hidden by questions; the input's text before an answer
@@ -135,7 +136,7 @@ class Dialogs:
         if panel is not self._shown:
             self._end_shown()
         if panel is not None and self._shown is None and self.picker is None and self.purpose != "secret":
-            self._shown, self._answered = panel, None
+            self._shown, self._answered, self._enter_answers = panel, None, True
             goes_on = self.is_writing and bool(self._area.buffer.text)
             self.is_writing = self.purpose == "prompt" and (goes_on or self._is_mid_sentence())
             self._set_draft_aside()
@@ -190,7 +191,7 @@ class Dialogs:
 
     def end_writing(self) -> None:
         """Let the question take keys; an unsent message returns after the answer."""
-        self.is_writing = False
+        self.is_writing, self._enter_answers = False, not self._area.buffer.text.startswith("/")
         self._start_reading(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
@@ -260,7 +261,10 @@ class Dialogs:
         if key == "enter" and self._letters.take_enter(panel):
             return
         self._letters.drop()
+        self._enter_answers |= key != "enter"
         match key:
+            case "enter" if not self._enter_answers:
+                self._console.hint.show("The command waits. Answer with a letter, or with ↑ ↓ and Enter.")
             case "enter" if time.monotonic() - self._shown_at >= (TYPING_PAUSE_S if self._draft else REACTION_S):
                 self.decide(panel.selected)  # if a draft was just set aside, Enter may have been meant for it
             case "escape":
@@ -290,12 +294,8 @@ class Dialogs:
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.offered:
-                keys = (
-                    "PageDown. For several hunks: Esc, then End."
-                    if panel.review
-                    else "PageDown, End, or v for the pager."
-                )
-                self._console.hint.show(f"Scroll to the end first: {keys}.")
+                more = "For several hunks: Esc, then End" if panel.review else "Or End, or v for the pager"
+                self._console.hint.show(f"Scroll to the end first: PageDown. {more}.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":

@@ -51,7 +51,7 @@ class TypedLetters:
         """Handle a typed character. Alone it may be an answer, else it begins a text, but never at a hunk."""
         before, choice = self.drop(), panel.choice_for(text)
         opening = panel.choice_for(before) if text in ("y", "n") and not self._are_early else None
-        if isinstance(panel.review, HunkReview):
+        if isinstance(panel.review, HunkReview) and text != "/":  # a command is typed in the input
             self._type_at_hunk(panel, before, text)
         elif opening is not None and opening.id == "hunks":  # a practised person types `h` and `y` in a row
             self._decide(opening)
@@ -59,22 +59,21 @@ class TypedLetters:
         # A letter that came too early to be an answer may be typed again.
         elif choice is not None and (not before or (self._are_early and before == text)):
             self.hold(panel, before + text, is_early=is_early)
-        elif before or panel.words[0] != "comment":
+        elif before or text == "/" or panel.words[0] != "comment":
             self._begin_text(before + text)
         else:  # not an answer, but a sentence if more letters follow
             self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)
             self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
 
     def _type_at_hunk(self, panel: QuestionPanel, before: str, text: str) -> None:
-        """Take an answer about one hunk at once; hold one about several, as more letters make a sentence."""
-        now, review, choice = time.monotonic(), panel.review, panel.choice_for(text)
-        if choice is None or now < self._sentence_until:
+        """Hold an answer. More letters make a sentence, except y and n, which practised fingers type in a row."""
+        now, review, held = time.monotonic(), panel.review, panel.choice_for(before)
+        are_answers = panel.choice_for(text) is not None and (not before or {before, text} <= {"y", "n"})
+        if not are_answers or now < self._sentence_until:
             self._sentence_until = now + TYPING_PAUSE_S
             self._console.hint.show(f"“{text}” is not taken: letters here are answers, one at a time.", 2.0)
             return
-        if before and (held := panel.choice_for(before)):
+        if held is not None:
             self._decide(held)
-        if panel.review is review and choice.id in ("take_all", "take_file"):
+        if panel.review is review:  # else the held letter decided the last hunk
             self.hold(panel, text, is_early=False)
-        elif panel.review is review:  # else the held letter decided the last hunk
-            self._decide(choice)

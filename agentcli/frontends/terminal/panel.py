@@ -18,6 +18,7 @@ from agentcli.frontends.terminal.reviews import (
     HunkReview,
     PlanComments,
     change_rows,
+    declined_hunks,
     diff_rows,
     hunk_word,
     is_risky,
@@ -205,13 +206,15 @@ class QuestionPanel:
             comment = "" if answer.allowed else comment  # with a yes, it is the plan
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"
+        declined = ""
         if answer.allowed and answer.hunks is not None:
+            declined = exposed(declined_hunks(question, answer))
             yes += f" · {len(answer.hunks)} of {len(question.hunks)} {hunk_word(question)}s"
         mark = ("ok", "✓") if answer.allowed else ("error", "✗")
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
         about = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", about)], columns)
-        words = ("muted", f" · “{exposed(comment)}”" if comment else "")
+        words = ("muted", (f" · “{exposed(comment)}”" if comment else "") + declined)
         return [*wrapped([*line, words], columns, hang=2), ("", "\n")]
 
     # In the transcript

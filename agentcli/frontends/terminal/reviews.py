@@ -30,6 +30,18 @@ def hunk_word(question: AnyQuestion) -> str:
     return "file" if all(change.what not in ("folder", "repository", "tree") for change in question.changes) else "part"
 
 
+def declined_hunks(question: AnyQuestion, answer: Approve) -> str:
+    """Name the hunks that a review left out: by number and line, or with several changes by file and line."""
+    names = list[str]()
+    for number, hunk in enumerate(question.hunks):
+        if number not in (answer.hunks or ()):
+            at = re.search(r"^@@ -\S+ \+(\d+).*\n((?: .*\n)*)", hunk, re.MULTILINE)  # with unchanged lines at its start
+            line = int(at[1]) + at[2].count("\n") if at else ""
+            place = path_of(hunk) or hunk.strip().partition("\n")[0]
+            names.append(f"{place}:{line}".rstrip(":") if question.changes else f"{number + 1} (line {line})")
+    return f" · declined: {', '.join(names)}" if names else ""
+
+
 def is_risky(change: ChangeSummary) -> bool:
     """Return True for a change that takes something away, or that other programs run or obey unasked."""
     return change.kind == "deleted" or bool(change.loses) or change.is_obeyed
