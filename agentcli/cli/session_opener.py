@@ -293,16 +293,19 @@ async def _answer(
         await import_missing(store, choice.id, client.transcripts, config.cwd)  # of another machine, kept by the SDK
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
+    can_ask = takes_stream and (client is None or client.answers_questions)
     builder = Builder(
         config,
         store=store,
         options=options_from(options),
-        can_ask=takes_stream and (client is None or client.answers_questions),
+        can_ask=can_ask,
         resumes_answers=not takes_stream,
         on_notice=warn,
     )
     try:
-        session = await _open_session(builder, store, choice)
+        session = await builder.build_session(choice)
+        if choice.how == "new" or choice.fork:
+            await store.mark_one_shot(session.id, is_one_shot=True)
         set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
@@ -325,8 +328,8 @@ async def _answer(
             host.interrupt()
 
         with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
-            idle = end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
-            watching = asyncio.create_task(idle)
+            idle_s = config.settings.limits.idle_s
+            watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.leave_stuck))
             try:
                 demands = Demands(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
@@ -341,13 +344,6 @@ async def _answer(
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
-
-
-async def _open_session(builder: Builder, store: UsageStore, choice: SessionChoice) -> Session:
-    session = await builder.build_session(choice)
-    if choice.how == "new" or choice.fork:
-        await store.mark_one_shot(session.id, is_one_shot=True)
-    return session
 
 
 def _check_flags(options: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -144,10 +143,7 @@ class OpenerHost(CommandHost):
     async def document(self, file: str) -> str:
         from agentcli.frontends.export import documents  # takes 40 ms, and only exports need it
 
-        known = list[SessionInfo]()
-        with suppress(NoSession):  # it may not be stored yet
-            known = [await session_info(self.stored_sessions, self.session.id)]
-        return await documents.live_document(self.session, file, known)
+        return await documents.live_document(self.session, file, await self.stored_sessions.list())
 
     def open_agent(self, id: str) -> None:
         raise UsageError(f"Only the terminal shows a subagent live. To see what it did so far: /agents show {id}")

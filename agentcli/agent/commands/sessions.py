@@ -54,11 +54,8 @@ async def _choose_session(host: CommandHost) -> Outcome:
             return "There are no other sessions in this directory. To search all directories: /resume WORDS"
         return listed(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
     if chosen >= len(options):
-        if chosen > len(options):
-            found = await host.stored_sessions.list(limit=_MAX_OFFERED, user_id="")
-        else:
-            cwd = host.session.runtime.calls.workspace.cwd
-            found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED)
+        cwd, user = (host.session.runtime.calls.workspace.cwd, None) if chosen == len(options) else (None, "")
+        found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED, user_id=user)
         sessions = [info for info in found if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
         chosen = await host.choose("Resume session", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])

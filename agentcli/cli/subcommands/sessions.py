@@ -46,9 +46,7 @@ sessions_app = shared.make_app("List, export, change and check stored sessions."
 def list_sessions(
     everywhere: Everywhere = False,
     limit: Limit = 50,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="ID", help="Show only this user's sessions; one-shots: those of -p.")
-    ] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="This user's; one-shots: of -p.")] = None,
     json: shared.AsJson = False,
 ) -> None:
     """List the sessions of this directory, newest first; without --json or --user, those of -p are left out."""
