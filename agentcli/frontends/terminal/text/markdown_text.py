@@ -184,28 +184,35 @@ def column_sides(header: str, delimiters: str) -> list[str] | None:
 def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> list[list[Fragment]]:
     """Return a table in lines of at most `width` columns; if that is too little, `header: value` lines of each row."""
     header, _, *rows = [_cells(source, len(sides)) for source in sources]
-    natural = [
-        max([1, *(_width(line) for row in (header, *rows) for line in plain(row[column]).split("\n"))])
-        for column in range(len(header))
-    ]
-    if (widths := _fitted(natural, width - len(" │ ") * (len(header) - 1))) is None:
+    columns = [[plain(cell) for cell in cells] for cells in zip(header, *rows, strict=True)]
+    natural = [max(1, *(_width(line) for cell in cells for line in cell.split("\n"))) for cells in columns]
+    words = [max([1, *(_width(word) for cell in cells for word in cell.split())]) for cells in columns]
+    if (widths := _fitted(natural, words, width - len(" │ ") * (len(header) - 1))) is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
     rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
-    body = (line for row in rows for line in _row_lines(row, widths, sides))
-    return [*_row_lines(titles, widths, sides), rule, *body]
+    body = [_row_lines(row, widths, sides) for row in rows]
+    between = [rule] if any(len(lines) > 1 for lines in body) else []  # wrapped rows would run together
+    below = [line for lines in body for line in (*between, *lines)]
+    return [*_row_lines(titles, widths, sides), *([] if between and body else [rule]), *below]
 
 
-def _fitted(natural: list[int], available: int) -> list[int] | None:
-    """Return the columns' widths: wide columns share the room that the others leave. None if there is too little."""
+def _fitted(natural: list[int], words: list[int], available: int) -> list[int] | None:
+    """Return the columns' widths: wide columns share the room that the others leave. None if there is too little.
+
+    Where there is room for the longest of the `words` of each column, no word is broken.
+    """
     if sum(natural) <= available:
         return natural
     if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
         return None
     widths = list(natural)
+    least = words if sum(words) <= available else [min(columns, MIN_COLUMNS) for columns in natural]
     narrow_first = sorted(range(len(natural)), key=natural.__getitem__)  # what they leave is for the wider ones
     for done, column in enumerate(narrow_first):
-        widths[column] = min(natural[column], max(available // (len(natural) - done), MIN_COLUMNS))
+        room = available - sum(least[other] for other in narrow_first[done + 1 :])
+        share = max(available // (len(natural) - done), least[column])
+        widths[column] = min(natural[column], share, room)
         available -= widths[column]
     return widths
 

@@ -263,6 +263,14 @@ def test_a_table_that_is_too_wide_wraps_its_cells_and_then_gives_up_columns() ->
     assert text_of(source, 9) == "first: some words here\nsecond: https://example.com/long\n"
 
 
+def test_wrapped_rows_have_a_line_between_them_and_a_name_is_broken_only_without_room_for_it() -> None:
+    source = "| module | what it does | why |\n|---|---|---|\n| module_0.py | reads the settings | others need them |\n"
+    shown = text_of(source + "| b.py | x | y |\n", 36)
+    assert "\nmodule_0.py │ reads the" in shown
+    assert re.search(" them\n─[─┼]+\nb.py +│ x", shown)
+    assert shown.count("┼") == 4
+
+
 def test_a_table_waits_for_its_end_and_a_line_with_a_bar_for_the_next() -> None:
     stream = MarkdownStream(width=lambda: 80)
     assert stream.feed("a\n\n") == [("", "a\n")]
@@ -290,7 +298,7 @@ def test_a_table_is_to_be_seen_while_it_comes_in_as_it_will_be_printed() -> None
 
 def test_cells_too_many_or_too_few_lose_nothing() -> None:
     rows = text_of("| a | b |\n|---|---|\n| 1 |\n| 2 | 3 | 4<br>5 |\n").split("\n")[2:]
-    assert rows == ["1 │", "2 │ 3 | 4", "  │ 5", ""]
+    assert rows == ["1 │", "──┼──────", "2 │ 3 | 4", "  │ 5", ""]
 
 
 def test_a_paragraph_is_printed_when_it_has_ended_and_seen_before_as_it_will_be_printed() -> None:
