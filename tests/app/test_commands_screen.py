@@ -116,8 +116,10 @@ def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open)
     terminal.type("3\r")
     terminal.see("Effort is medium from the next request on")
     terminal.type("/model\r")
-    terminal.see(r"per million tokens \(type a number, or Enter to cancel\):")
+    terminal.see(r"per million tokens \(type a number, or a word to narrow the list")
     assert "● scripted/script.jsonl" in terminal.transcript()
+    terminal.type("OPUS\r")
+    assert "gpt" not in terminal.see(r" 1   anthropic/claude-opus(.|\n)*cancel\):").rpartition("OPUS")[2]
 
 
 def test_an_unknown_command_leaves_the_input_empty_and_up_brings_it_back(open_terminal: Open) -> None:
@@ -428,7 +430,7 @@ def test_trust_shows_the_project_s_files_and_applies_them_in_the_running_session
     terminal.type("/trust\r")
     terminal.see("❯ No, not now")
     terminal.type("\x1b[B\r")
-    terminal.see("This session uses all of them now")
+    terminal.see("This session uses them now")
     assert not (tmp_path / "project/hooked").exists()
     terminal.type("/hello you\r")
     terminal.see(r"/hello you\n\n\w+ answer")
@@ -453,7 +455,7 @@ def test_line_by_line_a_project_is_trusted_too(open_terminal: Open, tmp_path: Pa
     terminal.type("/trust\n")
     terminal.see(r"commands: /hello(?s:.*)type a number")
     terminal.type("2\n")
-    terminal.see("This session uses all of them now")
+    terminal.see("This session uses them now")
     terminal.type("/hello\n")
     terminal.see(str(ANSWER["text"]))
 

@@ -18,13 +18,14 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import TWICE_S, run_program
+from agentcli.frontends.terminal.screen_commands import trust_command
 from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
-from agentcli.frontends.terminal.trust import trust_command
 
 ROWS_OF_QUESTION = 4  # kept free for the question itself below a page of its preview
 WIDTH = 80  # of tables and diffs
+MIN_NARROWED = 10  # options of a list that can be narrowed
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}  # answers and their keys
 
 
@@ -193,7 +194,8 @@ class PlainTerminal(TerminalActions):
     ) -> ChoiceIndex | None:  # fmt: skip
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
-        self._output.print([("", f"{title} (type a number, or Enter to cancel): ")])
+        answers = "a number" if len(options) < MIN_NARROWED else "a number, or a word to narrow the list"
+        self._output.print([("", f"{title} (type {answers}, or Enter to cancel): ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:
             answer = await self._choosing
@@ -204,6 +206,10 @@ class PlainTerminal(TerminalActions):
             return await self.choose(title, options, current=current, is_above_input=True)
         if (place := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
             return ChoiceIndex(place)
+        if len(options) >= MIN_NARROWED and answer and not answer.isdecimal():
+            found = [n for n, texts in enumerate(options) if answer.lower() in " ".join(texts).lower()]
+            narrowed = await self.choose(title, [options[n] for n in found]) if found else None
+            return None if narrowed is None else ChoiceIndex(found[narrowed])
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:

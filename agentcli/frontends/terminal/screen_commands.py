@@ -1,5 +1,6 @@
-"""Defines the slash commands that need a live screen, and completes the arguments of commands."""
+"""Defines the slash commands of the terminal, which need a live screen but for /trust, and completes arguments."""
 
+import asyncio
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.frontends.terminal.session_text import SearchList, SessionText
 from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
-from agentcli.frontends.terminal.trust import trust_command
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
 from agentcli.patterns import lazy_pattern
@@ -72,14 +72,30 @@ def screen_commands(
 
     return (
         SlashCommand("copy", "copy an answer's Markdown, or only its code", copy, "[N] [code]", group="Conversation"),
-        SlashCommand(
-            "find", "find what was said in this session", find, "[WORDS]", group="Conversation", is_aside=True
-        ),
+        SlashCommand("find", "search this session's text", find, "[WORDS]", group="Conversation", is_aside=True),
         SlashCommand("login", "enter a provider's API key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
         trust_command(controller, opener),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )
+
+
+def trust_command(controller: TerminalController, opener: TerminalOpener) -> SlashCommand:
+    async def trust(host: CommandHost, argument: str) -> str:
+        controller.require_idle()
+        review = await asyncio.to_thread(opener.review_project)
+        if isinstance(review, str):
+            return review
+        shown, accept = review
+        controller.view.print_line(f"{shown}\n")
+        answers = [("No, not now", "nothing is changed"), ("Yes, trust these files", "until they change")]
+        if await host.choose("Trust the project's files as they are now?", answers) != 1:
+            return "Nothing was trusted."
+        accepted = await asyncio.to_thread(accept)
+        await controller.reload()
+        return f"{accepted}\nThis session uses them now, and asks again for what you had allowed for the session."
+
+    return SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions")
 
 
 async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
