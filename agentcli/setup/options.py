@@ -104,8 +104,7 @@ async def open_log(
         return await store.create(cwd=cwd, session_id=choice.new_id, name=choice.name, user_id=choice.user_id), []
     id = choice.id
     if choice.how == "newest":
-        newest = await store.list(cwd=cwd, limit=1)
-        if not newest:
+        if not (newest := await store.list(cwd=cwd, limit=1)):
             raise UsageError(f"There is no session to continue in {cwd}. Leave out --continue.")
         id = newest[0].id
     if choice.fork:

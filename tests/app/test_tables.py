@@ -38,7 +38,7 @@ def test_a_terminal_shows_a_table_with_headings_that_loses_nothing(stored: tuple
         terminal.see("some")
         shown = terminal.text()
     assert column(shown, "id", "changed") == id
-    assert column(shown, "title", None).replace(" ", "") == NAME.replace(" ", "")
+    assert column(shown, "title", None).replace(" ", "") == f"one-shot:{NAME}".replace(" ", "")
 
 
 def test_a_pipe_gets_one_uncut_line_a_row_and_no_heading(stored: tuple[Place, str]) -> None:

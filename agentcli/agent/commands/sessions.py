@@ -20,7 +20,6 @@ from agentcli.settings.files import from_home
 
 MAX_LISTED = 20  # lines of a list without a picker
 _MAX_OFFERED = 200  # sessions in a picker
-_ONE_SHOTS = ("With one-shots…", "also the sessions of agentcli -p")
 MAX_LABEL = 80  # characters
 MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
 MAX_PROMPT = 60  # characters
@@ -48,7 +47,9 @@ async def _choose_session(host: CommandHost) -> Outcome:
     """Let the person choose a conversation of this directory, with its one-shots, or of all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
-    chosen = await host.choose("Resume session", [*options, _ONE_SHOTS, ("All directories…", "")])
+    chosen = await host.choose(
+        "Resume session", [*options, ("With one-shots…", "also of -p"), ("All directories…", "")]
+    )
     if chosen is None:
         if not options:
             return "There are no other sessions in this directory. To search all directories: /resume WORDS"

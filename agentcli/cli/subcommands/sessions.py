@@ -14,7 +14,7 @@ import typer
 
 from agentcli.agent.accounting import Tally, UsageCollector, by_cost
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.interfaces import ONE_SHOTS, SearchHit, SessionStore, subagents_owner
+from agentcli.agent.interfaces import ONE_SHOTS, SearchHit, SessionInfo, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands import shared
@@ -46,22 +46,26 @@ sessions_app = shared.make_app("List, export, change and check stored sessions."
 def list_sessions(
     everywhere: Everywhere = False,
     limit: Limit = 50,
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="This user's; one-shots: of -p.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Show only this user's sessions.")] = None,
     json: shared.AsJson = False,
 ) -> None:
-    """List the sessions of this directory, newest first; without --json or --user, those of -p are left out."""
+    """List the sessions of this directory, newest first; people get the one-shots of -p below the conversations."""
     cwd = None if everywhere else current_folder()
     found = shared.in_store(lambda store: store.list(cwd=cwd, limit=_MAX_LISTED, user_id=user))
-    found = [info for info in found if json or user or info.user_id != ONE_SHOTS][: limit or None]
+    found = (found if json else sorted(found, key=lambda info: info.user_id == ONE_SHOTS))[: limit or None]
     shared.print_list(
         # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
         ("id", "changed", "entries", "title"),
-        [(info.id, format_time(info.updated), f"{info.entries} entries", info.name or info.title) for info in found],
+        [(info.id, format_time(info.updated), f"{info.entries} entries", _title(info)) for info in found],
         as_json=json,
         numeric={"entries"},
-        empty="No conversations in this directory. Those of all directories: --all; of agentcli -p: --user one-shots.",
+        empty="No sessions in this directory. To list those of all directories, add --all.",
     )
+
+
+def _title(info: SessionInfo) -> str:
+    return f"{'one-shot: ' if info.user_id == ONE_SHOTS else ''}{info.name or info.title}"
 
 
 @sessions_app.command()
