@@ -110,7 +110,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     has_screen = is_terminal and is_text and not options.print
     set_up_logging(config, has_screen=has_screen)
     for notice in config.notices:
-        warn(notice, at_words=True)
+        warn(notice)
     if options.resume and options.resume.startswith(("claude:", "codex:")):
         from agentcli.cli.session_import import import_for_resume
 

@@ -48,11 +48,12 @@ def echo(text: str) -> None:
     print(printable(text))
 
 
-def warn(text: str, *, at_words: bool = False) -> None:
-    """Print a warning; with `at_words` it is wrapped between words, where a terminal would break it anywhere."""
+def warn(text: str) -> None:
+    """Print a warning, on a terminal wrapped between words."""
     text = f"agentcli: {printable(text)}"
-    if at_words and sys.stderr.isatty() and (columns := os.get_terminal_size(sys.stderr.fileno()).columns):
-        text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    if sys.stderr.isatty() and (columns := os.get_terminal_size(sys.stderr.fileno()).columns):
+        wrapper = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(map(wrapper.fill, text.split("\n")))
     print(text, file=sys.stderr, flush=True)
 
 
