@@ -189,6 +189,7 @@ def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
 
 
 hooks_app = make_app("List hooks and test them.")
+_EXAMPLE = 'hooks.PreToolUse = [{ matcher = "Bash", hooks = [{ type = "command", command = "~/bin/guard.sh" }] }]'
 _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")  # events
 
 
@@ -219,7 +220,7 @@ def describe_hooks(config: Config) -> str:
 def format_hooks(specs: Sequence[HookSpec]) -> str:
     lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.title}  ({spec.source})" for spec in specs]
     lines += dict.fromkeys(f"{spec.note}." for spec in specs if spec.note)
-    return "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md."
+    return "\n".join(lines) or f"No hooks are set. For one, add to config.toml (see docs/hooks.md):\n{_EXAMPLE}"
 
 
 async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan], EventAnswer]:

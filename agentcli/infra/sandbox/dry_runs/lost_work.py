@@ -287,7 +287,7 @@ def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[Ch
     # A single file is not a tree; more than twice the gone files need not be counted.
     count = _count_files_up_to(2 * len(gone_files), changes.root) if len(gone_files) > 1 else 0
     is_most = 2 * len(gone_files) > count if len(gone_files) > FEW_FILES else len(gone_files) == count
-    notes = [f"{len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
+    notes = [f"In all, {len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
     for group in groups:
         if is_most and count and gone_files.intersection(group.paths):
