@@ -9,7 +9,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.frontends.printable import exposed
 
-HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
+_HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.CommandApproval: "Run this command?",
     events.EditApproval: "Make this edit?",
     events.CallApproval: "Allow this call?",
@@ -37,6 +37,11 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def is_yes(self) -> bool:
         return self.answer is not None and self.answer.allowed
+
+
+def heading_for(question: events.AnyQuestion) -> str:
+    is_whole_file = isinstance(question, events.EditApproval) and question.call.name == "file_write"
+    return "Write this file?" if is_whole_file else _HEADINGS[type(question)]
 
 
 def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:

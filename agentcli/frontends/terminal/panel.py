@@ -11,19 +11,12 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rules import Rule, parse_rules
 from agentcli.errors import UsageError
-from agentcli.frontends.choices import HEADINGS, Choice, choices_for, yes_or_no
+from agentcli.frontends.choices import Choice, choices_for, heading_for, yes_or_no
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.reviews import (
-    MARK,
-    HunkReview,
-    PlanComments,
-    change_rows,
-    declined_hunks,
-    diff_rows,
-    hunk_word,
-    is_risky,
-    marked_cell,
-)
+
+from agentcli.frontends.terminal.reviews import (  # isort: skip
+    MARK, HunkReview, PlanComments, change_rows, declined_hunks, diff_rows, hunk_word, is_risky, marked_cell,
+)  # fmt: skip
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
@@ -269,7 +262,8 @@ class QuestionPanel:
             title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
             parts = [("bold error" if is_grave else "bold", exposed(title))]
             parts += [("muted", exposed(question.reason))] if question.reason else []
-        more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
+        between = "\n  " if call.name == "bash" and isinstance(question, events.CallApproval) else " · "
+        more = [fragment for part in parts[1:] for fragment in (("muted", between), part)]
         return [("bold error" if is_grave else "bold", "? "), parts[0], *more]
 
     # Below it
@@ -286,15 +280,14 @@ class QuestionPanel:
         """Return the choices, one a row, below a reviewed hunk or plan. `more` further questions wait."""
         # The choices are muted until the panel `is_ready` to take keys.
         if is_writing:
-            return _rows(
-                "warning", "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first.", columns
-            )
+            waits = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
+            return _rows("warning", waits, columns)
         if self.rest and not self.review:
             count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
             keys = "↓ row · PageDown page · End all · v pager"
             head = _rows("warning", f"Scroll to the end to approve ({count}): {keys}", columns)
         else:
-            text = self.review.heading if self.review else HEADINGS[type(self.question)]
+            text = self.review.heading if self.review else heading_for(self.question)
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
         below = [] if self.rest or self.review else self._rule_rows(columns)
         if self.review:  # laid out first, because `offered` has a yes only after its end was shown
@@ -344,7 +337,7 @@ class QuestionPanel:
     def in_lines(self) -> list[str]:
         """Return the question and its answers as lines, without those that need a live screen. Enter replaces Esc."""
         rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
-        return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
+        return [heading_for(self.question), *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
 def _reach(rule: Rule) -> str:
@@ -355,6 +348,7 @@ def _reach(rule: Rule) -> str:
     if tool == "bash":
         start = pattern.removesuffix(" *")
         return f"commands that match `{pattern}`" if start == pattern else f"every command that starts with `{start}`"
+    pattern = pattern.replace("//", "/", 1) if pattern.startswith("//") else pattern  # from the root
     folder = pattern.removesuffix("/**")
     return f"{tool} calls for {pattern.removeprefix('domain:') if folder == pattern else f'files below {folder}'}"
 

@@ -54,7 +54,9 @@ class HunkReview:
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        self._hunks: tuple[str, ...] = question.hunks
+        # The names of the file tell the language of its hunks.
+        names = question.preview.partition("@@ ")[0] if path_of(question.preview) and not question.changes else ""
+        self._hunks = [names + hunk for hunk in question.hunks]
         self._changes: list[ChangeSummary] = []  # the change of each hunk; empty for an edit of a single file
         self._ends: list[int] = []  # for each hunk, the index after its file's last hunk
         for change in question.changes:

@@ -123,6 +123,7 @@ def test_each_choice_has_a_row_of_its_own() -> None:
             "every command that starts with `make` and every command that starts with",
         ),
         ("file_edit(src/**)", "file_edit calls for files below src"),
+        ("file_write(//tmp/x)", "file_write calls for /tmp/x"),
         ("web_fetch(domain:example.org)", "web_fetch calls for example.org"),
         ("web_fetch", "every web_fetch call"),
     ],
