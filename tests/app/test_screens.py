@@ -236,3 +236,14 @@ def test_calls_say_what_happened_in_as_few_words_as_possible(open_terminal: Open
     assert "job_1started·/tasks" in shown
     assert not re.search(r"\d ms", screen)
     assert "1 job" in terminal.see("1 job").split("\n")[-1]
+
+
+def test_a_to_do_list_stands_above_the_input_only_in_the_turn_that_wrote_it(open_terminal: Open) -> None:
+    items = [{"content": "mend the parser", "status": "pending"}]
+    waits = {"text": "slow " * 5, "chunk": 1, "delay_ms": 200}
+    terminal = open_terminal([{"tool_calls": [tool("todo", items=items)]}, waits, waits], "go")
+    terminal.see("mend the parser")
+    terminal.see("› Ask")
+    terminal.type("hello\r")
+    terminal.see(r"› hello\n+slow")
+    assert "mend the parser" not in terminal.text().rpartition("hello")[2]

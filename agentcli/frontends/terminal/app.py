@@ -1,8 +1,11 @@
 """Assembles the interactive terminal from its parts: session, input, live region, keys."""
 
 import asyncio
+import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 from agentcli.agent.calls.run import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
@@ -32,6 +35,7 @@ from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
+OPENING_S = 0.5  # a session that takes longer to open is reported
 MAX_TASKS = 5  # of the to-do list, shown while a turn runs
 # By the end of the last turn: the state that is reported to the terminal (OSC 7501).
 _STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
@@ -97,6 +101,8 @@ class TerminalApp:
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
         self._composer.restore_draft()
+        self._shows_opening_from = time.monotonic() + OPENING_S
+        asyncio.get_running_loop().call_later(OPENING_S, self.changed)
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
@@ -130,16 +136,13 @@ class TerminalApp:
             self._tick_timer.cancel()
         self._status_command.cancel()
         self._dialogs.forget_questions()  # returns a draft that a question has hidden to the input
-        if not self.controller.is_open and (unsent := self._view.activity.queue.follow_ups):
+        if not self.controller.is_open and (unsent := self._view.activity.queue.steering):
             self._composer.keep_as_draft([message_text(content) for content in unsent])
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
         controller = self.controller
-        can_resume = (
-            self._context.drafts is not None  # else nothing of the session is stored
-            and controller.has_entries
-        )
+        can_resume = self._context.drafts is not None and controller.has_entries  # without drafts, nothing is stored
         await controller.close()
         if can_resume:
             self._view.print_line(f"To resume this session: agentcli -r {controller.session.id[:13]}", "muted")
@@ -160,6 +163,8 @@ class TerminalApp:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
         hint = MARKS[dialogs.purpose][1] or console.hint.text
+        if not (hint or self.controller.is_open or dialogs.is_open) and time.monotonic() > self._shows_opening_from:
+            hint = "Opening the session…"
         custom = self._status_command.rows[: 1 if dialogs.is_open else None]  # a question needs the rows
         status = status_rows(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
         status = status[: max(0, max_rows - 2)]
@@ -239,7 +244,7 @@ class TerminalApp:
         if self._actions.shows_todo:
             lines += todo_lines(self._tasks()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
-            lines += self._open_task_lines(self._tasks())
+            lines += self._open_task_lines(self._tasks(since=self._view.activity.clock.began))
         return [clipped(line, columns) for line in lines]
 
     def _open_task_lines(self, items: Sequence[TodoItem]) -> list[Row]:
@@ -249,8 +254,10 @@ class TerminalApp:
         more: Row = [("muted", f"  and {hidden} more ({self._labels.first('todo')})")]
         return [*lines, more] if lines and hidden else lines
 
-    def _tasks(self) -> Sequence[TodoItem]:
-        return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
+    def _tasks(self, since: float = 0.0) -> Sequence[TodoItem]:
+        """Return the items of the newest to-do list, unless it was written before this Unix time."""
+        path = self.controller.session.snapshot().conversation.path if self.controller.is_open else []
+        return todo_items(path[bisect_left(path, since, key=attrgetter("time")) :])
 
     # For the controller
 

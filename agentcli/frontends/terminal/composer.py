@@ -16,15 +16,10 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex
 from agentcli.frontends.terminal.input.prompt import KeyLabels
-from agentcli.frontends.terminal.input.typed_text import (
-    Drafts,
-    Pastes,
-    ProjectHistory,
-    TypedText,
-    clipboard_image,
-    image_path,
-    read_image,
-)
+
+from agentcli.frontends.terminal.input.typed_text import (  # isort: skip
+    Drafts, Pastes, ProjectHistory, TypedText, clipboard_image, image_path, read_image,
+)  # fmt: skip
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
@@ -179,9 +174,7 @@ class Composer:
         if (data := await clipboard_image(self._console.environment)) is not None:
             self._insert(self.pastes.add_image(data, "image/png"))
         else:
-            self._console.hint.show(
-                "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
-            )
+            self._console.hint.show("No image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")
 
     def _insert(self, text: str, *, replaces: int = 0) -> None:
         """Insert text as one step that can be undone; `replaces` characters before the cursor go."""

@@ -220,8 +220,8 @@ class TerminalController(OpenerHost):
         """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it."""
         # `shown` is the text as it was typed, with tokens in place of its pastes.
         if not self.is_open and text != "/resume":  # /resume opens its list at once, so it is not shown as queued
-            queued = self.view.activity.queue.follow_ups
-            self.view.activity.queue = Queued(follow_ups=(*queued, (Text(shown or text),)))
+            unsent = self.view.activity.queue.steering  # shown as "next"
+            self.view.activity.queue = Queued(steering=(*unsent, (Text(shown or text),)))
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:

@@ -105,6 +105,7 @@ class TurnClock(Struct):
     questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
     paused: float = 0.0  # when the first open question was asked
     heard: float = 0.0  # when the session's last event came, other than changes of the queue
+    began: float = 0.0  # the Unix time of the start, which questions do not move
 
     def pause(self, question_id: str) -> None:
         now = time.monotonic()
@@ -258,9 +259,8 @@ class Activity(Struct, kw_only=True):
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
         for name, started in self.commands.items():
             if now - started >= SHOW_TAIL_AFTER_S:
-                rows.append(
-                    clipped([("accent", spinner(now)), ("muted", f" /{name} · {now - started:.0f} s")], columns)
-                )
+                text = f" /{name} · {now - started:.0f} s"
+                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
         return rows
 
     def _status_rows(self, columns: int) -> list[Row]:

@@ -17,20 +17,9 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    advance,
-    common_length,
-    is_unsure,
-    lines_of,
-    merged,
-    plain,
-    row_width,
-    rows_of,
-    width,
-    with_spaces,
-)
+from agentcli.frontends.terminal.text.fragments import (  # isort: skip
+    Fragment, Row, advance, common_length, is_unsure, lines_of, merged, plain, row_width, rows_of, width, with_spaces,
+)  # fmt: skip
 from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026

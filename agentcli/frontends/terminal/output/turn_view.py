@@ -10,15 +10,10 @@ from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import OWN_CALL, Approve
 from agentcli.conversation.entries import STRATEGY_NAMES, Queued
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
-from agentcli.frontends.terminal.output.activity import (
-    MAX_TAIL_CHARS,
-    Activity,
-    ArrivingCall,
-    PendingRetry,
-    RunningCall,
-    TurnClock,
-    message_text,
-)
+
+from agentcli.frontends.terminal.output.activity import (  # isort: skip
+    MAX_TAIL_CHARS, Activity, ArrivingCall, PendingRetry, RunningCall, TurnClock, message_text,
+)  # fmt: skip
 from agentcli.frontends.terminal.output.tool_views import FoldedText, claim_lines, duration, job_end, tool_view
 from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
@@ -113,6 +108,7 @@ class TurnView:
                     self._end_text()
             case events.TurnStarted(number):
                 activity.clock.started = activity.clock.started or time.monotonic()
+                activity.clock.began = activity.clock.began or time.time()
                 if number == 1:
                     warm_up()
             case events.ToolStarted(id, name, _, title):

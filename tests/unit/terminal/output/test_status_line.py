@@ -104,6 +104,11 @@ def test_the_line_fits_any_window(status: Status, columns: int, custom: str, hin
     assert "\n" not in "".join(map(plain, rows))
 
 
+def test_a_hint_that_is_too_long_for_the_window_takes_more_rows() -> None:
+    rows = status_rows(FULL, 40, hint="The command waits in the input until you have answered.")
+    assert [plain(row) for row in rows] == ["The command waits in the input until you", "  have answered."]
+
+
 def test_what_matters_most_comes_first_and_stays_longest() -> None:
     whole = "accept edits · 62% context · $1.50 of $10.00 · 2 jobs · opus high · main"
     assert plain(status_row(FULL, 100)) == whole
