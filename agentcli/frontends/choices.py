@@ -40,8 +40,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def heading_for(question: events.AnyQuestion) -> str:
-    is_whole_file = isinstance(question, events.EditApproval) and question.call.name == "file_write"
-    return "Write this file?" if is_whole_file else _HEADINGS[type(question)]
+    return "Write this file?" if question.call.name == "file_write" else _HEADINGS[type(question)]
 
 
 def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:

@@ -158,8 +158,8 @@ class TableSessions(ABC):
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
         # The owner of a subagent's session or of a one-shot keeps it out of lists. A fork has none, so it is listed.
-        is_unlisted = info.user_id.startswith(interfaces.subagents_owner("")) or info.user_id == interfaces.ONE_SHOTS
-        user_id = "" if is_unlisted else info.user_id
+        unlisted = interfaces.subagents_owner(""), interfaces.ONE_SHOTS
+        user_id = "" if info.user_id.startswith(unlisted) else info.user_id
         new = tables.UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
@@ -227,8 +227,7 @@ class TableSessions(ABC):
         await self._set(session_id, "user_id", interfaces.ONE_SHOTS if is_one_shot else "")
 
     async def _set(self, session_id: str, column: Literal["name", "user_id"], value: str) -> None:
-        log = self._logs.get(session_id)
-        if log is not None and log.new is not None:  # it is open in this program, and not stored yet
+        if (log := self._logs.get(session_id)) is not None and log.new is not None:  # open here, not stored yet
             await log.drain()
             if log.new is not None:  # still not stored: it gets this value when it is
                 setattr(log.new, column, value)
