@@ -13,7 +13,7 @@ from typing import Any, Generic, Self
 
 from agentcli.agent.calls.once import KEY_TTL_S, DirectCall, KeyedCalls, call_directly, store_results
 from agentcli.agent.events import ClientToolRequested, Done, Event, Output, ToolFinished, TurnFailed
-from agentcli.agent.interfaces import LOCK_TIMEOUT_S
+from agentcli.agent.interfaces import LOCK_TIMEOUT_S, ONE_SHOTS
 from agentcli.agent.ops import ClientResult, GoOn, Interrupt, Pause, Prompt
 from agentcli.agent.session import Session
 from agentcli.agent.steps.messages import set_answer_schema
@@ -173,7 +173,7 @@ class Agent(Generic[Output]):
         return entries
 
     def _check_owner(self, id: str, owner: str) -> None:
-        if owner != self._user_id:
+        if owner.removeprefix(ONE_SHOTS) != self._user_id:  # a one-shot belongs to no user
             raise UsageError(f"The conversation {id} does not belong to {self._user_id or 'a user without an id'}.")
 
     async def _save_entries(self) -> None:
