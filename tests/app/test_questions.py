@@ -168,7 +168,7 @@ def test_modes_passed_through_on_the_way_to_plan_mode_are_not_gone_back_to(open_
     terminal.see("❯ 1   Yes, ask before each edit")
     terminal.settle(0.5)
     terminal.type("\r")
-    terminal.see(r"✓ Plan accepted · ask before edits(.|\n)*Make this edit\?")
+    terminal.see(r"✓ Plan accepted · ask before edits(.|\n)*Write this file\?")
 
 
 def test_lines_of_a_plan_are_commented_in_one_message(open_terminal: Open) -> None:
