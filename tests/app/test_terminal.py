@@ -448,6 +448,7 @@ def test_the_draft_of_a_conversation_comes_back_in_that_conversation_only(open_t
     again.see("› half a thought")
     again.type("!\r")
     again.see("Sent")
+    again.rest()  # the answer is on disk then
     again.kill(signal.SIGKILL)
     again.exit_code()
     last = open_terminal([{"text": "x"}], "-c")
