@@ -294,13 +294,9 @@ async def _answer(
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     can_ask = takes_stream and (client is None or client.answers_questions)
+    parts = options_from(options)
     builder = Builder(
-        config,
-        store=store,
-        options=options_from(options),
-        can_ask=can_ask,
-        resumes_answers=not takes_stream,
-        on_notice=warn,
+        config, store=store, options=parts, can_ask=can_ask, resumes_answers=not takes_stream, on_notice=warn
     )
     try:
         session = await builder.build_session(choice)
