@@ -34,14 +34,10 @@ class Dialogs:
     def __init__(
         self, console: Console, controller: TerminalController, composer: Composer, *, notify: Callable[[str], None]
     ) -> None:
-        self._console = console
-        self._controller = controller
-        self._composer = composer
-        self._area = composer.area
-        self._view = controller.view
-        self._notify = notify
+        self._console, self._controller, self._composer = console, controller, composer
+        self._area, self._view, self._notify = composer.area, controller.view, notify
         self._picker: Picker | None = None
-        self._picked: asyncio.Future[ChoiceIndex | None] | None = None  # the choice in `_picker`
+        self._choice: asyncio.Future[ChoiceIndex | None] | None = None  # the choice in `_picker`
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
@@ -58,7 +54,7 @@ class Dialogs:
     def is_open(self) -> bool:
         return self.picker is not None or self.panel is not None
 
-    async def page(self, text: str, *, line: int = 1) -> None:
+    async def show_in_pager(self, text: str, *, line: int = 1) -> None:
         """Show a text from a line on in the pager, or print it if there is none."""
         async with self._console.released():
             was_shown = await run_pager(text, self._console.environment, line=line)
@@ -67,40 +63,41 @@ class Dialogs:
         self.show_again()
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the rows of the open list, else of the first question; empty if nothing is open."""
         if self.picker is not None:
-            waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
-            below = [clipped(waits, columns)] if self.panel is not None else []
+            warning: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
+            below = [clipped(warning, columns)] if self.panel is not None else []
             return [*self.picker.rows(columns, max_rows - len(below)), *below]
         if self.panel is None:
             lingering = self._lingering
             return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
         if self.purpose != "prompt":
-            return self.panel.reviewed(columns, max_rows - MAX_ANSWER_ROWS)
-        is_ready, more = time.monotonic() - self._shown_at >= REACTION_S, len(self._panels) - 1
-        return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self.is_writing, is_ready=is_ready)
+            return self.panel.review_rows(columns, max_rows - MAX_ANSWER_ROWS)
+        others, is_ready = len(self._panels) - 1, time.monotonic() - self._shown_at >= REACTION_S
+        return self.panel.rows(columns, others, max_rows=max_rows, is_writing=self.is_writing, is_ready=is_ready)
 
     # Lists
 
     @property
     def picker(self) -> Picker | None:
-        return self._picker if self._picked is not None and not self._picked.done() else None
+        return self._picker if self._choice is not None and not self._choice.done() else None
 
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
         """Open a list at once, so that the next key is for it. The result is None if the person closes it."""
-        self.end_picking()
+        self.close_list()
         self._end_shown()  # prints held output, which may explain the list; the question returns after it
-        self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
-        self._picked.add_done_callback(lambda _: self._show_next())
+        self._picker, self._choice = picker, asyncio.get_running_loop().create_future()
+        self._choice.add_done_callback(lambda _: self._show_next())
         self._console.changed()
-        return self._picked
+        return self._choice
 
-    def end_picking(self, *, taken: bool = False, keeps: bool = False) -> None:
-        """Close the list, choosing the marked option if `taken`; without a match nothing can be taken."""
-        if self.picker is None or self._picked is None or (taken and self.picker.chosen is None):
-            return
-        chosen = ChoiceIndex(self.picker.chosen or 0)
-        chosen.keeps = keeps
-        self._picked.set_result(chosen if taken else None)
+    def close_list(self, *, chooses: bool = False, keeps: bool = False) -> None:
+        """Close the list. With `chooses`, the result is the marked option; with `keeps`, also for later sessions."""
+        if self.picker is None or self._choice is None or (chooses and self.picker.marked_index is None):
+            return  # if no option matches the typed text, the list stays open
+        choice = ChoiceIndex(self.picker.marked_index or 0)
+        choice.keeps = keeps
+        self._choice.set_result(choice if chooses else None)
 
     # Questions of the session
 
@@ -130,15 +127,14 @@ class Dialogs:
         self._notify(f"Waiting for your answer: {question.title}")
 
     def _show_next(self) -> None:
-        """Show the first question unless a list or a secret is open: its choices must come right below it."""
+        """Show the first question. It waits for an open list or a secret, which would separate it from its choices."""
         self._console.changed()
         panel = self.panel
         if panel is not self._shown:
             self._end_shown()
         if panel is not None and self._shown is None and self.picker is None and self.purpose != "secret":
             self._shown, self._answered, self._enter_answers = panel, None, True
-            goes_on = self.is_writing and bool(self._area.buffer.text)
-            self.is_writing = self.purpose == "prompt" and (goes_on or self._is_mid_sentence())
+            self.is_writing = self.purpose == "prompt" and self._keeps_writing(panel)
             self._set_draft_aside()
             self._start_reading()
             self._show(panel, panel.preview(self._console.columns))
@@ -163,23 +159,25 @@ class Dialogs:
 
     def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
         """Print as much of a preview as fits into the window, or `max_rows` rows; keys print the rest."""
-        columns, review = self._console.columns, panel.review
-        is_next, panel.rest, panel.review = bool(panel.rest), [], None  # a hunk scrolls in the room that is left
-        room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND
-        page = room - len(panel.rows(columns))
+        columns, review, was_scrolled = self._console.columns, panel.review, bool(panel.unread)
+        panel.unread, panel.review = [], None  # only the choices are measured: a hunk scrolls in the room that is left
+        room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND - len(panel.rows(columns))
         panel.review = review
-        shown, panel.rest = first_rows(fragments, columns, max_rows or max(1, page))
-        panel.rows_left = rows_of(panel.rest, columns) if panel.rest else 0
+        shown, panel.unread = first_rows(fragments, columns, max_rows or max(1, room))
+        panel.unread_rows = rows_of(panel.unread, columns) if panel.unread else 0
         self._view.print_question(shown)
-        if not panel.rest and is_next:
+        if not panel.unread and was_scrolled:
             self._start_reading()  # the key that scrolled here is not an answer
 
-    def _is_mid_sentence(self) -> bool:
+    def _keeps_writing(self, panel: QuestionPanel) -> bool:
+        """Return True in the middle of a message. A single letter right after an answer is held instead of kept."""
         text, now = self._area.buffer.text, time.monotonic()
+        if self.is_writing and text:
+            return True
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
             self._area.replace_text("")
             # Either the previous question's answer, typed twice, or the beginning of a word.
-            self._letters.hold(self._panels[0], text, is_early=True)
+            self._letters.hold(panel, text, is_early=True)
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
@@ -213,10 +211,10 @@ class Dialogs:
                 self._draft = ""
         self._console.changed()
 
-    def forget_question(self, call_id: str) -> None:
+    def forget_question(self, id: str) -> None:
         """Withdraw a question that was decided elsewhere; an answer being typed becomes part of the prompt."""
         before = self.panel
-        self._panels = [panel for panel in self._panels if panel.question.id != call_id]
+        self._panels = [panel for panel in self._panels if panel.question.id != id]
         if before is not None and before is not self.panel:
             self._letters.drop()
             if self.purpose in ("comment", "words"):
@@ -239,16 +237,17 @@ class Dialogs:
 
     def _begin_text(self, text: str) -> None:
         """Begin an answer if the question takes words; else begin a message, for which the question waits."""
-        if self._panels[0].words[0] != "comment":
-            self.answer_in_words(text)
+        if self._panels[0].text_purpose != "comment":
+            self._begin_words(text)
             return
         self.is_writing = self._area.completes = True
         self._console.begin_inserting()
         self._area.set_text(text)
 
-    def answer_in_words(self, text: str = "") -> None:
-        purpose, before = self._panels[0].words
-        self.start_answer(purpose, text or before)
+    def _begin_words(self, text: str = "") -> None:
+        """Open the input for an answer in words or a comment; without `text`, with the comment so far."""
+        panel = self._panels[0]
+        self.start_answer(panel.text_purpose, text or (panel.review.comment if panel.review else ""))
 
     def paste(self, data: str) -> None:
         self._begin_text(self._letters.drop())
@@ -257,7 +256,7 @@ class Dialogs:
 
     def press(self, key: str) -> None:
         panel = self._panels[0]
-        self._console.hint.show("", 0.0)  # removes the last one
+        self._console.hint.show("", 0.0)  # removes the last hint
         if key == "enter" and self._letters.take_enter(panel):
             return
         self._letters.drop()
@@ -270,15 +269,15 @@ class Dialogs:
             case "escape":
                 self.decide(panel.no)
             case "tab":
-                self.answer_in_words()
+                self._begin_words()
             case "left" | "right":
                 panel.widen(1 if key == "right" else -1)
-            case "down" | "pagedown" | "end" if panel.rest and panel.review is None:
-                self._show(panel, panel.rest, {"down": 1, "end": sys.maxsize}.get(key, 0))
-            case "up" | "down" if not panel.rest or panel.review is not None:
+            case "down" | "pagedown" | "end" if panel.unread and panel.review is None:
+                self._show(panel, panel.unread, {"down": 1, "pagedown": 0, "end": sys.maxsize}[key])  # 0: a page
+            case "up" | "down" if not panel.unread or panel.review is not None:
                 panel.move(1 if key == "down" else -1)
             case "pageup" | "pagedown" | "end" if panel.review is not None:
-                panel.review.page(panel.review.page_rows * {"pageup": -1, "pagedown": 1}.get(key, sys.maxsize))
+                panel.review.move(panel.review.page_rows * {"pageup": -1, "pagedown": 1, "end": sys.maxsize}[key])
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
@@ -288,7 +287,7 @@ class Dialogs:
         panel = self._panels[0]
         match choice.id:
             case "words":
-                self.answer_in_words()
+                self._begin_words()
             case "view":
                 self._controller.spawn(self._view_all(panel))
             case "rule":
@@ -304,19 +303,19 @@ class Dialogs:
             case "back":
                 panel.end_review()
             case _ if panel.review is not None:
-                self._review(choice.id)
+                self._decide_in_review(choice.id)
             case _:
-                self._answer(panel.answer(choice))
+                self._submit_answer(panel.answer(choice))
 
     async def _view_all(self, panel: QuestionPanel) -> None:
-        """Show all of a question in the pager. Once the pager has shown its end, all of it is treated as read."""
+        """Show all of a question in the pager. Once the pager has shown its end, the whole question counts as read."""
         text = plain(panel.preview(self._console.columns, is_whole=True))
         async with self._console.released():
             has_shown_end = await show_to_end(text, self._console.environment)
         if has_shown_end is None:  # there is no pager
             self._view.print_line(text)
-        if panel.rest and has_shown_end is not False:
-            panel.rest = []
+        if panel.unread and has_shown_end is not False:
+            panel.unread = []
             self._start_reading()
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
@@ -331,13 +330,13 @@ class Dialogs:
         if changed.strip() and panel is self.panel:
             self._view.end_question()
             self._view.print_markdown(changed)
-            self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
+            self._submit_answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
-    def _review(self, choice_id: str, comment: str = "") -> None:
-        if (answer := self._panels[0].review_choice(choice_id, comment)) is not None:
-            self._answer(answer)
+    def _decide_in_review(self, choice_id: str, comment: str = "") -> None:
+        if (answer := self._panels[0].decide_in_review(choice_id, comment)) is not None:
+            self._submit_answer(answer)
 
-    def _answer(self, answer: Approve) -> None:
+    def _submit_answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
         answered.end_review()
         self._view.print_answer(answer, answered.outcome(answer, self._console.columns))
@@ -393,7 +392,7 @@ class Dialogs:
             if text and not panel.set_rule(text):
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
         elif panel.review is not None:
-            self._review("words", text)
+            self._decide_in_review("words", text)
             self._start_reading()  # a second Enter is not an answer
         elif text or purpose == "comment":  # a no needs no comment, but an answer needs words
-            self._answer(panel.answer_in_words(text))
+            self._submit_answer(panel.answer_in_words(text))

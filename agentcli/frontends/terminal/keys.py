@@ -191,7 +191,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         is_second = time.monotonic() - self._pressed.get("control_c", 0.0) < TWICE_S
         self._pressed["control_c"] = time.monotonic()
         if self.dialogs.picker is not None:
-            self.dialogs.end_picking()
+            self.dialogs.close_list()
         elif self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.is_busy:
@@ -235,7 +235,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             return
         part = view.folded.pop()
         if part.text.count("\n") > MAX_UNFOLDED_LINES:
-            self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
+            self.controller.spawn(self.dialogs.show_in_pager(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
         block = [("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))]
@@ -246,7 +246,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     def narrow_list(self, text: str = "") -> None:
         if self.picker.type(text):
-            self.dialogs.end_picking(taken=True)
+            self.dialogs.close_list(chooses=True)
 
 
 class _When:
@@ -354,9 +354,9 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(dialogs.end_picking, taken=True), takes),
-        (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
-        (("escape",), dialogs.end_picking, takes),
+        (("enter",), partial(dialogs.close_list, chooses=True), takes),
+        (("c-s",), partial(dialogs.close_list, chooses=True, keeps=True), can_keep),
+        (("escape",), dialogs.close_list, takes),
         (("backspace",), actions.narrow_list, when.narrowing),
         ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.narrowing),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),

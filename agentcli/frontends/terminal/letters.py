@@ -20,7 +20,7 @@ class TypedLetters:
         self._console, self._decide, self._begin_text = console, decide, begin_text
         # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
         self.held, self._are_early = "", False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # ends the wait for a letter that follows
         self._sentence_until = 0.0  # until then, letters and Enter at a hunk are not answers
 
     def hold(self, panel: QuestionPanel, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
@@ -49,31 +49,32 @@ class TypedLetters:
 
     def type(self, panel: QuestionPanel, text: str, *, is_early: bool) -> None:
         """Handle a typed character. Alone it may be an answer, else it begins a text, but never at a hunk."""
-        before, choice = self.drop(), panel.choice_for(text)
-        opening = panel.choice_for(before) if text in ("y", "n") and not self._are_early else None
+        held, choice = self.drop(), panel.choice_for(text)
+        held_choice = None if self._are_early else panel.choice_for(held)
         if isinstance(panel.review, HunkReview) and text != "/":  # a command is typed in the input
-            self._type_at_hunk(panel, before, text)
-        elif opening is not None and opening.id == "hunks":  # a practised person types `h` and `y` in a row
-            self._decide(opening)
+            self._type_at_hunk(panel, held, text)
+        elif held_choice is not None and held_choice.id == "hunks" and text in ("y", "n"):
+            # A practised person types `h`, which opens the hunks, and the answer about the first one in a row.
+            self._decide(held_choice)
             self.hold(panel, text, is_early=False)
         # A letter that came too early to be an answer may be typed again.
-        elif choice is not None and (not before or (self._are_early and before == text)):
-            self.hold(panel, before + text, is_early=is_early)
-        elif before or text == "/" or panel.words[0] != "comment":
-            self._begin_text(before + text)
+        elif choice is not None and (not held or (self._are_early and held == text)):
+            self.hold(panel, held + text, is_early=is_early)
+        elif held or text == "/" or panel.text_purpose != "comment":
+            self._begin_text(held + text)
         else:  # not an answer, but a sentence if more letters follow
             self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)
             self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
 
-    def _type_at_hunk(self, panel: QuestionPanel, before: str, text: str) -> None:
+    def _type_at_hunk(self, panel: QuestionPanel, held: str, text: str) -> None:
         """Hold an answer. More letters make a sentence, except y and n, which practised fingers type in a row."""
-        now, review, held = time.monotonic(), panel.review, panel.choice_for(before)
-        are_answers = panel.choice_for(text) is not None and (not before or {before, text} <= {"y", "n"})
+        now, review, held_choice = time.monotonic(), panel.review, panel.choice_for(held)
+        are_answers = panel.choice_for(text) is not None and (not held or {held, text} <= {"y", "n"})
         if not are_answers or now < self._sentence_until:
             self._sentence_until = now + TYPING_PAUSE_S
             self._console.hint.show(f"“{text}” is not taken: letters here are answers, one at a time.", 2.0)
             return
-        if held is not None:
-            self._decide(held)
+        if held_choice is not None:
+            self._decide(held_choice)
         if panel.review is review:  # else the held letter decided the last hunk
             self.hold(panel, text, is_early=False)

@@ -15,7 +15,7 @@ from agentcli.frontends.choices import Choice, choices_for, heading_for, yes_or_
 from agentcli.frontends.printable import exposed
 
 from agentcli.frontends.terminal.reviews import (  # isort: skip
-    MARK, HunkReview, PlanComments, change_rows, declined_hunks, diff_rows, hunk_word, is_risky, marked_cell,
+    MARK, HunkReview, PlanComments, change_text, declined_hunks, diff_text, hunk_word, is_risky, marked_cell,
 )  # fmt: skip
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
@@ -30,7 +30,7 @@ MAX_CHOICE_ROWS = 100  # if the caller sets no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
 KEY_COLUMNS = 4  # for the key before a choice's label
 
-_COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
+_SHOWN_IN_TITLE = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
 _CHANGE_PLAN = Choice("words", "Tab", "No, and say what to change")
 _EDIT_PLAN = Choice("edit", "e", "Edit the plan first")
@@ -55,8 +55,8 @@ class QuestionPanel:
         self.question = question
         self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
-        self.rest: list[Fragment] = []  # of the preview, not on the screen yet; while there is some, nobody can say yes
-        self.rows_left = 0  # rows that `rest` takes
+        self.unread: list[Fragment] = []  # the rest of the preview, which was not on the screen; it prevents a yes
+        self.unread_rows = 0  # rows that `unread` takes
         self._plan_comments = PlanComments(question)  # used if the question has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
@@ -93,26 +93,26 @@ class QuestionPanel:
     @property
     def offered(self) -> list[Choice]:
         """The choices that can be made now: none of them a yes until all of the subject was on the screen."""
-        can_take = isinstance(self.review, HunkReview) and self.review.has_shown_end
-        ids = (*_ALWAYS_OFFERED, "take") if can_take else _ALWAYS_OFFERED
-        return [choice for choice in self.choices if not self.rest or choice.id in ids]
+        is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end
+        ids = (*_ALWAYS_OFFERED, "take") if is_hunk_read else _ALWAYS_OFFERED
+        return [choice for choice in self.choices if not self.unread or choice.id in ids]
 
     @property
     def no(self) -> Choice:
         return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
     @property
-    def words(self) -> tuple[Literal["words", "line", "comment"], str]:
-        """The purpose of typed words (an answer, a comment on a plan's line or on a no), and the comment so far."""
+    def text_purpose(self) -> Literal["words", "line", "comment"]:
+        """The purpose of typed text: the answer to the model's question, a comment on a plan's line, or one on a no."""
         if isinstance(self.review, PlanComments):
-            return "line", self.review.comment
-        return ("words" if isinstance(self.question, events.Question) else "comment"), ""
+            return "line"
+        return "words" if isinstance(self.question, events.Question) else "comment"
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice for a letter or, by its place, for a digit; None if it may begin a text."""
         if isinstance(self.question, events.Question):
-            answer = yes_or_no(key, self.question.options)
-            key = key if answer is None else f"{answer + 1}"
+            number = yes_or_no(key, self.question.options)
+            key = key if number is None else f"{number + 1}"  # the options have digits
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
         by_key |= {"e": _RULE} if self.rules and self.review is None else {}
@@ -129,7 +129,7 @@ class QuestionPanel:
 
     def move(self, by: int) -> None:
         if isinstance(self.review, PlanComments):
-            self.review.page(by)
+            self.review.move(by)
         else:
             offered = self.offered
             self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
@@ -158,7 +158,7 @@ class QuestionPanel:
     def end_review(self) -> None:
         self.review, self._marked = None, self._default
 
-    def review_choice(self, choice_id: str, comment: str = "") -> Approve | None:
+    def decide_in_review(self, choice_id: str, comment: str = "") -> Approve | None:
         assert self.review is not None
         answer = self.review.decide(choice_id, comment)
         self._marked = self.review.default
@@ -166,7 +166,7 @@ class QuestionPanel:
 
     # The answer
 
-    def refusal(self, comment: str = "") -> Approve:
+    def _refusal(self, comment: str = "") -> Approve:
         """Return a no, with the comments on a plan. The model reads it and continues."""
         comments = filter(None, (self._plan_comments.message, comment))
         return Approve(self.question.id, False, comment="\n\n".join(comments))
@@ -174,14 +174,14 @@ class QuestionPanel:
     def answer(self, choice: Choice) -> Approve:
         """Return the answer of a choice; a commented plan is accepted together with its comments."""
         if choice.answer is None or not choice.is_yes:
-            return self.refusal()
+            return self._refusal()
         comments = self._plan_comments.message
         return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
         answer = Approve(self.question.id, True, comment=text)
-        return answer if isinstance(self.question, events.Question) else self.refusal(text)
+        return answer if isinstance(self.question, events.Question) else self._refusal(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
         """Return the transcript's line about the answer; empty if the call's own line will show the answer."""
@@ -196,7 +196,7 @@ class QuestionPanel:
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
         elif isinstance(question, events.PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
-            comment = "" if answer.allowed else comment  # with a yes, it is the plan
+            comment = "" if answer.allowed else comment  # the comment of a yes is the plan itself
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"
         declined = ""
@@ -205,10 +205,10 @@ class QuestionPanel:
             yes += f" · {len(answer.hunks)} of {len(question.hunks)} {hunk_word(question)}s"
         mark = ("ok", "✓") if answer.allowed else ("error", "✗")
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
-        about = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
-        line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", about)], columns)
-        words = ("muted", (f" · “{exposed(comment)}”" if comment else "") + declined)
-        return [*wrapped([*line, words], columns, hang=2), ("", "\n")]
+        shown_subject = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
+        line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", shown_subject)], columns)
+        shown_comment = ("muted", (f" · “{exposed(comment)}”" if comment else "") + declined)
+        return [*wrapped([*line, shown_comment], columns, hang=2), ("", "\n")]
 
     # In the transcript
 
@@ -226,19 +226,19 @@ class QuestionPanel:
                 firsts = accumulate((change.hunks for change in changes), initial=0)  # the first hunk of each change
                 texts = [change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False)]
                 parts = [*zip(texts, changes, strict=False)]
-                shown = [*chain.from_iterable(change_rows(text, change, columns) for text, change in parts)]
+                shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
                 has_files = sum(len(split_files(text)) for text in texts) > 1
                 if not is_whole and has_files and (count := rows_of(shown, columns)) > MAX_DIFF_ROWS:
-                    brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
+                    brief = (change_text(text, change, columns, is_brief=True) for text, change in parts)
                     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
                     shown = [*chain.from_iterable(brief), *wrapped([("muted", note)], columns, hang=2)]
-                if question.output:  # after a bar, so that no line of it looks like a part of the diff
+                if question.output:  # each line after a bar, so that none looks like a part of the diff
                     shown = [*_marked_lines(question.output, "│ ", "│ ", "muted", columns=columns), *shown]
                 command = str(question.call.input.get("command", question.call.name))
                 shown = [*_marked_lines(command, "$ ", "  ", columns=columns), *shown]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
-                    shown = diff_rows(text, columns)
+                    shown = diff_text(text, columns)
                 else:
                     shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ", columns=columns)
             case _:
@@ -271,28 +271,28 @@ class QuestionPanel:
     def rows(
         self,
         columns: int,
-        more: int = 0,
+        other_questions: int = 0,
         *,
         max_rows: int = MAX_CHOICE_ROWS,
         is_writing: bool = False,
         is_ready: bool = True,
     ) -> list[Row]:
-        """Return the choices, one a row, below a reviewed hunk or plan. `more` further questions wait."""
-        # The choices are muted until the panel `is_ready` to take keys.
+        """Return the choices, one a row, below a reviewed hunk or plan; muted until the panel `is_ready` for keys."""
         if is_writing:
-            waits = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
-            return _rows("warning", waits, columns)
-        if self.rest and not self.review:
-            count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
+            text = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
+            return _folded_line("warning", text, columns)
+        if self.unread and not self.review:
+            count = f"{self.unread_rows:,} more row{'' if self.unread_rows == 1 else 's'}"
             keys = "↓ row · PageDown page · End all · v pager"
-            head = _rows("warning", f"Scroll to the end to approve ({count}): {keys}", columns)
+            head = _folded_line("warning", f"Scroll to the end to approve ({count}): {keys}", columns)
         else:
             text = self.review.heading if self.review else heading_for(self.question)
-            head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
-        below = [] if self.rest or self.review else self._rule_rows(columns)
+            more = f" +{other_questions} more" if other_questions else ""
+            head = [clipped([("bold", text), ("muted", more)], columns)]
+        below = [] if self.unread or self.review else self._rule_rows(columns)
         if self.review:  # laid out first, because `offered` has a yes only after its end was shown
             room = max_rows - len(head) - len(self._choice_rows(self.choices, columns))
-            head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, room)), *head]
+            head = [*self.review_rows(columns, max(MIN_REVIEW_ROWS, room)), *head]
         rows = self._choice_rows(self.offered, columns, is_ready=is_ready)
         room = max(1, max_rows - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
@@ -308,7 +308,7 @@ class QuestionPanel:
             rows += folded(row, columns, hang=KEY_COLUMNS + 2)  # 2: the mark and a blank
         return rows
 
-    def reviewed(self, columns: int, max_rows: int) -> list[Row]:
+    def review_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the hunk being decided, or the plan's lines around the marked one; empty without a review."""
         return self.review.window(columns, max_rows) if self.review else []
 
@@ -316,9 +316,9 @@ class QuestionPanel:
     def _rule_text(self) -> str:
         """The calls that a lasting yes would cover; empty if there is no such choice."""
         keys = "/".join(choice.key for choice in self.choices if choice.rule)
-        return f"Rule for {keys}: {self._rule_reach()}" if keys else ""
+        return f"Rule for {keys}: {self._rule_in_words()}" if keys else ""
 
-    def _rule_reach(self) -> str:
+    def _rule_in_words(self) -> str:
         """Return in words what the rule covers; a text that cannot be parsed is returned as it is."""
         if self.rule == str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip()))):
             return "exactly this command"
@@ -326,21 +326,21 @@ class QuestionPanel:
             rules = parse_rules(self.rule)
         except UsageError:
             return exposed(self.rule).replace("\n", "␊")
-        return exposed(" and ".join(map(_reach, rules))).replace("\n", "␊")
+        return exposed(" and ".join(map(_covered_calls, rules))).replace("\n", "␊")
 
     def _rule_rows(self, columns: int) -> list[Row]:
         keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
-        rows = _rows("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
+        rows = _folded_line("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
         cut = [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
         return rows if len(rows) <= MAX_RULE_ROWS else cut
 
-    def in_lines(self) -> list[str]:
-        """Return the question and its answers as lines, without those that need a live screen. Enter replaces Esc."""
+    def plain_lines(self) -> list[str]:
+        """Return the heading, the choices that need no live screen, and the rule, as lines. Enter replaces Esc."""
         rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
         return [heading_for(self.question), *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
-def _reach(rule: Rule) -> str:
+def _covered_calls(rule: Rule) -> str:
     """Describe the calls that a rule covers, such as "every command that starts with `npm`" for `bash(npm *)`."""
     tool, pattern = rule.tool, rule.pattern
     if not pattern:
@@ -357,7 +357,7 @@ def _is_title_complete(call: ToolUse) -> bool:
     """Return True if the title shows the call's only argument in full, so that a preview would just repeat it."""
     text = " ".join(map(str, call.input.values()))
     is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
-    return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)
+    return is_whole and call.name in _SHOWN_IN_TITLE and call_title(call.name, call.input).endswith(text)
 
 
 def _marked_lines(text: str, first: str, others: str, role: str = "", *, columns: int) -> list[Fragment]:
@@ -367,5 +367,5 @@ def _marked_lines(text: str, first: str, others: str, role: str = "", *, columns
     return wrapped(rows, columns, hang=6)
 
 
-def _rows(role: str, line: str, columns: int) -> list[Row]:
+def _folded_line(role: str, line: str, columns: int) -> list[Row]:
     return folded([(role, with_spaces(line)[0])], columns, hang=4)

@@ -124,8 +124,8 @@ class PlainTerminal(TerminalActions):
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
-        if shows_all or (panel.rest and (not word or (choice is not None and choice.is_yes))):
-            self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.rest, shows_all=shows_all)
+        if shows_all or (panel.unread and (not word or (choice is not None and choice.is_yes))):
+            self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.unread, shows_all=shows_all)
             return
         if not choice and not isinstance(panel.question, Question) and self._controller.commands.is_command(line):
             first = f"Answer the question first (Enter declines), then type {line} again.\n"
@@ -147,19 +147,19 @@ class PlainTerminal(TerminalActions):
         """Print as much of a preview as the window has room for, and ask once all of it was printed."""
         # A pipe has no pages: there, and in a window of unknown size, everything is printed at once.
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
-        panel.rest = []
+        panel.unread = []
         if size.lines and size.columns and not shows_all:
-            shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
+            shown, panel.unread = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_question(shown)
         self._ask(panel)
 
     def _ask(self, panel: QuestionPanel) -> None:
         """Print a question's choices below its preview, or how to see the rest of the preview."""
-        if panel.rest:
-            count = rows_of(panel.rest, os.get_terminal_size(self._stdin).columns)
+        if panel.unread:
+            count = rows_of(panel.unread, os.get_terminal_size(self._stdin).columns)
             text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
         else:
-            self._output.print([("", f"{line}\n") for line in panel.in_lines()])
+            self._output.print([("", f"{line}\n") for line in panel.plain_lines()])
             words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
             text = f"Choose, or {words}: "
         self._output.print([("", text)])

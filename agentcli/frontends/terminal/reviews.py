@@ -43,14 +43,15 @@ def declined_hunks(question: AnyQuestion, answer: Approve) -> str:
 
 
 def is_risky(change: ChangeSummary) -> bool:
-    """Return True for a change that takes something away, or that other programs run or obey unasked."""
+    """Return True for a change that takes something away, or of a file that other programs run by themselves."""
     return change.kind == "deleted" or bool(change.loses) or change.is_obeyed
 
 
 class HunkReview:
     """A review of hunks, of one file or several, in which each is taken or left."""
 
-    page_rows = 1  # by which PageUp and PageDown scroll: one less than are shown
+    page_rows = 1  # by which PageUp and PageDown scroll: one row less than are shown
+    comment = ""  # a comment on a hunk is complete once it is sent
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
@@ -78,10 +79,10 @@ class HunkReview:
 
     @property
     def choices(self) -> list[Choice]:
-        next_hunk, end, last = self._number + 1, self._ends[self._number], len(self._hunks)
-        of_file = _OF_FILE if next_hunk < end < last else ()
+        next_hunk, end_of_file, end = self._number + 1, self._ends[self._number], len(self._hunks)
+        of_file = _OF_FILE if next_hunk < end_of_file < end else ()  # more hunks follow, here and in other files
         # No to all the rest is offered only in the last file, where it equals leaving the file.
-        of_all = _OF_ALL[: 2 if end == last else 1] if next_hunk < last else ()
+        of_all = _OF_ALL[: 2 if end_of_file == end else 1] if next_hunk < end else ()
         of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
         return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
 
@@ -91,10 +92,11 @@ class HunkReview:
         rows = _hunk_rows(self._hunks[self._number], change, columns)
         shown, self._top = _window(rows, self._top, max_rows, columns)
         self.page_rows = max(1, max_rows - 2)  # the note takes a row
-        self.has_shown_end |= len(shown) == len(rows) or self._top + len(shown) > len(rows)  # `shown` has the note, too
+        hunk_rows = len(shown) - (len(shown) < len(rows))  # without the note, which tells that there are more rows
+        self.has_shown_end |= self._top + hunk_rows >= len(rows)
         return shown
 
-    def page(self, by: int) -> None:
+    def move(self, by: int) -> None:
         self._top = max(0, self._top + by)
 
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
@@ -153,7 +155,7 @@ class PlanComments:
         self.page_rows = max(1, max_rows - 2)
         return _window(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 
-    def page(self, by: int) -> None:
+    def move(self, by: int) -> None:
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
 
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
@@ -173,19 +175,18 @@ class PlanComments:
         )
 
 
-def diff_rows(diff: str, columns: int) -> Row:
+def diff_text(diff: str, columns: int) -> Row:
     return diff_fragments(diff, width=columns, max_lines=None, wraps=True)
 
 
-def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> Row:
+def change_text(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> Row:
     """Lay out a change, which may have several files: each name with its diff or, if `is_brief`, its counts."""
     shown: Row = []
     for part in split_files(text):
-        path = path_of(part)
-        name, *notes = exposed(path or part.strip()).split("\n")
-        names = part.split("\n", 2)[:2]
-        is_deleted = change.kind == "deleted" or "+++ /dev/null" in names
-        is_new = bool(path) and (change.kind == "created" or "--- /dev/null" in names)
+        path, file_lines = path_of(part), part.split("\n", 2)[:2]
+        name, *notes = exposed(path or part.strip()).split("\n")  # without a path, the part describes the change
+        is_deleted = change.kind == "deleted" or "+++ /dev/null" in file_lines
+        is_new = change.kind == "created" or "--- /dev/null" in file_lines
         label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
         counts = f"  {diff_counts(part)}" if path and is_brief else ""
         name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # keeps number and unit in a row
@@ -193,14 +194,14 @@ def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
         shown += wrapped(head, columns, hang=4)
         if not counts:
             texts = [("", f"  {note}\n") for note in notes]
-            shown += diff_rows(part, columns) if path else wrapped(texts, columns, hang=6)
+            shown += diff_text(part, columns) if path else wrapped(texts, columns, hang=6)
     return shown
 
 
 @lru_cache(maxsize=1)
 def _hunk_rows(hunk: str, change: ChangeSummary | None, columns: int) -> Sequence[Row]:
     """Lay out a hunk below an empty row. It is cached because each frame asks for it again."""
-    shown = diff_rows(hunk, columns) if change is None else change_rows(hunk, change, columns)
+    shown = diff_text(hunk, columns) if change is None else change_text(hunk, change, columns)
     return [[], *(clipped(row, columns) for row in lines_of(shown))]
 
 

@@ -138,7 +138,7 @@ async def _find(host: CommandHost, words: str, controller: TerminalController, d
         chosen = await dialogs.pick(SearchList("Search this session:", text.search, words))
     if chosen is not None:
         page, line = text.page_at(chosen)
-        await dialogs.page(page, line=line)
+        await dialogs.show_in_pager(page, line=line)
     return ""
 
 

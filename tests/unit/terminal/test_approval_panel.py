@@ -236,7 +236,7 @@ def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | Non
     asked = panel(hunks=(HUNK,) * 3, name="file_edit")
     asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
     assert rows(asked)[1:5] == ["1 - old", "1 + new", "Apply hunk 1 of 3?", "❯ y   Yes"]
-    *others, last = [asked.review_choice(answer) for answer in answers.split()]
+    *others, last = [asked.decide_in_review(answer) for answer in answers.split()]
     assert set(others) <= {None}
     assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False))
 
@@ -254,10 +254,10 @@ def test_the_changes_of_a_dry_run_command_are_shown_and_decided_file_by_file() -
     asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
     assert [choice.key for choice in asked.choices] == ["y", "n", "f", "d", "a", "Tab", "Esc"]
     assert rows(asked)[1] == "  src/a.py"
-    asked.review_choice("take_file")
+    asked.decide_in_review("take_file")
     assert rows(asked)[1] == "  deleted folder build"
     assert asked.selected.id == "leave"
-    assert asked.review_choice("leave") == Approve("1", True, hunks=(0, 1))
+    assert asked.decide_in_review("leave") == Approve("1", True, hunks=(0, 1))
 
 
 def test_a_hunk_that_is_longer_than_the_window_is_scrolled() -> None:
@@ -270,7 +270,7 @@ def test_a_hunk_that_is_longer_than_the_window_is_scrolled() -> None:
         assert len(shown) <= 20
         assert "❯ y   Yes" in shown
         seen += "\n".join(shown)
-        asked.review.page(10)
+        asked.review.move(10)
     assert all(f"line {number}\n" in seen for number in range(60))
 
 
@@ -286,12 +286,12 @@ def test_comments_on_lines_of_a_plan_reach_the_model_together() -> None:
     asked = QuestionPanel(PlanApproval("1", "", preview=plan, next_mode="default"))
     asked.start_review(next(choice for choice in asked.choices if choice.id == "comments"))
     asked.move(2)
-    asked.review_choice("words", "use tabs")
+    asked.decide_in_review("words", "use tabs")
     asked.move(1)
-    asked.review_choice("words", "where?")
+    asked.decide_in_review("words", "where?")
     assert "❯ 4  2. Test it." in rows(asked)
     message = "On line 3 of the plan:\n> 1. Write it.\nuse tabs\n\nOn line 4 of the plan:\n> 2. Test it.\nwhere?"
-    assert asked.review_choice("send") == Approve("1", False, comment=message)
+    assert asked.decide_in_review("send") == Approve("1", False, comment=message)
     asked.end_review()
     assert asked.answer(asked.no) == Approve("1", False, comment=message)
     assert choose(asked, "plan:default").comment == f"{plan}\n\n{message}"
@@ -334,13 +334,13 @@ def test_a_very_long_diff_of_several_files_begins_with_a_summary_by_file() -> No
 def test_before_all_was_on_the_screen_only_a_hunk_that_was_can_be_taken() -> None:
     long = "@@ -0,0 +1,60 @@\n" + "".join(f"+line {number}\n" for number in range(60))
     asked = panel(hunks=(long, HUNK), name="file_edit")
-    asked.rest = [("", "more\n")]
+    asked.unread = [("", "more\n")]
     assert [choice.id for choice in asked.offered] == ["no", "words", "hunks"]
     asked.start_review(asked.offered[-1])
     asked.rows(60, max_rows=20)
     assert [choice.id for choice in asked.offered] == ["leave", "leave_file", "words", "back"]
     assert asked.review is not None
-    asked.review.page(100)
+    asked.review.move(100)
     asked.rows(60, max_rows=20)
     assert asked.offered[0].id == "take"
 
@@ -348,7 +348,7 @@ def test_before_all_was_on_the_screen_only_a_hunk_that_was_can_be_taken() -> Non
 def test_the_draw_that_shows_the_end_of_a_hunk_offers_the_yes_and_pages_overlap_by_a_row() -> None:
     long = "@@ -0,0 +1,90 @@\n" + "".join(f"+line {number}\n" for number in range(90))
     asked = panel(hunks=(long, HUNK))
-    asked.rest = [("", "not shown yet")]
+    asked.unread = [("", "not shown yet")]
     asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
     assert asked.review is not None
 
@@ -360,8 +360,8 @@ def test_the_draw_that_shows_the_end_of_a_hunk_offers_the_yes_and_pages_overlap_
 
     first = numbers()
     assert not any(row.startswith(("❯ y", "  y")) for row in lines())
-    asked.review.page(asked.review.page_rows)
+    asked.review.move(asked.review.page_rows)
     assert numbers()[0] == first[-1]
-    asked.review.page(999)
+    asked.review.move(999)
     assert any(row.startswith(("❯ y", "  y")) for row in lines())
     assert numbers()[-1] == 89

@@ -334,7 +334,7 @@ class Picker:
         ]
 
     @property
-    def chosen(self) -> int | None:
+    def marked_index(self) -> int | None:
         shown = self.shown
         return shown[min(self._selected, len(shown) - 1)] if shown else None
 

@@ -47,7 +47,7 @@ def test_the_chosen_option_is_always_in_sight(count: int, moves: list[int], most
     for by in moves:
         chooser.move(by)
         at = (at + by) % count
-        assert chooser.chosen == at
+        assert chooser.marked_index == at
         marked = [line for line in shown(chooser, most=most) if line.startswith("❯")]
         assert [" ".join(line.split()) for line in marked] == [f"❯ option {at} detail {at % 3}"]
 
@@ -57,15 +57,15 @@ def test_typing_narrows_and_backspace_widens() -> None:
     chooser.move(5)
     for letter in "OPTION 1":
         chooser.type(letter)
-    assert [chooser.shown[0], chooser.chosen] == [1, 1]
+    assert [chooser.shown[0], chooser.marked_index] == [1, 1]
     chooser.type("7")
     assert chooser.shown == [17]
     chooser.type("x")
-    assert chooser.chosen is None
+    assert chooser.marked_index is None
     assert "  no match" in shown(chooser)
     chooser.move(1)
     chooser.type("")
-    assert chooser.chosen == 17
+    assert chooser.marked_index == 17
     for _ in range(20):
         chooser.type("")
     assert len(chooser.shown) == 20
