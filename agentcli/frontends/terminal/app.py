@@ -20,12 +20,12 @@ from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, fitting
+from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, join_fitting
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S, message_text
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
-from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
@@ -38,7 +38,12 @@ from agentcli.tools.builtin.toolset import TodoItem
 OPENING_S = 0.5  # a session that takes longer to open is reported
 MAX_TASKS = 5  # of the to-do list, shown while a turn runs
 # By the end of the last turn: the state that is reported to the terminal (OSC 7501).
-_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
+_STATES_AFTER: dict[TurnEnd, str] = {
+    "done": "done",
+    "failed": "error",
+    "interrupted": "idle",
+    "auth": "blocked:kind=auth",
+}
 
 
 class TerminalApp:
@@ -77,8 +82,8 @@ class TerminalApp:
         self._notifications = settings.notifications
         self._has_focus: bool | None = None  # None until the terminal reports it
         self._appearance = Appearance(console, settings.theme, settings.themes)
-        form = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
-        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed, form)
+        encode = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
+        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed, encode)
         self._composer = composer = Composer(console, context, labels)
         composer.session_of_draft = lambda: controller.session.id if controller.has_entries else ""
         self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
@@ -226,17 +231,18 @@ class TerminalApp:
         return self._labels.hints(send="to send the queued message", previous="to edit it") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
-        cards = [] if self._dialogs.picker else self._card_rows(columns)
+        """Return the keys, the to-do list or a subagent's transcript, and below it the open list or question."""
+        above = [] if self._dialogs.picker else self._help_and_todo_rows(columns)
         if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
-            cards = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
-        asked = self._dialogs.rows(columns, max_rows)[:max_rows]
-        return [*cards[: max_rows - len(asked)], *asked]
+            above = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
+        dialog = self._dialogs.rows(columns, max_rows)[:max_rows]
+        return [*above[: max_rows - len(dialog)], *dialog]
 
-    def _card_rows(self, columns: int) -> list[Row]:
+    def _help_and_todo_rows(self, columns: int) -> list[Row]:
         lines: list[Row] = []
         if self._actions.shows_keys:  # a narrow window shows only the first of an action's keys
             room = max(10, columns // 3)
-            keys = [(fitting(labels, room, ", ") or labels[0], text) for labels, text in self._labels.help()]
+            keys = [(join_fitting(labels, room, ", ") or labels[0], text) for labels, text in self._labels.help()]
             width = max(len(names) for names, _ in keys) + 2
             for names, text in keys:
                 row: Row = [("accent", f"  {names:<{width}}"), ("muted", text)]
@@ -261,11 +267,11 @@ class TerminalApp:
 
     # For the controller
 
-    def turn_ended(self, why: str) -> None:
+    def turn_ended(self, end: TurnEnd) -> None:
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # background agents still ask
-        self._state_at_rest = _STATES_AFTER[why]
-        if why != "interrupted":
-            self._notify("The answer is ready." if why == "done" else "The turn failed.")
+        self._state_at_rest = _STATES_AFTER[end]
+        if end != "interrupted":
+            self._notify("The answer is ready." if end == "done" else "The turn failed.")
 
     def _notify(self, text: str, *, is_urgent: bool = False) -> None:
         """Send a notification unless the window has the focus, or the terminal notifies of reported states itself."""

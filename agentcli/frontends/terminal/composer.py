@@ -57,15 +57,15 @@ class Composer:
         self.pastes = Pastes()
         self._drafts = context.drafts
         self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt
-        self._followed = ""  # the id of the session whose draft was restored last
+        self._draft_session = ""  # the id of the session whose draft was restored last; empty before the first prompt
         self.history, self._folder = context.history, context.folder
         # The number of the history entry in the input (1 is the newest, 0 none), and its text.
         self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
         self._stash_key = labels.first("stash")
         self._stash: list[TypedText] = []
-        self._saving: asyncio.TimerHandle | None = None  # saves the draft
-        self._disk = ThreadPoolExecutor(1)
+        self._save_timer: asyncio.TimerHandle | None = None  # saves the draft
+        self._disk = ThreadPoolExecutor(1)  # one thread, so that drafts are written in order
         self._last_paste = ("", "")  # its token and its contents
         self.area.buffer.on_text_changed += lambda _: self._save_soon()
         self.area.buffer.recall = self.recall
@@ -188,13 +188,13 @@ class Composer:
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
     def delete_token(self) -> None:
-        if (found := self.token_at(ahead=False)) is not None:
-            self.area.buffer.cursor_position = found[1]
-            self._insert("", replaces=found[1] - found[0])
+        if (span := self.token_at(ahead=False)) is not None:
+            self.area.buffer.cursor_position = span[1]
+            self._insert("", replaces=span[1] - span[0])
 
     def skip_token(self, *, ahead: bool) -> None:
-        if (found := self.token_at(ahead=ahead)) is not None:
-            self.area.buffer.cursor_position = found[1] if ahead else found[0]
+        if (span := self.token_at(ahead=ahead)) is not None:
+            self.area.buffer.cursor_position = span[1] if ahead else span[0]
 
     # Stash, drafts, editor
 
@@ -209,15 +209,16 @@ class Composer:
 
     def restore_draft(self) -> None:
         """Restore the text that was being written in this session when the program ended."""
-        draft = self._drafts.load(self._followed) if self._drafts is not None else None
+        draft = self._drafts.load(self._draft_session) if self._drafts is not None else None
         if draft is not None and draft.text.strip():
-            (self.put_before if self.area.buffer.text else self.put)(draft)
+            put = self.put_before if self.area.buffer.text else self.put  # text that was typed meanwhile stays
+            put(draft)
             self._console.hint.show("Your draft is back.")
 
     def follow_session(self) -> None:
         """Restore the draft of a session that was opened after its first prompt."""
-        before, self._followed = self._followed, self.session_of_draft()
-        if self._followed not in ("", before):
+        before, self._draft_session = self._draft_session, self.session_of_draft()
+        if self._draft_session not in ("", before):
             self.restore_draft()
 
     def keep_as_draft(self, texts: Sequence[str]) -> None:
@@ -227,21 +228,21 @@ class Composer:
         self._save()
 
     def _save_soon(self) -> None:
-        if self._drafts is not None and self._saving is None:
-            self._saving = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)
+        if self._drafts is not None and self._save_timer is None:
+            self._save_timer = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)
 
     def _save(self) -> None:
-        self._saving = None
+        self._save_timer = None
         if self._drafts is None or not self.area.completes:  # an answer, such as an API key, is never stored
             return
         draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
-        # In a thread, one after another: an image has megabytes, and the next key must not wait for the disk.
+        # In a thread, because an image has megabytes, and the next key must not wait for the disk.
         self._disk.submit(self._drafts.save, draft, self.session_of_draft())
 
     def forget_draft(self) -> None:
-        if self._saving is not None:
-            self._saving.cancel()
-            self._saving = None
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
         if self._drafts is not None:
             self._disk.submit(self._drafts.save, TypedText(""), self.session_of_draft())
 

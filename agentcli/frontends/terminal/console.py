@@ -76,7 +76,7 @@ class Console:
         self._last_frame = 0.0  # when it was drawn, by the event loop's clock
         self._failure: BaseException | None = None  # raised at the end of `run`
         self._loading: asyncio.Task[None] | None = None
-        self._outside: asyncio.Task[Any] | None = None  # has given the terminal to another program
+        self._lent_to: asyncio.Task[Any] | None = None  # runs another program, which has the terminal
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
@@ -158,8 +158,8 @@ class Console:
         self.leave()
 
     def leave(self) -> None:
-        if self._outside is not None:
-            self._outside.cancel()
+        if self._lent_to is not None:
+            self._lent_to.cancel()
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
 
@@ -272,13 +272,14 @@ class Console:
 
     @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
+        """Leave the terminal to another program; leaving ours cancels the task that runs it."""
         async with in_terminal():
             self.screen.finish()
-            self._outside = asyncio.current_task()
+            self._lent_to = asyncio.current_task()
             try:
                 yield
             finally:
-                self._outside = None
+                self._lent_to = None
 
 
 class Hint:
@@ -309,16 +310,11 @@ def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
     """
     words = " ".join(printable(text).replace(";", ",").split())[:200]  # a semicolon ends a field of OSC 777
     if how == "auto":
-        has_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
-        if has_osc9 or environment.get("KITTY_WINDOW_ID"):
-            how = "osc9"
-        else:
-            how = "osc777" if environment.get("VTE_VERSION") else "bell"
-    codes = {
-        "osc9": f"\x1b]9;{words}\x07",
-        "osc777": f"\x1b]777;notify;agentcli;{words}\x07",
-        "bell": "\x07",
-    }.get(how, "")
+        program, kitty = environment.get("TERM_PROGRAM"), environment.get("KITTY_WINDOW_ID")
+        has_osc9 = kitty or program in ("iTerm.app", "WezTerm", "ghostty")
+        how = "osc9" if has_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
+    by_form = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
+    codes = by_form.get(how, "")
     if environment.get("TMUX") and codes.startswith("\x1b"):  # tmux passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

@@ -22,7 +22,7 @@ from agentcli.frontends.hosts import OpenerHost, open_replacement
 from agentcli.frontends.run_end import describe_jobs, ended_jobs_notice
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.activity import message_text
-from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.session_text import replay
 from agentcli.frontends.terminal.status import NothingChosen, SessionStatus, Status, TerminalActions, TerminalOpener
 from agentcli.llm.messages import Block, Text
@@ -163,8 +163,8 @@ class TerminalController(OpenerHost):
 
     def _react(self, event: events.Event) -> None:
         """Update everything but the transcript after an event: questions, the status line, the input."""
-        of_any_agent = events.QuestionEvent | events.ApprovalSettled | events.UsageReported
-        if event.agent_id != "main" and not isinstance(event, of_any_agent):
+        also_of_subagents = events.QuestionEvent | events.ApprovalSettled | events.UsageReported
+        if event.agent_id != "main" and not isinstance(event, also_of_subagents):
             return
         match event:
             case events.QuestionEvent():
@@ -191,10 +191,10 @@ class TerminalController(OpenerHost):
             case events.ModeChanged() | events.ProviderSwitched():
                 self._status.refresh()
 
-    def _end_turn(self, why: str, *, can_go_on: bool) -> None:
+    def _end_turn(self, end: TurnEnd, *, can_go_on: bool) -> None:
         self._can_go_on = can_go_on
         self._status.refresh()
-        self._terminal.turn_ended(why)
+        self._terminal.turn_ended(end)
 
     def _close_question(self, id: str) -> None:
         self.view.activity.close_question(id)
@@ -203,15 +203,15 @@ class TerminalController(OpenerHost):
     def _return_prompts(self, entry_ids: Sequence[str]) -> None:
         """Put retracted messages back into the input, except those that were sent again meanwhile."""
         conversation = self.session.snapshot().conversation
-        waiting = unanswered_messages(conversation).values()
+        sent_again = unanswered_messages(conversation).values()
         messages = [entry.body for entry in conversation.entries if entry.id in entry_ids]
         returned = [
             message.content
             for message in messages
-            if isinstance(message, User) and not message.is_reminder and message.content not in waiting
+            if isinstance(message, User) and not message.is_reminder and message.content not in sent_again
         ]
-        typed = [next((typed for sent, typed in self._sent if sent == content), content) for content in returned]
-        if returned and not self._terminal.return_prompts(typed):
+        as_typed = [next((typed for sent, typed in self._sent if sent == content), content) for content in returned]
+        if returned and not self._terminal.return_prompts(as_typed):
             self._unsent = tuple(block for content in returned for block in content)
 
     # Typed text
@@ -238,8 +238,8 @@ class TerminalController(OpenerHost):
                 return
             parsed = self.commands.parse(text) if shown.startswith("/") else None
             if parsed is None:
-                content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
-                self._sent.append((content, pastes.in_place((Text(text),))))
+                content = pastes.insert_images(self._opener.attach(text, self.session, typed=shown))
+                self._sent.append((content, pastes.insert_images((Text(text),))))
                 self._send(content, shown=shown, queue=queue)
                 if notice := missing_files_notice(shown, self.session.snapshot().workspace.cwd):
                     self.view.print_line(notice, "warning")
@@ -248,7 +248,7 @@ class TerminalController(OpenerHost):
             self.view.begin_prompt(shown)
             if not command.is_aside:
                 await self._run_command(command, argument, queue=queue)
-        if command.is_aside:
+        if command.is_aside:  # outside the lock: later texts do not wait for it
             await self._run_command(command, argument, queue=queue)
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
@@ -347,13 +347,13 @@ class TerminalController(OpenerHost):
         return message
 
     async def _ask_key(self, provider: str) -> str:
-        with self.view.activity.hide_commands():
+        with self.view.activity.hide_command_rows():
             return await self._opener.ask_key(self._terminal, provider)
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        with self.view.activity.hide_commands():
+        with self.view.activity.hide_command_rows():
             chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
         if chosen is None and options:  # an empty list is reported by the command
             raise NothingChosen

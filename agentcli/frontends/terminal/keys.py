@@ -30,7 +30,7 @@ MAX_OPTION_CHARS = 200  # of a text that a list shows
 
 # A binding: the name of an action in the settings, or fixed keys; the effect; the state in which it applies.
 # For `Keys.Any` (any character) and `Keys.BracketedPaste`, the effect gets the text.
-KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
+Binding = tuple[str | tuple[str, ...], Callable[..., object], Filter]
 
 
 class KeyActions(Struct, eq=False, kw_only=True):
@@ -71,10 +71,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
         return self.buffer.text == "?" and self.dialogs.purpose == "prompt"
 
     @property
-    def has_card(self) -> bool:
+    def has_open_view(self) -> bool:
         """True while something is open that Esc closes, even if the action `interrupt` has another key."""
-        is_view_open = self.shows_todo or bool(self.controller.view.opened_agent) or self.dialogs.is_writing
-        return self.shows_keys or is_view_open or self.dialogs.purpose != "prompt"
+        is_view_open = self.shows_keys or self.shows_todo or bool(self.controller.view.opened_agent)
+        return is_view_open or self.dialogs.is_writing or self.dialogs.purpose != "prompt"
 
     # Sending
 
@@ -221,10 +221,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
     def next_mode(self) -> None:
         if not self.controller.is_open:
             return
-        after = _NEXT_MODES.get(self.controller.session.snapshot().mode, "default")
-        self.controller.session.submit(SetMode(after, is_step=True))
+        mode = _NEXT_MODES.get(self.controller.session.snapshot().mode, "default")
+        self.controller.session.submit(SetMode(mode, is_step=True))
         # An empty hint replaces one about the previous mode, which is wrong by now.
-        hint = "Asks before edits and before anything outside the project." if after == "default" else ""
+        hint = "Asks before edits and before anything outside the project." if mode == "default" else ""
         self.console.hint.show(hint, 1.5)
 
     def unfold(self) -> None:
@@ -260,9 +260,9 @@ class _When:
         self.picking: Filter = Condition(lambda: dialogs.picker is not None)
         self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
         self.narrowing: Filter = Condition(lambda: dialogs.picker is not None and not dialogs.picker.is_above_input)
-        self.writing = ~self.narrowing & ~self.asked
+        self.writing = ~self.narrowing & ~self.asked  # keys go to the input
         self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
-        self.prompting = self.writing & ~self.answering & ~self.picking
+        self.prompting = self.writing & ~self.answering & ~self.picking  # the input takes a prompt
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
         self.menu = self.writing & Condition(
@@ -274,23 +274,27 @@ class _When:
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. If two apply to a key, the one that is added later wins."""
     when, bindings = _When(actions), KeyBindings()
-    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_dialog_rows(actions, when)):
+    for keys, act, state in (
+        *_input_bindings(actions, when),
+        *_view_bindings(actions, when),
+        *_dialog_bindings(actions, when),
+    ):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
             _bind(bindings, actions, key, act, when=state)
     return bindings
 
 
-def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
     has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
-    has_own_space = ~vi_navigation_mode & Condition(lambda: area.has_own_space)
+    has_inserted_space = ~vi_navigation_mode & Condition(lambda: area.has_inserted_space)
     is_behind_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
     busy, idle = when.is_busy & ~when.is_empty & ~when.answering, ~when.is_busy & ~when.answering
     yield from (
         (("c-o", "c-z"), lambda: None, Always()),  # prompt_toolkit's bindings would empty the input
-        (("space",), area.take_own_space, when.writing & has_own_space),
+        (("space",), area.skip_typed_space, when.writing & has_inserted_space),
         ("newline", lambda: buffer.insert_text("\n"), when.writing),
         ("send", actions.enter, when.no_menu),
         ("send", actions.accept_with_menu, when.menu),
@@ -312,18 +316,18 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     )
 
 
-def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     composer, controller, console = actions.composer, actions.controller, actions.console
-    has_card = Condition(lambda: actions.has_card)
+    has_open_view = Condition(lambda: actions.has_open_view)
     # In vi's insert mode the first Esc leaves that mode, unless there is something to close or to interrupt.
-    closes = ~vi_insert_mode | has_card | when.is_busy
+    closes = ~vi_insert_mode | has_open_view | when.is_busy
     runs_command = Condition(
         lambda: any(call.name in ("bash", "create_subagent") for call in actions.activity.calls.values())
     )
     yield from (
         ("interrupt", actions.escape, when.writing & closes),
         # Esc closes what is open even if "interrupt" has another key.
-        (("escape",), actions.escape, (when.writing & has_card) | (when.menu & ~vi_insert_mode)),
+        (("escape",), actions.escape, (when.writing & has_open_view) | (when.menu & ~vi_insert_mode)),
         (("<sigint>",), actions.control_c, Always()),
         ("cancel", actions.control_c, Always()),
         ("leave", actions.control_d, when.writing & when.is_empty),
@@ -339,9 +343,9 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     )
 
 
-def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     dialogs = actions.dialogs
-    takes = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
+    list_takes_key = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
         yield (key,), partial(dialogs.press, key), when.asked
@@ -354,9 +358,9 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(dialogs.close_list, chooses=True), takes),
+        (("enter",), partial(dialogs.close_list, chooses=True), list_takes_key),
         (("c-s",), partial(dialogs.close_list, chooses=True, keeps=True), can_keep),
-        (("escape",), dialogs.close_list, takes),
+        (("escape",), dialogs.close_list, list_takes_key),
         (("backspace",), actions.narrow_list, when.narrowing),
         ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.narrowing),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
@@ -364,6 +368,8 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 
 def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..., object], *, when: Filter) -> None:
+    first, _, second = key.partition(" ")  # of a chord such as `c-x c-e`
+
     def handle(event: KeyPressEvent) -> None:
         actions.chord = ("", 0.0)
         if key not in (Keys.Any, Keys.BracketedPaste):
@@ -374,7 +380,6 @@ def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..
     def begin(event: KeyPressEvent) -> None:
         actions.chord = (first, time.monotonic())
 
-    first, _, second = key.partition(" ")  # of a chord such as `c-x c-e`
     if second:  # prompt_toolkit's own chords would have to be typed within `ESCAPE_ALONE_S`
         bindings.add(*sequence(first), filter=when)(begin)
         when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)

@@ -15,7 +15,7 @@ from agentcli.frontends.choices import yes_or_no
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import TWICE_S, run_program
 from agentcli.frontends.terminal.screen_commands import trust_command
@@ -240,7 +240,7 @@ class PlainTerminal(TerminalActions):
 
     def forget_question(self, id: str) -> None:
         before, self._panels = self._panels, [panel for panel in self._panels if panel.question.id != id]
-        if self._panels[:1] != before[:1]:
+        if self._panels[:1] != before[:1]:  # the question on the screen was withdrawn
             self._show_first()
 
     def changed(self) -> None:
@@ -253,7 +253,7 @@ class PlainTerminal(TerminalActions):
     def await_prompt(self) -> None:
         self._output.print([("", "› ")])
 
-    def turn_ended(self, why: str) -> None:
+    def turn_ended(self, end: TurnEnd) -> None:
         still_open = self._controller.session.open_questions  # questions of background agents
         self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._panels:

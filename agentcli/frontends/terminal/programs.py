@@ -92,18 +92,18 @@ class _PtySession:
         self._escape_timer: asyncio.TimerHandle | None = None
         self._interrupted_at = float("-inf")  # when Esc was last pressed alone, by `time.monotonic()`
         self._running: asyncio.Future[str] | None = None
-        self._is_over = asyncio.Event()  # set once the output has ended
+        self._has_output_ended = asyncio.Event()  # set once the output has ended
 
     async def run(self, run: Callable[[str], Awaitable[str]]) -> str | None:
         from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
 
         termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
-        self._fit()
+        self._copy_window_size()
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile go to the command
         self._loop.add_reader(self._stdin, self._read_keys)
         self._loop.add_reader(self._pty, self._read_output)
         self._running = asyncio.ensure_future(run(os.ttyname(self._tty)))
-        with attach_winch_signal_handler(self._fit):
+        with attach_winch_signal_handler(self._copy_window_size):
             try:
                 await asyncio.wait({self._running})
             finally:
@@ -113,7 +113,7 @@ class _PtySession:
                 self._tty = -1
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_OUTPUT_S):
-                        await self._is_over.wait()
+                        await self._has_output_ended.wait()
         return None if self._running.cancelled() else self._running.result()
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class _PtySession:
             self._show(leave_screen + _PLAIN + (b"\r\n" if is_mid_line else b""))
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._modes)
 
-    def _fit(self) -> None:
+    def _copy_window_size(self) -> None:
         """Give the pseudo-terminal the size of our window; the kernel then signals its programs."""
         with suppress(OSError):
             fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
@@ -148,7 +148,7 @@ class _PtySession:
             data = b""
         if not data:
             self._loop.remove_reader(self._pty)
-            self._is_over.set()
+            self._has_output_ended.set()
             return
         self.output.add(data)
         with suppress(OSError):

@@ -134,7 +134,7 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
 async def _find(host: CommandHost, words: str, controller: TerminalController, dialogs: Dialogs) -> str:
     """List the prompts, or the parts that contain the typed words; show the chosen part in the pager."""
     text = SessionText(host.session.snapshot().conversation.entries)
-    with controller.view.activity.hide_commands():
+    with controller.view.activity.hide_command_rows():
         chosen = await dialogs.pick(SearchList("Search this session:", text.search, words))
     if chosen is not None:
         page, line = text.page_at(chosen)

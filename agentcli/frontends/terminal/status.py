@@ -20,7 +20,7 @@ from agentcli.conversation.instructions import git_branch
 from agentcli.errors import UserError
 from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, lines_of, plain, row_width
 from agentcli.frontends.terminal.text.theme import RAW
 from agentcli.llm.messages import Block
@@ -83,8 +83,8 @@ class TerminalActions(Protocol):
     def changed(self) -> None:
         """Draw again soon."""
 
-    def turn_ended(self, why: str) -> None:
-        """React to the end of a turn; `why` is "done", "failed", "auth" (a rejected key) or "interrupted"."""
+    def turn_ended(self, end: TurnEnd) -> None:
+        """React to the end of a turn; "auth" stands for a rejected key."""
 
     def await_prompt(self) -> None:
         """Show that the next prompt can be typed: a command is done, and no turn runs."""
@@ -152,6 +152,8 @@ class SessionPlace(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of the status line; `jobs` counts the running background jobs."""
+
     model: str = ""
     mode: Mode = "default"
     effort: str = ""
@@ -250,9 +252,9 @@ class StatusCommand:
         command: str,
         environment: Mapping[str, str],
         changed: Callable[[], None],
-        form: Callable[[Status], bytes] = Status.to_json,
+        encode: Callable[[Status], bytes] = Status.to_json,
     ) -> None:
-        self._command, self._environment, self._changed, self._form = command.strip(), environment, changed, form
+        self._command, self._environment, self._changed, self._encode = command.strip(), environment, changed, encode
         self._status: Status | None = None  # the figures of the newest run
         self._running: asyncio.Task[None] | None = None
         self.rows: list[Row] = []
@@ -274,7 +276,7 @@ class StatusCommand:
                 timeout_s=COMMAND_TIMEOUT_S,
                 max_bytes=MAX_OUTPUT_BYTES,
                 environment=self._environment,
-                stdin=self._form(status),
+                stdin=self._encode(status),
             )
             output = end.stdout.decode(errors="replace") if end.exit_code == 0 else ""
         except OSError:  # as after a failed command, nothing is shown, and the next change tries again
@@ -310,11 +312,11 @@ class SessionStatus:
         if self.status != before:
             self._terminal.changed()
         self.close()
-        wait_s = JOB_CHECK_S if self._report_ends(now) or self.status.jobs else cold_in_s + 1
+        wait_s = JOB_CHECK_S if self._print_job_ends(now) or self.status.jobs else cold_in_s + 1
         if 1 < wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
-    def _report_ends(self, now: SessionSnapshot) -> bool:
+    def _print_job_ends(self, now: SessionSnapshot) -> bool:
         """Print the ends of jobs; return True if one could not be printed yet."""
         jobs = now.workspace.sandbox.jobs.list() if now.workspace.is_open() else ()
         ended = [job for job in jobs if not job.is_running and job.id not in self._reported_jobs]
@@ -327,8 +329,8 @@ class SessionStatus:
 
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
         info, tokens = self._opener.model_info(now.model), now.context_tokens
-        has_cache = is_cold and info.prices is not None and info.prices.cache_read is not None
-        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and has_cache else None
+        lost_cache = is_cold and info.prices is not None and info.prices.cache_read is not None
+        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and lost_cache else None
         cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
         return Status(
             model=info.name,

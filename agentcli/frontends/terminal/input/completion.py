@@ -81,7 +81,7 @@ class PromptCompleter(Completer):
         if query in ("~", "..") or query.startswith(("/", "~/", "../")):  # the index has only the project's files
             paths = await asyncio.to_thread(paths_elsewhere, query, self._folder, self._home)
         else:
-            paths = await self._files.match(query, is_wanted=lambda: _is_still_typed(document))
+            paths = await self._files.match(query, is_wanted=lambda: _is_current(document))
         for path in paths:
             text = _as_mention(path, is_quoted=is_quoted, after=document.text_after_cursor)
             yield Completion(text, -len(mention[0]), display=path)
@@ -102,7 +102,7 @@ def _space_before(after: str) -> str:
     return "" if after[:1].isspace() else " "
 
 
-def _is_still_typed(document: Document) -> bool:
+def _is_current(document: Document) -> bool:
     """Return True until the text changes: prompt_toolkit does not cancel an outdated completion."""
     app = get_app_or_none()
     return app is None or app.current_buffer.document.text_before_cursor == document.text_before_cursor

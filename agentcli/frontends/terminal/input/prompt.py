@@ -37,10 +37,10 @@ QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 _REPORT = lazy_pattern(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = lazy_pattern(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of the input read so far.
-_BEGUN = lazy_pattern(
+_REPORT_START = lazy_pattern(
     r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z"
 )
-_MAX_BEGUN_CHARS = 200  # a longer one is not a report
+_MAX_START_CHARS = 200  # a longer one is not a report
 
 
 class TerminalInput(Vt100Input):
@@ -49,15 +49,15 @@ class TerminalInput(Vt100Input):
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)
         self._on_report = on_report
-        self._begun = ""  # the start of a report or mark, whose end has not been read yet
+        self._report_start = ""  # the start of a report or mark, whose end has not been read yet
         self._is_in_paste = False
         self.expects_reports = False  # while True, the start of one is held longer than a lone Esc
 
     def read_keys(self) -> list[KeyPress]:
-        data, self._begun = self._begun + self.stdin_reader.read(), ""
+        data, self._report_start = self._report_start + self.stdin_reader.read(), ""
         if "\x1b" in data:
-            if (begun := _BEGUN.search(data)) and len(begun.group()) <= _MAX_BEGUN_CHARS:
-                self._begun, data = begun.group(), data[: begun.start()]
+            if (begun := _REPORT_START.search(data)) and len(begun.group()) <= _MAX_START_CHARS:
+                self._report_start, data = begun.group(), data[: begun.start()]
             data = self._without_reports(data)
         self.vt100_parser.feed(data)
         keys, self._buffer = self._buffer, []
@@ -65,10 +65,10 @@ class TerminalInput(Vt100Input):
 
     def flush_keys(self) -> list[KeyPress]:
         """Pass on held input: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
-        is_report = len(self._begun) > 2 and self.expects_reports  # nobody types so much of one so fast
+        is_report = len(self._report_start) > 2 and self.expects_reports  # nobody types so much of one so fast
         if not is_report and not self._is_in_paste:
-            self.vt100_parser.feed(self._begun)
-            self._begun = ""
+            self.vt100_parser.feed(self._report_start)
+            self._report_start = ""
         return super().flush_keys()
 
     def _without_reports(self, data: str) -> str:
@@ -78,10 +78,10 @@ class TerminalInput(Vt100Input):
             if number % 2:  # a mark; texts and marks alternate
                 self._is_in_paste = part == "\x1b[200~"
             elif not self._is_in_paste:
-                parts[number] = _REPORT.sub(self._reported, part)
+                parts[number] = _REPORT.sub(self._pass_on_report, part)
         return "".join(parts)
 
-    def _reported(self, found: re.Match[str]) -> str:
+    def _pass_on_report(self, found: re.Match[str]) -> str:
         self._on_report(next(group for group in found.groups() if group))
         return ""
 
@@ -178,7 +178,7 @@ class PromptArea:
         self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
-            AfterInput(lambda: [("class:muted", fitting(self.placeholder().split(" · "), self._columns - 3))]),
+            AfterInput(lambda: [("class:muted", join_fitting(self.placeholder().split(" · "), self._columns - 3))]),
             Condition(lambda: not self.buffer.text),
         )
         stars = ConditionalProcessor(PasswordProcessor(), Condition(lambda: self.is_secret))
@@ -236,13 +236,13 @@ class PromptArea:
             buffer.start_completion()
 
     @property
-    def has_own_space(self) -> bool:
+    def has_inserted_space(self) -> bool:
         """True if a space that a completion inserted is before the cursor."""
         state, document = self.buffer.complete_state, self.buffer.document
         is_completed = document == self._completed or (state is not None and state.current_completion is not None)
         return is_completed and document.text_before_cursor.endswith(" ")
 
-    def take_own_space(self) -> None:
+    def skip_typed_space(self) -> None:
         """Take a typed space for the one that a completion has already inserted."""
         self._completed, state = None, self.buffer.complete_state
         if state is not None and state.current_completion is not None:  # else the menu offers what comes next
@@ -285,7 +285,7 @@ MAX_OPTIONS = 8  # shown at a time
 MIN_CUT_COLUMNS = 8  # a detail with less room is cut anywhere, not between words
 
 
-def fitting(parts: Sequence[str], columns: int, gap: str = " · ") -> str:
+def join_fitting(parts: Sequence[str], columns: int, gap: str = " · ") -> str:
     """Join as many of the first parts as fit into a row."""
     joined = (gap.join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((text for text in joined if width(text) <= columns), "")
@@ -380,5 +380,5 @@ class Picker:
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
         leave = [] if self.is_above_input else ["Esc to cancel"]  # the first start needs a choice
         keys = [count, "Enter to select", *leave, *["Ctrl-S to keep it for good"] * self.can_keep]
-        rows.append(clipped([("muted", f"  {fitting(keys, columns - 2)}")], columns))
+        rows.append(clipped([("muted", f"  {join_fitting(keys, columns - 2)}")], columns))
         return rows[: max(0, max_rows)]

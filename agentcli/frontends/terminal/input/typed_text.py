@@ -57,7 +57,7 @@ def image_path(text: str) -> Path | None:
 def read_image(path: Path) -> tuple[bytes, str]:
     """Return an image's bytes and media type. Raises `UserError` for a file that is not an image models accept."""
     try:
-        require_sendable(path.stat().st_size, str(path))
+        check_image_size(path.stat().st_size, str(path))
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"Could not read {path}: {error.strerror}.") from error
@@ -66,7 +66,7 @@ def read_image(path: Path) -> tuple[bytes, str]:
     return data, media_type
 
 
-def require_sendable(size: int, name: str) -> None:
+def check_image_size(size: int, name: str) -> None:
     """Raise `UserError` for an image of more than 5 MB."""
     if size > MAX_IMAGE_BYTES:
         raise UserError(f"{name} is {size / 1024**2:.1f} MB. Models accept images of up to 5 MB: make it smaller.")
@@ -103,7 +103,7 @@ class Pastes:
 
     def token_for(self, text: str) -> str:
         """Return the text to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself."""
-        text = clean(text)
+        text = clean_paste(text)
         lines = text.removesuffix("\n").count("\n") + 1
         if lines <= MAX_LINES and len(text) <= MAX_CHARS:
             return text
@@ -111,7 +111,7 @@ class Pastes:
 
     def add_image(self, data: bytes, media_type: str) -> str:
         """Return a token such as `[Image #1 120×80]`. Raises `UserError` for one of more than 5 MB."""
-        require_sendable(len(data), "The image")
+        check_image_size(len(data), "The image")
         size = dimensions_of(data)
         image = Image(Base64Source(media_type, base64.b64encode(data).decode()))
         return self._new_token("Image", f"{size[0]}×{size[1]}" if size else "", image)
@@ -130,7 +130,7 @@ class Pastes:
                 blocks.append(Text(piece) if isinstance(piece, str) else piece)
         return without_empty_text(blocks)
 
-    def in_place(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    def insert_images(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
         """Return a prompt's blocks with images in place of their tokens. The first block has the typed text."""
         if blocks and isinstance(first := blocks[0], Text):
             return (*self.blocks(first.text), *blocks[1:])
@@ -177,7 +177,7 @@ class Pastes:
         yield "", text[position:]
 
 
-def clean(text: str) -> str:
+def clean_paste(text: str) -> str:
     """Return a pasted text with plain line ends and nothing in it that could act as a key."""
     text = _SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(_CONTROLS)
     return text.encode(errors="replace").decode()

@@ -200,7 +200,7 @@ class Activity(Struct, kw_only=True):
         return [clipped(row, columns) for row in (head, *body, keys)]
 
     @contextmanager
-    def hide_commands(self) -> Iterator[None]:
+    def hide_command_rows(self) -> Iterator[None]:
         """Leave out the rows of running slash commands while one of them waits for the person."""
         running, self.commands = self.commands, {}
         try:

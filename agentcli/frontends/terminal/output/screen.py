@@ -18,7 +18,8 @@ from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
 from agentcli.frontends.terminal.text.fragments import (  # isort: skip
-    Fragment, Row, advance, common_length, is_unsure, lines_of, merged, plain, row_width, rows_of, width, with_spaces,
+    Fragment, Row, advance, common_length, has_disputed_width, lines_of, merged, plain, row_width, rows_of, width,
+    with_spaces,
 )  # fmt: skip
 from agentcli.frontends.terminal.text.theme import Theme
 
@@ -83,7 +84,7 @@ class Screen(Renderer):
             return
         if self._is_resizing():
             return
-        self._fit()
+        self._erase_after_resize()
         self._switch_modes(on=True)
         frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows of the transcript stay
         self._show([*map(list, frame.rows)], frame.cursor)
@@ -91,7 +92,7 @@ class Screen(Renderer):
 
     def finish(self) -> None:
         """Write all of the transcript, erase the region and leave the cursor at the start of a line."""
-        self._fit()
+        self._erase_after_resize()
         self._show([], (0, 0))
         self.reset()
 
@@ -125,13 +126,13 @@ class Screen(Renderer):
 
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
         """Write the waiting lines, and draw the region below them."""
-        lines, self._lines = self._leave_rows(self._lines), []
+        lines, self._lines = self._keep_matching_rows(self._lines), []
         before = len(self._rows)
         new_rows, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
         if not lines:
             out = self._redraw_changed(rows, cursor) if rows or before else []
         # A region that shrinks while text arrives keeps its place only if both are drawn in one step.
-        elif 0 < before <= len(rows) and new_rows <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
+        elif 0 < before <= len(rows) and new_rows <= min(room, MAX_INSERTED_ROWS) and not _is_disputed(lines):
             out = [*self._insert(lines, new_rows), *self._redraw_changed(rows, cursor)]
         else:
             out = self._redraw_all(lines, rows, cursor)
@@ -139,11 +140,11 @@ class Screen(Renderer):
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self.output.write_raw("".join(out))
 
-    def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
+    def _keep_matching_rows(self, lines: list[Fragment]) -> list[Fragment]:
         """Make the region's top rows transcript if they already show the next lines; return the other lines."""
         wanted = lines_of(lines)
         both = zip(wanted, self._rows[: self._row], strict=False)
-        same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
+        same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _is_disputed(pair[0]), both)
         if not (count := sum(1 for _ in same)):
             return lines
         self._rows, self._row = self._rows[count:], self._row - count
@@ -182,7 +183,7 @@ class Screen(Renderer):
             if row == old and before:
                 continue
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
-            redraws_row = (self._reflows and row_width(old) > row_width(row)) or _unsure(old) or _unsure(row)
+            redraws_row = (self._reflows and row_width(old) > row_width(row)) or _is_disputed(old) or _is_disputed(row)
             same, rest = (0, row) if redraws_row or number >= len(before) else _difference(old, row)
             is_there = before or number == 0  # otherwise a line break creates the row
             out.append(down(number - at) if is_there else "\n" * (number - at))
@@ -202,7 +203,7 @@ class Screen(Renderer):
     def _painted(self, row: Row) -> str:
         """Paint a row of the region; one that the terminal may count as wider than we do must not wrap."""
         text = self._theme.paint(row)
-        return f"{WRAP_OFF}{text}{WRAP_ON}" if _unsure(row) else text
+        return f"{WRAP_OFF}{text}{WRAP_ON}" if _is_disputed(row) else text
 
     # Sizes and modes
 
@@ -221,7 +222,7 @@ class Screen(Renderer):
             self.erase()
         return settles_in_s > 0
 
-    def _fit(self) -> None:
+    def _erase_after_resize(self) -> None:
         if self.output.get_size() != self._size:
             self.erase()
 
@@ -284,5 +285,5 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
     return column, []
 
 
-def _unsure(text: Sequence[Fragment]) -> bool:
-    return any(is_unsure(part) for _, part in text)
+def _is_disputed(text: Sequence[Fragment]) -> bool:
+    return any(has_disputed_width(part) for _, part in text)

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
@@ -25,6 +25,8 @@ from agentcli.tools.observation import call_title, diff_counts
 MAX_FOLDED = 50  # newest cut texts that can be unfolded
 MAX_PROMPT_LINES = 20  # of a prompt in the transcript
 LONG_TURN_S = 30.0  # a longer turn ends with a line on its duration and usage
+
+TurnEnd = Literal["done", "failed", "auth", "interrupted"]
 
 
 class Printer(Protocol):

@@ -41,7 +41,7 @@ def lines_of(fragments: Iterable[Fragment], *, keeps_last: bool = False) -> list
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
 # spacing marks of Brahmic and other scripts, and characters that Unicode 16 made wide.
 # Among them are all that wcwidth 0.9 and glibc measure differently.
-_UNSURE = lazy_pattern(
+_DISPUTED_WIDTH = lazy_pattern(
     "[\u00ad\u0900-\u0dff\u0f00-\u109f\u1160-\u11ff\u1700-\u17ff\u1900-\u1cff\u200b-\u200f\u2028\u2029\u2060-\u206f"
     "\u2630-\u2637\u268a-\u268f\u302e\u302f\u3164\u3248-\u324f\ua800-\ua8ff\ua930-\ua95f\ua980-\uabff\ud7b0-\ud7ff"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U00011000-\U00011fff\U00016f00-\U00016fff\U0001d165-\U0001d172\U0001d300-\U0001d37f"
@@ -52,9 +52,9 @@ _TABS_AND_LINE_ENDS = lazy_pattern(r"(\t|\n)")
 MAX_TAIL_CHARS = 2_000  # if only a text's end is shown, up to twice as many characters are laid out
 
 
-def is_unsure(text: str) -> bool:
+def has_disputed_width(text: str) -> bool:
     """Return True if a terminal may count more or fewer cells for this text than `width` does."""
-    return not text.isascii() and _UNSURE.search(text) is not None
+    return not text.isascii() and _DISPUTED_WIDTH.search(text) is not None
 
 
 def width(text: str) -> int:
@@ -91,7 +91,7 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
             if character == "\n":  # it belongs to the row that it ends
                 begins, row, column = row, row + 1, 0
             else:
-                cells = min(2 if is_unsure(character) else max(0, wcwidth(character)), columns)
+                cells = min(2 if has_disputed_width(character) else max(0, wcwidth(character)), columns)
                 if column + cells > columns:
                     row, column = row + 1, 0
                 begins, column = row, column + cells

@@ -47,18 +47,18 @@ PALETTES: dict[str, dict[str, int]] = {
 }  # fmt: skip
 # The background of changed lines, of the words in them that differ, and of prompts: an index of the xterm palette,
 # and red, green and blue for terminals that show any colour. The other palettes colour the text instead.
-_BEHIND_DARK = {
+_ON_DARK = {
     "added": (22, (18, 42, 28)), "removed": (52, (58, 24, 28)),
     "added_word": (28, (32, 84, 48)), "removed_word": (88, (116, 38, 42)), "said": (236, (42, 44, 54)),
 }  # fmt: skip
-_BEHIND_LIGHT = {
+_ON_LIGHT = {
     "added": (194, (226, 250, 232)), "removed": (224, (255, 233, 231)),
     "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)), "said": (255, (236, 238, 245)),
 }  # fmt: skip
 # By palette that has backgrounds: these, the palette that can be read on them, and the colour of changed words.
-BEHIND = {
-    "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
-    "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
+CHANGE_BACKGROUNDS = {
+    "dark": (_ON_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_ON_DARK, "high-contrast-dark", 231),
+    "light": (_ON_LIGHT, "light", 16), "high-contrast-light": (_ON_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
 
 # The background by the last part of COLORFGBG, which some terminals set: `15;0` is light on dark.
@@ -118,10 +118,10 @@ class Theme:
         attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = change.endswith("_word")
         own = self._own_code(change)
-        if self.palette not in BEHIND or own:
+        if self.palette not in CHANGE_BACKGROUNDS or own:
             code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
-        behind, palette, word_colour = BEHIND[self.palette]
+        behind, palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
         # The last role wins, such as "said" in "prompt said", unless the person has a colour for an earlier one alone.
         syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
         code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")

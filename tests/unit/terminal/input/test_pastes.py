@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.typed_text import MAX_IMAGE_BYTES, Pastes, TypedText, clean
+from agentcli.frontends.terminal.input.typed_text import MAX_IMAGE_BYTES, Pastes, TypedText, clean_paste
 from agentcli.llm.messages import Base64Source, Image, Text
 from tests.conformance.wire_rules import picture
 
@@ -43,7 +43,7 @@ def test_a_token_that_was_not_made_is_text() -> None:
 def test_every_paste_comes_back_where_it_was(parts: list[tuple[str, str]]) -> None:
     pastes = Pastes()
     shown = "".join(typed + pastes.token_for(pasted) for typed, pasted in parts)
-    assert pastes.expand(shown) == "".join(typed + clean(pasted) for typed, pasted in parts)
+    assert pastes.expand(shown) == "".join(typed + clean_paste(pasted) for typed, pasted in parts)
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_every_paste_comes_back_where_it_was(parts: list[tuple[str, str]]) -> No
     ],
 )
 def test_a_paste_presses_no_keys(pasted: str, cleaned: str) -> None:
-    assert clean(pasted) == cleaned
+    assert clean_paste(pasted) == cleaned
     assert Pastes().token_for(pasted) == cleaned
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[201~\r\n\x03\x9b"), max_size=50))
 def test_pastes_keep_no_control_characters_but_line_ends_and_tabs(text: str) -> None:
-    cleaned = clean(text)
+    cleaned = clean_paste(text)
     assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in cleaned if letter not in "\n\t")
-    assert clean(cleaned) == cleaned
+    assert clean_paste(cleaned) == cleaned
     cleaned.encode()
 
 

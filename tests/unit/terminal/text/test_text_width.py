@@ -10,7 +10,7 @@ from wcwidth import wcwidth
 from agentcli.frontends.terminal.text.fragments import (
     advance,
     clipped,
-    is_unsure,
+    has_disputed_width,
     plain,
     row_width,
     width,
@@ -96,10 +96,10 @@ def test_tabs_stop_at_every_eighth_cell() -> None:
 
 @pytest.mark.parametrize("text", ["⚠\ufe0f", "👩\u200d🚀", "🇩🇪", "👍🏽", "नमस्ते", "a\xadb", "ᬓᬵ", "\u2028", "☰"])
 def test_widths_that_terminals_disagree_on_are_known(text: str) -> None:
-    assert is_unsure(text)
+    assert has_disputed_width(text)
 
 
 @pytest.mark.parametrize("text", ["plain", "é", "e\u0301", "日本語", "한국어", "🎉", "ไทย", "עברית", "─│█", "—…“”"])
 def test_widths_that_terminals_agree_on_are_sure(text: str) -> None:
-    assert not is_unsure(text)
+    assert not has_disputed_width(text)
     assert width(text) == sum(max(0, wcwidth(character)) for character in text)

@@ -11,7 +11,7 @@ from rich.color import Color
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.frontends.terminal.text.theme import (
-    BEHIND,
+    CHANGE_BACKGROUNDS,
     PALETTES,
     ROLES,
     Theme,
@@ -64,7 +64,7 @@ def test_every_colour_can_be_read_on_black_or_white_too(palette: str) -> None:
     assert all(contrast(xterm_rgb(index), extreme) >= 4.5 for index in PALETTES[palette].values())
 
 
-@pytest.mark.parametrize("palette", sorted(BEHIND))
+@pytest.mark.parametrize("palette", sorted(CHANGE_BACKGROUNDS))
 @pytest.mark.parametrize("is_true", [False, True])
 def test_every_part_of_a_diff_and_a_prompt_can_be_read(palette: str, is_true: bool) -> None:
     theme = Theme(palette, is_true=is_true)
