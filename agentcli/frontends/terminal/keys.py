@@ -274,13 +274,10 @@ class _When:
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. If two apply to a key, the one that is added later wins."""
     when, bindings = _When(actions), KeyBindings()
-    for keys, act, state in (
-        *_input_bindings(actions, when),
-        *_view_bindings(actions, when),
-        *_dialog_bindings(actions, when),
-    ):
-        for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
-            _bind(bindings, actions, key, act, when=state)
+    for build in (_input_bindings, _view_bindings, _dialog_bindings):
+        for keys, act, state in build(actions, when):
+            for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
+                _bind(bindings, actions, key, act, when=state)
     return bindings
 
 

@@ -85,7 +85,7 @@ class _PtySession:
         self.output = ProgramOutput()
         self._stdin, self._stdout = stdin, stdout
         self._loop = asyncio.get_running_loop()
-        self._modes = termios.tcgetattr(stdin)  # restored at the end
+        self._modes = termios.tcgetattr(stdin)  # of our terminal, restored at the end
         self._pty, self._tty = os.openpty()  # our end and the command's
         os.set_blocking(self._pty, False)
         self._unsent = bytearray()  # keys that the command has not taken yet
@@ -94,7 +94,7 @@ class _PtySession:
         self._running: asyncio.Future[str] | None = None
         self._has_output_ended = asyncio.Event()  # set once the output has ended
 
-    async def run(self, run: Callable[[str], Awaitable[str]]) -> str | None:
+    async def run(self, start: Callable[[str], Awaitable[str]]) -> str | None:
         from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
 
         termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
@@ -102,7 +102,7 @@ class _PtySession:
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile go to the command
         self._loop.add_reader(self._stdin, self._read_keys)
         self._loop.add_reader(self._pty, self._read_output)
-        self._running = asyncio.ensure_future(run(os.ttyname(self._tty)))
+        self._running = asyncio.ensure_future(start(os.ttyname(self._tty)))
         with attach_winch_signal_handler(self._copy_window_size):
             try:
                 await asyncio.wait({self._running})
@@ -110,7 +110,7 @@ class _PtySession:
                 self._running.cancel()
                 await asyncio.wait({self._running})
                 os.close(self._tty)
-                self._tty = -1
+                self._tty = -1  # closed
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_OUTPUT_S):
                         await self._has_output_ended.wait()
@@ -129,7 +129,7 @@ class _PtySession:
         is_mid_line = self.output.text and not self.output.text.endswith("\n")
         with suppress(OSError):  # the terminal may be gone
             leave_screen = _ONE_SCREEN if self.output.is_full_screen else b""
-            self._show(leave_screen + _PLAIN + (b"\r\n" if is_mid_line else b""))
+            _write_all(self._stdout, leave_screen + _PLAIN + (b"\r\n" if is_mid_line else b""))
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._modes)
 
     def _copy_window_size(self) -> None:
@@ -152,11 +152,7 @@ class _PtySession:
             return
         self.output.add(data)
         with suppress(OSError):
-            self._show(data)
-
-    def _show(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._stdout, data) :]
+            _write_all(self._stdout, data)
 
     # From the person
 
@@ -202,6 +198,11 @@ class _PtySession:
         self._loop.remove_writer(self._pty)
 
 
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
 async def run_clipboard_programs(
     programs: Iterable[Sequence[str]], environment: Mapping[str, str], *, max_bytes: int = 0, stdin: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
@@ -227,9 +228,9 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1,
     """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
-            takes_line = line > 1 and _takes_line(argv[0])
-            argv += [f"+{line}"] if takes_line else []
-            data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
+            skips = line > 1 and _can_start_at_line(argv[0])
+            argv += [f"+{line}"] if skips else []
+            data = (text if skips else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as git sets it: a `less` that $PAGER names shows the text's colours.
                 await run_program(argv, {"LESS": "R", **environment}, data, stdout)
@@ -243,29 +244,28 @@ async def show_to_end(text: str, environment: Mapping[str, str]) -> bool | None:
     while mark in text:  # the text itself must not contain the mark
         mark = f"[{mark}]"
     stdout, shown = sys.__stdout__.fileno(), bytearray()  # type: ignore[union-attr]  # the screen has it
-    ours, pagers = os.openpty()  # the pager reads keys from our terminal, but we see what it writes
-    tty.setraw(pagers)
-    termios.tcsetwinsize(pagers, termios.tcgetwinsize(stdout))
+    pty, pager_tty = os.openpty()  # the pager reads keys from our terminal, but we see what it writes
+    tty.setraw(pager_tty)
+    termios.tcsetwinsize(pager_tty, termios.tcgetwinsize(stdout))
 
     def relay() -> None:
-        data = os.read(ours, _CHUNK)
+        data = os.read(pty, _CHUNK)
         shown.extend(data)
-        while data:
-            data = data[os.write(stdout, data) :]
+        _write_all(stdout, data)
 
-    asyncio.get_running_loop().add_reader(ours, relay)
+    asyncio.get_running_loop().add_reader(pty, relay)
     try:
-        is_shown = await run_pager(f"{text.rstrip()}\n{mark}\n", environment, stdout=pagers)
-        while select.select([ours], [], [], 0)[0]:
+        has_pager = await run_pager(f"{text.rstrip()}\n{mark}\n", environment, stdout=pager_tty)
+        while select.select([pty], [], [], 0)[0]:
             relay()
     finally:
-        asyncio.get_running_loop().remove_reader(ours)
-        os.close(ours)
-        os.close(pagers)
-    return mark.encode() in shown if is_shown else None
+        asyncio.get_running_loop().remove_reader(pty)
+        os.close(pty)
+        os.close(pager_tty)
+    return mark.encode() in shown if has_pager else None
 
 
-def _takes_line(pager: str) -> bool:
+def _can_start_at_line(pager: str) -> bool:
     """Return True for a pager that starts at line 9 if it gets `+9`; those of BusyBox do not."""
     return Path(pager).resolve().name in ("less", "more", "most", "vi", "vim", "view", "nvim")
 
@@ -290,6 +290,7 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
+    """Split a command, and find its program in `PATH`; empty if it cannot be split or found."""
     try:
         name, *arguments = shlex.split(command)
     except ValueError:  # empty, or with an open quotation
@@ -302,9 +303,8 @@ async def run_program(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None, out: int | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
-    process = await asyncio.create_subprocess_exec(
-        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE, stdout=out
-    )
+    stdin = None if data is None else asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin, stdout=out)
     # Ctrl-C and Ctrl-\ are for the program now. If it were started after this, it would inherit the ignored signals.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:

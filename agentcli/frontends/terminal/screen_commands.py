@@ -159,15 +159,15 @@ def argument_options(
 def _answer(host: CommandHost, number: int) -> str:
     """Return the text of an answer; 1 is the newest. Raises `UsageError`."""
     answers: list[str] = []
-    goes_on = False
+    is_continued = False
     for entry in host.session.snapshot().conversation.path:
         match entry.body:
             case User() as user:
-                goes_on = user == reminder(GO_ON)  # the next one is the rest of an answer that broke off
+                is_continued = user == reminder(GO_ON)  # the next message is the rest of an answer that broke off
             case Assistant(content=content):
-                before = answers.pop() if goes_on and answers else ""
+                before = answers.pop() if is_continued and answers else ""
                 answers.append(before + "".join(block.text for block in content if isinstance(block, Text)))
-                goes_on = False
+                is_continued = False
     answers = [text for text in answers if text.strip()]
     if not 1 <= number <= len(answers):
         raise UsageError(f"There are {len(answers)} answers." if answers else "There is no answer to copy yet.")

@@ -79,7 +79,7 @@ class SessionText:
                 yield FoundPart(1, number, text.find(words[0]))
 
     def _with_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
-        patterns = [_spread(word) for word in words]
+        patterns = [_letters_in_order(word) for word in words]
         for number, text in enumerate(self._lowered):
             matches = [match for pattern in patterns if (match := pattern.search(text))]
             if len(matches) == len(words):
@@ -134,7 +134,7 @@ def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
                 yield TranscriptPart(label=title, text=f"{head}\n{result.text}", time=entry.time)
 
 
-def _spread(word: str) -> re.Pattern[str]:
+def _letters_in_order(word: str) -> re.Pattern[str]:
     """Match the letters of a word in their order within a longer word; each letter is taken where it comes first."""
     first, *others = map(re.escape, word)
     return re.compile(first + "".join(rf"[^\s{letter}]{{0,{MAX_GAP}}}{letter}" for letter in others))
@@ -158,8 +158,8 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                         view.print_markdown(block.text)
             case Result(result=result, name=name):
                 call = calls.get(result.tool_use_id)
-                facts = (body.duration_ms, body.summary, body.structured, body.error_kind)
-                finished = events.ToolFinished(result.tool_use_id, name, result, *facts, answer=body.answer)
+                shown = (body.duration_ms, body.summary, body.structured, body.error_kind)
+                finished = events.ToolFinished(result.tool_use_id, name, result, *shown, answer=body.answer)
                 view.print_call(finished, view.format_title(call_title(name, call.input if call else {})))
             case Unreadable(error):
                 view.print_line(f"[{error}]", "warning")

@@ -330,7 +330,7 @@ class SessionStatus:
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
         info, tokens = self._opener.model_info(now.model), now.context_tokens
         lost_cache = is_cold and info.prices is not None and info.prices.cache_read is not None
-        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and lost_cache else None
+        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and lost_cache else None  # [0]: of a prompt
         cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
         return Status(
             model=info.name,

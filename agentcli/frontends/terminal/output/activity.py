@@ -39,7 +39,7 @@ class RunningCall(Struct, kw_only=True):
 
     name: str
     title: str
-    started: float
+    started: float  # by `time.monotonic()`
     tail: str = ""
     rounds: int = 0
     tokens: int = 0
@@ -104,7 +104,7 @@ class TurnClock(Struct):
     started: float | None = None  # None while no turn runs
     questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
     paused: float = 0.0  # when the first open question was asked
-    heard: float = 0.0  # when the session's last event came, other than changes of the queue
+    last_event: float = 0.0  # when the session's last event came, other than changes of the queue
     began: float = 0.0  # the Unix time of the start, which questions do not move
 
     def pause(self, question_id: str) -> None:
@@ -137,7 +137,7 @@ class Activity(Struct, kw_only=True):
     queue: Queued = field(default_factory=Queued)
 
     def close_question(self, id: str) -> None:
-        """Stop waiting for an answer; the call's running time does not include the wait either."""
+        """Stop waiting for an answer; the wait counts neither for the turn's time nor for the call's."""
         waited = self.clock.resume(id)
         if call := self.calls.get(id):
             call.started += waited
@@ -238,16 +238,18 @@ class Activity(Struct, kw_only=True):
         hidden = len(rows) - max_rows
         if hidden <= 0:
             return rows
-        head = next((number for number, row in enumerate(rows) if row), 0) + 2  # the header of the table, and its rule
-        if self.answer is None or not self.answer.is_table or max_rows < head + 2:
+        head_end = next((number for number, row in enumerate(rows) if row), 0) + 2  # after a table's header and rule
+        if self.answer is None or not self.answer.is_table or max_rows < head_end + 2:
             return rows[hidden:]
-        gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)
-        return [*rows[:head], gap, *rows[hidden + head + 1 :]]
+        gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)  # it takes the place of a row, too
+        return [*rows[:head_end], gap, *rows[hidden + head_end + 1 :]]
 
     def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
         now = time.monotonic()
-        for call in (call for id, call in self.calls.items() if id not in self.clock.questions):  # those have panels
+        for call in (
+            call for id, call in self.calls.items() if id not in self.clock.questions
+        ):  # questions have panels
             spending: Row = [("muted", call.format_spending(now))]
             room = columns - row_width(spending)
             if call.name == "create_subagent":  # its task says more than its spending
@@ -266,7 +268,7 @@ class Activity(Struct, kw_only=True):
     def _status_rows(self, columns: int) -> list[Row]:
         started, pending, now = self.clock.started, self.pending, time.monotonic()
         resent = pending.at if isinstance(pending, PendingRetry) else 0.0
-        silent_s = now - max(resent, self.clock.heard, started or 0.0)  # since the retry, the last event or the start
+        silent_s = now - max(resent, self.clock.last_event, started or 0.0)
         if started is not None and silent_s < SILENCE_S and isinstance(pending, PendingRetry | ArrivingCall):
             return [pending.row(now, columns)]
         if started is None or self.calls or self.clock.questions:  # calls and questions show what is going on
@@ -274,10 +276,9 @@ class Activity(Struct, kw_only=True):
         if silent_s >= SILENCE_S:
             text = f"{spinner(now)} Nothing received for {silent_s:.0f} s · Esc to stop"
             return [clipped([("warning", text)], columns)]
-        work = (
-            f"Reading the prompt · {pending.tokens_read:,} of {pending.tokens:,} tokens ·"
-            if isinstance(pending, events.PromptProgress) else "Thinking" if self.thinking else "Working"
-        )  # fmt: skip
+        work = "Thinking" if self.thinking else "Working"
+        if isinstance(pending, events.PromptProgress):
+            work = f"Reading the prompt · {pending.tokens_read:,} of {pending.tokens:,} tokens ·"
         text = f" {work} {now - started:.0f} s"
         thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS, "muted") if self.thinking else []
         lines: list[Row] = [[("", "  "), *line] for line in thoughts]

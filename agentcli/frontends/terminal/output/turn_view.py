@@ -63,7 +63,7 @@ class TurnView:
         self._shows_claims = shows_claims
         self._unfold_key = unfold_key
         self._markdown = self._new_stream()
-        self._has_text = False
+        self._has_text = False  # True while an answer's text arrives
         self._thinking_since = 0.0  # by `time.monotonic()`
         # By call id: answers whose question, with the diff or the output, is on the screen already.
         self._answers: dict[str, Approve] = {}
@@ -94,7 +94,7 @@ class TurnView:
                 self.opened_agent = ""
             return
         if not isinstance(event, events.QueueChanged):  # the person's own messages change it
-            activity.clock.heard = time.monotonic()
+            activity.clock.last_event = time.monotonic()
         match event:
             case events.TextDelta(text):
                 self._add_text(text)

@@ -96,10 +96,10 @@ def test_a_call_that_waits_for_an_approval_is_not_running() -> None:
 @pytest.mark.parametrize("pending", [None, ArrivingCall("file_write"), PendingRetry(Retry(1, 9.9, "503"), 0.0)])
 def test_a_model_that_sends_nothing_is_not_shown_as_working(pending: ArrivingCall | PendingRetry | None) -> None:
     now = time.monotonic()
-    clock = TurnClock(now - 99.0, heard=now - 45.0)
+    clock = TurnClock(now - 99.0, last_event=now - 45.0)
     activity = Activity(clock=clock, pending=pending)
     assert [line[1:] for line in shown(activity)] == [" Nothing received for 45 s · Esc to stop"]
-    clock.heard = now - 25.0
+    clock.last_event = now - 25.0
     assert "Nothing" not in shown(activity)[0]
 
 
