@@ -60,9 +60,7 @@ class TerminalApp:
         settings: TerminalSettings,
         context: InputContext,
     ) -> None:
-        self._console = console
-        self._opener = opener
-        self._context = context
+        self._console, self._opener, self._context = console, opener, context
         self._title = ""  # of the window, as it was last set
         self._state_at_rest = "idle"  # the state reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
@@ -97,9 +95,8 @@ class TerminalApp:
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
-        console.area.buffer.completer = PromptCompleter(
-            commands, arguments, context.files, folder=context.folder, home=context.home
-        )
+        completer = PromptCompleter(commands, arguments, context.files, folder=context.folder, home=context.home)
+        console.area.buffer.completer = completer
 
     # From the start to the end
 

@@ -113,9 +113,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         text = self.buffer.text
         arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
         # A command whose name was typed in full is run as it is. Arguments in brackets, such as `[NAME]`, are optional.
-        is_whole = text.rstrip() == before.rstrip() or all(
-            argument.startswith("[") for argument in arguments if argument
-        )
+        is_whole = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
@@ -265,9 +263,7 @@ class _When:
         self.prompting = self.writing & ~self.answering & ~self.picking  # the input takes a prompt
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
-        self.menu = self.writing & Condition(
-            lambda: buffer.complete_state is not None and bool(buffer.complete_state.completions)
-        )
+        self.menu = self.writing & Condition(lambda: bool(buffer.complete_state and buffer.complete_state.completions))
         self.no_menu = self.writing & ~self.menu
 
 

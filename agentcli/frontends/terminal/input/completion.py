@@ -25,7 +25,7 @@ MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
 MAX_QUERY_CHARS = 200
 FRESH_S = 10.0  # a later query lists the files again
 FIRST_LISTING_S = 1.0  # the longest that a query waits for the first listing
-LISTING_TIME_LIMIT_S = 60.0
+LISTING_TIMEOUT_S = 60.0
 MAX_ENTRIES = 10_000  # of a folder outside the project
 _BLOCK_PATHS = 1_500  # searched before the event loop runs again, in a millisecond or two
 
@@ -94,8 +94,8 @@ def _names(command: SlashCommand) -> tuple[str, ...]:
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """Write a path as a mention; a folder's quotes stay open, so that completion continues after its slash."""
     quote = '"' if is_quoted or re.search(r"[\s'`,;]", path) else ""
-    goes_on = path.endswith("/") or (quote and after.startswith(quote))
-    return f"@{quote}{path}" if goes_on else f"@{quote}{path}{quote}{_space_before(after)}"
+    stays_open = path.endswith("/") or (quote and after.startswith(quote))
+    return f"@{quote}{path}" if stays_open else f"@{quote}{path}{quote}{_space_before(after)}"
 
 
 def _space_before(after: str) -> str:
@@ -164,10 +164,9 @@ class FileIndex:
 
 async def ripgrep_files(root: Path) -> Sequence[str]:
     """List the files below `root` that no ignore rule hides, relative to it. Raises `ToolError` and `OSError`."""
-    options = "--no-config --no-messages --no-require-git --files --hidden --null --glob=!.git".split()
-    end = await run_short_program(
-        [find_rg(), *options], timeout_s=LISTING_TIME_LIMIT_S, max_bytes=MAX_LISTED_BYTES, cwd=root
-    )
+    flags = "--no-config --no-messages --no-require-git --files --hidden --null --glob=!.git".split()
+    argv = [find_rg(), *flags]
+    end = await run_short_program(argv, timeout_s=LISTING_TIMEOUT_S, max_bytes=MAX_LISTED_BYTES, cwd=root)
     listed = end.stdout.decode(errors="replace").split("\0")[:-1]
     return await asyncio.to_thread(lambda: [name for name in listed if not _UNSHOWABLE.search(name)])
 

@@ -56,8 +56,8 @@ class TerminalInput(Vt100Input):
     def read_keys(self) -> list[KeyPress]:
         data, self._report_start = self._report_start + self.stdin_reader.read(), ""
         if "\x1b" in data:
-            if (begun := _REPORT_START.search(data)) and len(begun.group()) <= _MAX_START_CHARS:
-                self._report_start, data = begun.group(), data[: begun.start()]
+            if (found := _REPORT_START.search(data)) and len(found.group()) <= _MAX_START_CHARS:
+                self._report_start, data = found.group(), data[: found.start()]
             data = self._without_reports(data)
         self.vt100_parser.feed(data)
         keys, self._buffer = self._buffer, []
@@ -128,7 +128,7 @@ class KeyLabels:
     def help(self) -> list[tuple[list[str], str]]:
         """Return each action's keys and effect, without actions that have no key."""
         rows = (
-            ([*map(label, self.keys.get(action, ())), *filter(None, (fixed,))], text) for action, fixed, text in _HELP
+            ([*map(label, self.keys.get(action, ())), *([key] if key else [])], text) for action, key, text in _HELP
         )
         return [(labels, text) for labels, text in rows if labels]
 
@@ -171,9 +171,7 @@ class PromptArea:
         self.mark: Callable[[], str] = lambda: "› "
         self.placeholder = placeholder
         self._columns = 0  # of the screen, at the newest frame
-        self.buffer = PromptBuffer(
-            complete_while_typing=Condition(lambda: self.completes), multiline=True, name="prompt"
-        )
+        self.buffer = PromptBuffer(complete_while_typing=Condition(lambda: self.completes), multiline=True)
         self.completes = True  # False at questions and while the input takes an answer
         self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
@@ -243,7 +241,7 @@ class PromptArea:
         return is_completed and document.text_before_cursor.endswith(" ")
 
     def skip_typed_space(self) -> None:
-        """Take a typed space for the one that a completion has already inserted."""
+        """Handle a typed space as the one that a completion has already inserted."""
         self._completed, state = None, self.buffer.complete_state
         if state is not None and state.current_completion is not None:  # else the menu offers what comes next
             self.buffer.complete_state = None
@@ -319,8 +317,8 @@ class Picker:
     ) -> None:  # fmt: skip
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        # The index of the option in force, if there is one; a place among the options that are shown.
-        self._current, self._selected = None if is_above_input else current, current or 0
+        self._current = None if is_above_input else current  # the index of the option in force, if there is one
+        self._selected = current or 0  # the marked one's place among the options that are shown
         self._query = ""  # typed to narrow the list
 
     @property
@@ -343,7 +341,7 @@ class Picker:
             self._selected = (min(self._selected, count - 1) + by) % count
 
     def type(self, text: str) -> bool:
-        """Add to the query, or remove its last character if `text` is empty. Return True if that selects Yes or No."""
+        """Add to the query, or remove its last character if `text` is empty; return True if it selects Yes or No."""
         from agentcli.frontends.choices import yes_or_no  # not for the first frame
 
         answer = None if self._query else yes_or_no(text, [label for label, _ in self._options])

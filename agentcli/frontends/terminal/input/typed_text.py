@@ -305,7 +305,7 @@ class Drafts:
     """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:
-        self._unsent, self._lock = file, lock
+        self._first_file, self._lock = file, lock
         self._file = file  # the file that has the text now
 
     def save(self, draft: TypedText, session: str = "") -> None:
@@ -328,4 +328,8 @@ class Drafts:
             return None
 
     def _file_of(self, session: str) -> Path:
-        return self._unsent.with_name(hashlib.sha256(session.encode()).hexdigest()[:16]) if session else self._unsent
+        return (
+            self._first_file.with_name(hashlib.sha256(session.encode()).hexdigest()[:16])
+            if session
+            else self._first_file
+        )

@@ -247,9 +247,9 @@ class Activity(Struct, kw_only=True):
     def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
         now = time.monotonic()
-        for call in (
-            call for id, call in self.calls.items() if id not in self.clock.questions
-        ):  # questions have panels
+        for id, call in self.calls.items():
+            if id in self.clock.questions:  # it has a panel
+                continue
             spending: Row = [("muted", call.format_spending(now))]
             room = columns - row_width(spending)
             if call.name == "create_subagent":  # its task says more than its spending

@@ -30,7 +30,7 @@ SETTLE_S = 0.3
 # Erases the cursor's row, then from its second column to the bottom: if this began in the window's first cell, tmux
 # would copy the erased text into its scrollback, as if the window were cleared.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
-WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
+ERASE_RIGHT, WRAP_OFF, WRAP_ON = "\x1b[K", "\x1b[?7l", "\x1b[?7h"
 
 
 class Frame(Struct, frozen=True):
@@ -142,13 +142,13 @@ class Screen(Renderer):
 
     def _keep_matching_rows(self, lines: list[Fragment]) -> list[Fragment]:
         """Make the region's top rows transcript if they already show the next lines; return the other lines."""
-        wanted = lines_of(lines)
-        both = zip(wanted, self._rows[: self._row], strict=False)
+        new_lines = lines_of(lines)
+        both = zip(new_lines, self._rows[: self._row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _is_disputed(pair[0]), both)
         if not (count := sum(1 for _ in same)):
             return lines
         self._rows, self._row = self._rows[count:], self._row - count
-        return [part for line in wanted[count:] for part in (*line, ("", "\n"))]
+        return [part for line in new_lines[count:] for part in (*line, ("", "\n"))]
 
     def _insert(self, lines: list[Fragment], new_rows: int) -> list[str]:
         """Write lines above the region, which moves down by the rows that they take (`new_rows`)."""
@@ -171,26 +171,29 @@ class Screen(Renderer):
         # `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
         out: list[str] = []
         at, column, before = self._row, self._column, self._rows
-        if len(rows) > len(before) > 0:
-            out += [down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
+        if before and (added := len(rows) - len(before)) > 0:
+            out += [down(len(before) - 1 - at), "\n" * added]
             at, column = len(rows) - 1, 0
-            if below := common_length(rows[::-1], before[::-1]):  # these rows only move down
-                grown, at = len(rows) - len(before), len(before) - below
-                out += [up(below + grown - 1), f"\x1b[{grown}L"]
-                before = [*before[:at], *([] for _ in range(grown)), *before[at:]]
+            same_below = common_length(rows[::-1], before[::-1])
+            first_below = len(before) - same_below
+            if same_below:  # these rows only move down
+                out += [up(same_below + added - 1), f"\x1b[{added}L"]
+                at = first_below
+            before = [*before[:first_below], *([] for _ in range(added)), *before[first_below:]]
         for number, row in enumerate(rows):
-            old = before[number] if number < len(before) else []
-            if row == old and before:
+            old = before[number] if before else []
+            if before and row == old:
                 continue
+            is_shorter = row_width(row) < row_width(old)
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
-            redraws_row = (self._reflows and row_width(old) > row_width(row)) or _is_disputed(old) or _is_disputed(row)
-            same, rest = (0, row) if redraws_row or number >= len(before) else _difference(old, row)
+            redraws_row = (self._reflows and is_shorter) or _is_disputed(old) or _is_disputed(row)
+            same, rest = (0, row) if redraws_row or not before else _difference(old, row)
             is_there = before or number == 0  # otherwise a line break creates the row
             out.append(down(number - at) if is_there else "\n" * (number - at))
             column = column if is_there else 0
-            out += [to_column(same) if same != column else "", "\x1b[K" if redraws_row else "", self._painted(rest)]
-            if not redraws_row and row_width(old) > row_width(row):
-                out.append("\x1b[K")
+            out += [to_column(same) if same != column else "", ERASE_RIGHT if redraws_row else "", self._painted(rest)]
+            if is_shorter and not redraws_row:
+                out.append(ERASE_RIGHT)
             at, column = number, -1
         if len(before) > len(rows):
             out += [down(len(rows) - at), ERASE_BELOW]

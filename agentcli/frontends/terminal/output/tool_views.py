@@ -27,7 +27,7 @@ MAX_LINE_CHARS = 400  # of a line in an excerpt
 _STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second as a shell reports it
 
 # Ends of a result that repeat the call's own line: the exit code, or the interruption.
-_IN_HEAD = lazy_pattern(
+_SHOWN_IN_HEAD = lazy_pattern(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
 
@@ -73,13 +73,13 @@ def tool_view(
         body = _error_body(event, title, columns, unfold_hint)
     elif event.name == "bash":
         output = structured.get("output", "" if is_started_job else event.result.text)
-        body = _output(output, unfold_hint)
+        body = _output_excerpt(output, unfold_hint)
     elif event.name in ("file_edit", "file_write", "memory") and not was_asked:
-        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=unfold_hint, wraps=is_live)
+        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, hint=unfold_hint, wraps=is_live)
     else:
         body = _todo_body(event, columns, unfold_hint) if event.name == "todo" and not is_live else []
     whole = printable(diff or event.result.text)
-    is_cut = not body or any("more line" in text for role, text in body if role == "muted")  # see `_output`
+    is_cut = not body or any("more line" in text for role, text in body if role == "muted")  # the note of a cut body
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
     return ToolView([*head, *body], folded)
 
@@ -95,9 +95,8 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     parts = (summary, job, answer, duration(event.duration_ms))
     outcome = "".join(f" · {part}" for part in parts if part)
     if is_failed:
-        return wrapped(
-            [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", f"{outcome}\n")], columns, hang=2
-        )
+        whole_title = " ".join(title.split())
+        return wrapped([("error", "✗"), ("", f" {whole_title}"), ("muted", f"{outcome}\n")], columns, hang=2)
     is_agent = event.name == "create_subagent"
     # A subagent's title is its task, which says more than the outcome does.
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
@@ -110,11 +109,11 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
 
 def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str) -> list[Fragment]:
     """Return a failed call's error without the parts that its line above shows already."""
-    text = _IN_HEAD.sub("", event.result.text)
+    text = _SHOWN_IN_HEAD.sub("", event.result.text)
     if event.error_kind:  # the model's text names it before the message: `not_found (ENOENT): `
         text = re.sub(rf"(?m)^(\[?){re.escape(event.error_kind)}(?: \([^)\n]*\))?: ", r"\1", text)
     subject = title.partition(" ")[2]  # such as the path in `Read src/a.py`, with which many errors begin
-    body = _output(text.removeprefix(f"{subject} ") if subject else text, unfold_hint)
+    body = _output_excerpt(text.removeprefix(f"{subject} ") if subject else text, unfold_hint)
     return wrapped(body, columns, hang=2) if event.error_kind else body
 
 
@@ -136,7 +135,7 @@ def duration(milliseconds: float) -> str:
     return f"{minutes} min {seconds} s"
 
 
-def _output(text: str, unfold_hint: str) -> list[Fragment]:
+def _output_excerpt(text: str, unfold_hint: str) -> list[Fragment]:
     """Return the last lines of an output, where most commands report their result."""
     if (lines := printable(text).strip("\n").split("\n")) == [""]:
         return []
@@ -150,7 +149,7 @@ def _todo_body(event: ToolFinished, columns: int, unfold_hint: str) -> list[Frag
     try:
         items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
     except (msgspec.ValidationError, TypeError, KeyError):
-        return _output(event.result.text, unfold_hint)  # stored by an older or a newer version
+        return _output_excerpt(event.result.text, unfold_hint)  # stored by an older or a newer version
     return [fragment for line in todo_lines(items) for fragment in wrapped([*line, ("", "\n")], columns, hang=4)]
 
 
@@ -180,13 +179,11 @@ def describe_claim(claim: Claim) -> Fragment:
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_CLAIM_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
     if claim.verdict == "verified":
-        outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)
+        outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)  # `passes` becomes `passed`
         return "ok", subject if subject.startswith("“") else f"{subject} {outcome}"
     if claim.verdict == "refuted":
-        says = (
-            "the log says otherwise" if topic != "file" else "changed" if outcome == "unchanged" else f"not {outcome}"
-        )
-        return "error", f"✗\xa0{subject}: {says}"
+        file_state = "changed" if outcome == "unchanged" else f"not {outcome}"
+        return "error", f"✗\xa0{subject}: {file_state if topic == 'file' else 'the log says otherwise'}"
     reasons = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
     return "warning", f"?\xa0{subject}: {reasons[bool(claim.entries)]}" if outcome else claim.text
 
@@ -195,8 +192,9 @@ def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:
     """Return one row with as many verified claims as fit, and the other claims below it."""
     verified = [*dict.fromkeys(describe_claim(claim)[1] for claim in claims if claim.verdict == "verified")]
     others = dict.fromkeys(describe_claim(claim) for claim in claims if claim.verdict != "verified")
-    counts = [(len(verified) - hidden, f" +{hidden}" if hidden else "") for hidden in range(len(verified))]
-    rows = [f"✓ {' · '.join(verified[:shown])}{more}" for shown, more in counts]
+    rows = [f"✓ {' · '.join(verified)}"] if verified else []
+    rows += [f"✓ {' · '.join(verified[:-hidden])} +{hidden}" for hidden in range(1, len(verified))]
     row = next((row for row in rows if width(row) <= columns), rows[-1] if rows else "")
     doubts = [part for other in others for part in (("muted", " · "), other)][1:]
-    return [*clipped([("ok", row)], columns), *[("", "\n")] * bool(row and doubts), *wrapped(doubts, columns, hang=2)]
+    line_end = [("", "\n")] if row and doubts else []
+    return [*clipped([("ok", row)], columns), *line_end, *wrapped(doubts, columns, hang=2)]

@@ -57,11 +57,8 @@ class TurnView:
         self._printer = printer
         self.activity = Activity()
         self._clean = PrintableStream()
-        self._is_live = is_live
-        self._wraps = wraps and is_live
-        self._home = home
-        self._shows_claims = shows_claims
-        self._unfold_key = unfold_key
+        self._is_live, self._wraps = is_live, wraps and is_live
+        self._home, self._shows_claims, self._unfold_key = home, shows_claims, unfold_key
         self._markdown = self._new_stream()
         self._has_text = False  # True while an answer's text arrives
         self._thinking_since = 0.0  # by `time.monotonic()`

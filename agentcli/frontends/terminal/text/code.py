@@ -207,7 +207,7 @@ _Kind = Literal["added", "removed", "", "muted", "hunk"]
 _SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}
 
 
-class _Row(Struct, frozen=True):
+class _DiffLine(Struct, frozen=True):
     """A line of the diff, with its numbers in both files; a number is None if the file has no such line."""
 
     kind: _Kind
@@ -217,15 +217,15 @@ class _Row(Struct, frozen=True):
 
 
 def diff_fragments(
-    diff: str, *, width: int, max_lines: int | None, rest: str = "", wraps: bool = False
+    diff: str, *, width: int, max_lines: int | None, hint: str = "", wraps: bool = False
 ) -> list[Fragment]:
     """Return the diff without its file lines. A window of `width` columns may have room for line numbers.
 
-    Lines beyond `max_lines` are only counted; `rest` follows their number. With `wraps`, the rows of a long line are
+    Lines beyond `max_lines` are only counted; `hint` follows their number. With `wraps`, the rows of a long line are
     indented to its text.
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
-    rows = _rows(lines)
+    rows = _read_diff(lines)
     shown, more = list(islice(rows, max_lines)), sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
@@ -237,16 +237,16 @@ def diff_fragments(
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, coloured, strict=True)):
         number = f"{row.new or row.old or '':>{digits}} " if width >= MIN_NUMBER_COLUMNS and row.kind != "hunk" else ""
-        line = [*_line(row, _with_words(row, parts, changed_words.get(index, (0, 0))), number)]
+        line = [*_line_fragments(row, _mark_changed(row, parts, changed_words.get(index, (0, 0))), number)]
         hang = [("", " " * (len(number) + len(_SIGNS[row.kind])))]
         fragments += wrap_line(line, width, hang, breaks_words=True) if wraps else line
         fragments.append(("", "\n"))
     if more:
-        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
+        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{hint}"), ("", "\n")]
     return fragments
 
 
-def _coloured(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iterator[list[Fragment]]:
+def _coloured(rows: Sequence[_DiffLine], texts: Sequence[str], language: str) -> Iterator[list[Fragment]]:
     """Yield the texts in the colours of their language; both files are read from top to bottom."""
     old, new = CodeHighlighter(language), CodeHighlighter(language)
     for row, text in zip(rows, texts, strict=True):
@@ -259,7 +259,7 @@ def _coloured(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iter
             yield (old if row.kind == "removed" else new).line(text)
 
 
-def _rows(lines: Sequence[str]) -> Iterator[_Row]:
+def _read_diff(lines: Sequence[str]) -> Iterator[_DiffLine]:
     """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files.
 
     `old` and `new` are the numbers of the next line in both files, 0 in a file that does not exist; `old_left` and
@@ -272,24 +272,24 @@ def _rows(lines: Sequence[str]) -> Iterator[_Row]:
             old, new = int(found[1]), int(found[3])
             old_left, new_left = int(found[2] or 1), int(found[4] or 1)
             if hunks:
-                yield _Row("hunk")
+                yield _DiffLine("hunk")
             hunks += 1
         elif mark == "\\":
-            yield _Row("muted", line)
+            yield _DiffLine("muted", line)
         elif mark == "-" and (old_left > 0 or not line.startswith(_FILE_LINES)):
-            yield _Row("removed", text, old=old or None)
+            yield _DiffLine("removed", text, old=old or None)
             old, old_left = old + 1, old_left - 1
         elif mark == "+" and (new_left > 0 or not line.startswith(_FILE_LINES)):
-            yield _Row("added", text, new=new or None)
+            yield _DiffLine("added", text, new=new or None)
             new, new_left = new + 1, new_left - 1
         elif old_left > 0 and new_left > 0 and mark in {" ", ""}:
-            yield _Row("", text, old, new)
+            yield _DiffLine("", text, old, new)
             old, old_left, new, new_left = old + 1, old_left - 1, new + 1, new_left - 1
         elif line and not line.startswith(_FILE_LINES):
-            yield _Row("muted", line)
+            yield _DiffLine("muted", line)
 
 
-def _shown_text(row: _Row) -> str:
+def _shown_text(row: _DiffLine) -> str:
     """Return a line with spaces in place of tabs; spaces at its end become dots if they can be the change."""
     text = row.text
     if not (text.isascii() and text.isprintable()):
@@ -298,7 +298,7 @@ def _shown_text(row: _Row) -> str:
     return stripped + "·" * (len(text) - len(stripped)) if row.kind in {"added", "removed"} else stripped
 
 
-def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
+def _line_fragments(row: _DiffLine, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
     """Yield the number, the sign and the text of a line, without spaces at its end."""
     sign = _SIGNS[row.kind]
     is_blank = not (sign.strip() or parts)
@@ -310,7 +310,7 @@ def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragmen
         yield f"{row.kind} {roles}".strip(), text
 
 
-def _with_words(row: _Row, parts: Sequence[Fragment], changed: tuple[int, int]) -> list[Fragment]:
+def _mark_changed(row: _DiffLine, parts: Sequence[Fragment], changed: tuple[int, int]) -> list[Fragment]:
     """Give the changed part of a line, from its first to its last character, a role of its own."""
     out: list[Fragment] = []
     position = 0
@@ -322,7 +322,7 @@ def _with_words(row: _Row, parts: Sequence[Fragment], changed: tuple[int, int]) 
     return merged(out)
 
 
-def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
+def _changed_words(rows: Sequence[_DiffLine], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
     """Return start and end of what differs in each removed line and the added line at the same place, by index."""
     changed: dict[int, tuple[int, int]] = {}
     removed: list[int] = []

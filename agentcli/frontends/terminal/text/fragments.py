@@ -89,13 +89,13 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
     for number, (roles, text) in enumerate(fragments):
         for position, character in enumerate(text):
             if character == "\n":  # it belongs to the row that it ends
-                begins, row, column = row, row + 1, 0
+                own_row, row, column = row, row + 1, 0
             else:
                 cells = min(2 if has_disputed_width(character) else max(0, wcwidth(character)), columns)
                 if column + cells > columns:
                     row, column = row + 1, 0
-                begins, column = row, column + cells
-            if begins >= max_rows:
+                own_row, column = row, column + cells
+            if own_row >= max_rows:
                 shown = [*fragments[:number], (roles, text[:position])]
                 is_whole = "".join(part for _, part in shown).endswith("\n")
                 rest = [(roles, text[position:]), *fragments[number + 1 :]]
@@ -175,21 +175,21 @@ def wrap_line(
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
-    begins = hang if 2 * row_width(hang) <= columns else ()  # a narrow window has no room for it
-    out, column, indent = list[Fragment](), 0, row_width(begins)
+    hang = hang if 2 * row_width(hang) <= columns else ()  # a narrow window has no room for it
+    out, column, indent = list[Fragment](), 0, row_width(hang)
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
         # A word that fits into no row is moved to the next one only if less than half of this row is free.
         is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
         if start + cells > columns and column > indent and is_moved:
-            out += [("", "\n"), *begins]
+            out += [("", "\n"), *hang]
             column = indent
         else:
             out.append(gap)
             column = start
         if breaks_words and column + cells > columns:
-            word, column = _broken(word, column, columns, begins), 0
+            word, column = _broken_word(word, column, columns, hang), 0
             cells = row_width(lines_of(word)[-1])
         out += word
         column += cells
@@ -198,12 +198,12 @@ def wrap_line(
     return out
 
 
-def _broken(word: Sequence[Fragment], column: int, columns: int, begins: Sequence[Fragment]) -> list[Fragment]:
-    """Break a word that begins at `column` wherever a row is full; later rows begin with `begins`."""
-    out, indent = list[Fragment](), row_width(begins)
+def _broken_word(word: Sequence[Fragment], column: int, columns: int, hang: Sequence[Fragment]) -> list[Fragment]:
+    """Break a word that begins at `column` wherever a row is full; later rows begin with `hang`."""
+    out, indent = list[Fragment](), row_width(hang)
     for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
         if column > indent and column + width(grapheme) > columns:
-            out += [("", "\n"), *begins]
+            out += [("", "\n"), *hang]
             column = indent
         out.append((roles, grapheme))
         column += width(grapheme)
@@ -227,7 +227,7 @@ def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]
     for roles, text in line:
         for part in _PARTS.findall(text):
             is_gap = part[0] in " \t"
-            if word and (is_gap or _may_part(word[-1][1][-1], part[0])):
+            if word and (is_gap or _may_break_between(word[-1][1][-1], part[0])):
                 yield gap, word
                 gap, word = ("", ""), []
             if is_gap:
@@ -247,7 +247,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_last=True)):
         folds = hang is None and len(line) == 1  # a line of one role, as the texts of commands are
-        rows = [[(line[0][0], row)] for row in _without_column(line[0][1], columns)] if folds else [line]
+        rows = [[(line[0][0], row)] for row in _name_above_meaning(line[0][1], columns)] if folds else [line]
         for row in rows:
             indent = _text_column(plain(row), columns) if hang is None else hang
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
@@ -262,7 +262,7 @@ def _text_column(row: str, columns: int) -> int:
     return width(found[0]) if found else 0
 
 
-def _without_column(line: str, columns: int) -> list[str]:
+def _name_above_meaning(line: str, columns: int) -> list[str]:
     """Return the line; if less than half of a row is left after its gap, a name and, below it, its meaning."""
     *names, meaning = re.split(" {2,}", line.strip())
     if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
@@ -272,7 +272,7 @@ def _without_column(line: str, columns: int) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def _may_part(before: str, after: str) -> bool:
+def _may_break_between(before: str, after: str) -> bool:
     """Return True if a row may end between two characters without a space: mostly in Chinese and Japanese."""
     if not (_WIDE.match(before) or _WIDE.match(after)):
         return False

@@ -71,10 +71,10 @@ class MarkdownStream:
     def feed(self, text: str) -> list[Fragment]:
         """Take more text; return what can be printed now."""
         first, *rest = text.split("\n")
-        self._add(first)
+        self._extend_open_line(first)
         for piece in rest:
             self._end_line()
-            self._add(piece)
+            self._extend_open_line(piece)
         return self._take_output()
 
     def close(self) -> list[Fragment]:
@@ -116,12 +116,12 @@ class MarkdownStream:
             self._preview = (0, 0, [])  # the next block may have as many characters
         return out
 
-    def _add(self, text: str) -> None:
+    def _extend_open_line(self, text: str) -> None:
         """Add to the open line; print all but the last word of a paragraph that has become too long."""
         self._open += text
         while len(self._open) > MAX_PARAGRAPH_CHARS and self._fence is None:
             source = self._open
-            if (line := self._read(source)).kind != "text":
+            if (line := self._classify(source)).kind != "text":
                 return
             word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
             cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
@@ -132,18 +132,18 @@ class MarkdownStream:
             self._open = source[cut:].lstrip(" ")
             self._continued = MarkdownLine(kind="text", prefix=hang_of(line.prefix), depth=line.depth)
 
-    def _read(self, source: str) -> MarkdownLine:
+    def _classify(self, source: str) -> MarkdownLine:
         if self._continued is not None:
             return self._continued
         paragraph = self._paragraph or (self._table if self._sides is None else [])  # a header may turn out to be text
         depth = paragraph[0][0].depth if paragraph else None
-        return _read_line(source, paragraph=depth, in_list=self._list_column is not None)
+        return _read_marks(source, paragraph=depth, in_list=self._list_column is not None)
 
     def _end_line(self) -> None:
         source, self._open = self._open, ""
         if self._fence is not None and self._code_line(self._fence, source):
             return
-        line = self._read(source)
+        line = self._classify(source)
         self._continued = None
         if line.kind != "table":
             self._end_table()
@@ -153,11 +153,11 @@ class MarkdownStream:
                 self._end_paragraph()
                 self._blank_depth = line.depth if self._blank_depth is None else min(self._blank_depth, line.depth)
             case "rule" | "code":
-                self._begin(line)
+                self._begin_block(line)
                 self._print([*line.prefix, (line.kind, RULE if line.kind == "rule" else content)])
             case "heading":
                 text = content.lstrip("#")
-                self._begin(line, after_blank=True)
+                self._begin_block(line, after_blank=True)
                 level = min(3, len(content) - len(text))
                 title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # without marks at its end
                 self._print_text([(line, title)], roles=f"heading{level}")
@@ -171,7 +171,7 @@ class MarkdownStream:
     def _text_line(self, line: MarkdownLine, content: str) -> None:
         """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
         if not self._paragraph or line.item_text_column is not None or line.depth > self._paragraph[0][0].depth:
-            self._begin(line)
+            self._begin_block(line)
         self._paragraph.append((line, content))
         if sum(len(text) for _, text in self._paragraph) > MAX_PARAGRAPH_CHARS:
             self._end_paragraph()
@@ -190,7 +190,7 @@ class MarkdownStream:
             full_row = [*prefix, *row]
             self._print(wrap_line(full_row, self._width(), hang_of(prefix)) if self._wraps else full_row)
 
-    def _begin(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
+    def _begin_block(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
         """End the open block, and print the blank line that is pending before the line that begins another.
 
         `after_blank` adds one where the source has none, except before a list item.
@@ -218,7 +218,7 @@ class MarkdownStream:
     def _open_fence(self, line: MarkdownLine, content: str) -> None:
         """Begin a block of code. Its fences are not printed: empty lines set it apart."""
         info = content.lstrip(content[0])
-        self._begin(line, after_blank=True)
+        self._begin_block(line, after_blank=True)
         if line.item_text_column is not None:
             self._print([part for part in line.prefix if part[1] != "> "])  # code is printed without quote marks, too
         self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
@@ -260,7 +260,7 @@ class MarkdownStream:
         elif table and sides is not None:
             from agentcli.frontends.terminal.text.markdown_text import table_lines
 
-            self._begin(table[0][0])
+            self._begin_block(table[0][0])
             before = table[0][0].prefix
             width = max(1, self._width() - len(plain(before)))
             for line in table_lines([content for _, content in table], sides, width):
@@ -275,7 +275,7 @@ def _without_indentation(code: str, columns: int) -> str:
     return shown_space[columns:] + code[len(space) :]
 
 
-def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
+def _read_marks(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
     """Read the marks of a line; `paragraph` is the number of quote marks before an open paragraph."""
     head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
     line = MarkdownLine(kind="text")
@@ -287,9 +287,7 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
         line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - container
         if line.start == len(head):
-            line.prefix.append(
-                ("", space if is_cut else "")
-            )  # text follows in a cut line, so its space is an indentation
+            line.prefix.append(("", space if is_cut else ""))  # in a cut line, text follows the space
             line.kind = "blank" if line.item_text_column is None and not is_cut else "text"
             return line
         in_paragraph = paragraph is not None and line.item_text_column is None and line.depth <= paragraph

@@ -51,7 +51,7 @@ class _State(StateInline):
         before, after = self.src[max(0, start - 1) : start], self.src[end : end + 1]
         if not canSplitWord or not before.strip() or not after.strip():  # `_`, or white space beside the marks
             return scanned
-        return Scanned(scanned.can_open or _is_wide(before), scanned.can_close or _is_wide(after), scanned.length)
+        return Scanned(scanned.can_open or _is_cjk(before), scanned.can_close or _is_cjk(after), scanned.length)
 
 
 class _Inline(ParserInline):
@@ -73,7 +73,7 @@ def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
     links: list[tuple[str, int]] = []  # open links: the address, and the number of fragments before the text
 
     def add(text: str, *more: str) -> None:
-        out.append((_names(frozenset((*active, *more))), text))
+        out.append((_joined_roles(frozenset((*active, *more))), text))
 
     for token in tokens:
         match token.type:
@@ -106,11 +106,11 @@ def _address(address: str, shown: str, active: set[str]) -> list[Fragment]:
     """Return the address that follows a link's text, unless the text is the address."""
     address = _on_one_line(address)
     is_shown = not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:")
-    return [] if is_shown else [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
+    return [] if is_shown else [(_joined_roles(frozenset((*active, "url"))), f"{' ' if shown else ''}({address})")]
 
 
 @cache
-def _names(active: frozenset[str]) -> str:
+def _joined_roles(active: frozenset[str]) -> str:
     return " ".join(sorted(active, key=lambda role: ROLES.index(role) if role in ROLES else -1))
 
 
@@ -118,7 +118,7 @@ def _on_one_line(text: str) -> str:
     return _BREAKS.sub(" ", printable(text))
 
 
-def _is_wide(char: str) -> bool:
+def _is_cjk(char: str) -> bool:
     return "\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef"
 
 
@@ -187,7 +187,7 @@ def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> lis
     columns = [[plain(cell) for cell in cells] for cells in zip(header, *rows, strict=True)]
     natural = [max(1, *(_width(line) for cell in cells for line in cell.split("\n"))) for cells in columns]
     words = [max([1, *(_width(word) for cell in cells for word in cell.split())]) for cells in columns]
-    if (widths := _fitted(natural, words, width - len(" │ ") * (len(header) - 1))) is None:
+    if (widths := _fitted_widths(natural, words, width - len(" │ ") * (len(header) - 1))) is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
     rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
@@ -197,7 +197,7 @@ def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> lis
     return [*_row_lines(titles, widths, sides), *([] if between and body else [rule]), *below]
 
 
-def _fitted(natural: list[int], words: list[int], available: int) -> list[int] | None:
+def _fitted_widths(natural: list[int], words: list[int], available: int) -> list[int] | None:
     """Return the columns' widths: wide columns share the room that the others leave. None if there is too little.
 
     Where there is room for the longest of the `words` of each column, no word is broken.

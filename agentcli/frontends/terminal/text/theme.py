@@ -37,9 +37,7 @@ PALETTES: dict[str, dict[str, int]] = {
     "high-contrast-dark": {
         "grey": 252, "blue": 153, "cyan": 123, "magenta": 219, "green": 157, "red": 217, "yellow": 229,
     },
-    "high-contrast-light": {
-        "grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52,
-    },
+    "high-contrast-light": {"grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52},
     # The terminal's own sixteen colours, whose look the person chooses; -1 means faint text, because many light
     # themes make "bright black" invisible.
     "ansi": {"grey": -1, "blue": 12, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
@@ -101,7 +99,7 @@ class Theme:
             if self.palette != "none" and (own := self._own_code(role)):
                 code = own
             elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
-                code = _code(colour) if colour >= 0 else ""  # -1 means faint text in the usual colour
+                code = _colour_code(colour) if colour >= 0 else ""  # -1 means faint text in the usual colour
                 if not code and FAINT not in attributes:
                     attributes.append(FAINT)
         return ";".join([*map(str, attributes), *([code] if code else [])])
@@ -119,15 +117,19 @@ class Theme:
         is_word = change.endswith("_word")
         own = self._own_code(change)
         if self.palette not in CHANGE_BACKGROUNDS or own:
-            code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
+            code = (own or _colour_code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
-        behind, palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
+        backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
         # The last role wins, such as "said" in "prompt said", unless the person has a colour for an earlier one alone.
         syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
-        code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")
+        code = (
+            _colour_code(word_colour)
+            if is_word
+            else next((self._own[role] for role in syntax if role in self._own), "")
+        )
         if syntax and not code:
-            code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[0]]])
-        index, rgb = behind[change.removesuffix("_sign")]  # a sign has the background of its line
+            code = _colour_code(PALETTES[text_palette][_ROLE_COLOURS[syntax[0]]])
+        index, rgb = backgrounds[change.removesuffix("_sign")]  # a sign has the background of its line
         background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
         return ";".join(part for part in (*attributes, code, background) if part)
 
@@ -146,8 +148,8 @@ class Theme:
         return "".join(out)
 
 
-def _code(colour: int) -> str:
-    # The first eight colours, their bright forms (90 to 97), and the others of 256.
+def _colour_code(colour: int) -> str:
+    """Return the SGR parameters of a text colour: of the first eight, their bright forms, or the others of 256."""
     return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 
@@ -163,16 +165,16 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     if isinstance(colour, str) and colour in COLOUR_NAMES:
         colour = COLOUR_NAMES.index(colour)
     if isinstance(colour, int) and (has_256 or colour < 16):
-        return _code(colour)
+        return _colour_code(colour)
     if isinstance(colour, str) and (has_true_colours(environment) or environment.get("TERM", "").endswith("-direct")):
         return f"38;2;{int(colour[1:3], 16)};{int(colour[3:5], 16)};{int(colour[5:7], 16)}"
     from rich.color import Color, ColorSystem  # 5 ms that few terminals need
 
     exact = Color.parse(colour if isinstance(colour, str) else f"color({colour})")
     if has_256:
-        return _code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
+        return _colour_code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
     rgb = exact.get_truecolor()  # among 8 colours, the one with the same strong parts keeps the hue
-    return _code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
+    return _colour_code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
@@ -185,7 +187,7 @@ def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: boo
         return f"high-contrast-{background or 'dark'}"
     if choice in PALETTES:
         return choice
-    return (background if has_256_colours(environment) else "") or "ansi"
+    return background if background and has_256_colours(environment) else "ansi"
 
 
 def has_true_colours(environment: Mapping[str, str]) -> bool:

@@ -117,7 +117,7 @@ def test_what_is_too_much_is_counted() -> None:
     assert shown(diff, 20, 20).endswith("+ 19\n")
     assert shown(diff, 20, 0) == "… 20 more lines\n"
     assert ("muted", "… 12 more lines") in diff_fragments(diff, width=20, max_lines=8)
-    assert ("muted", "… 12 more lines: look") in diff_fragments(diff, width=20, max_lines=8, rest=": look")
+    assert ("muted", "… 12 more lines: look") in diff_fragments(diff, width=20, max_lines=8, hint=": look")
 
 
 def test_a_diff_of_several_files_or_a_hunk_alone_is_shown_too() -> None:
