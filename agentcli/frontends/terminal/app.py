@@ -52,14 +52,9 @@ class TerminalApp:
     is_live = True
 
     def __init__(
-        self,
-        console: Console,
-        opener: TerminalOpener,
-        commands: CommandSet,
-        *,
-        settings: TerminalSettings,
-        context: InputContext,
-    ) -> None:
+        self, console: Console, opener: TerminalOpener, commands: CommandSet, *,
+        settings: TerminalSettings, context: InputContext,
+    ) -> None:  # fmt: skip
         self._console, self._opener, self._context = console, opener, context
         self._title = ""  # of the window, as it was last set
         self._state_at_rest = "idle"  # the state reported to the terminal while no turn runs

@@ -52,8 +52,7 @@ class Composer:
     """The text that is being written, its pastes, and the texts that can replace it."""
 
     def __init__(self, console: Console, context: InputContext, labels: KeyLabels) -> None:
-        self._console = console
-        self.area = console.area
+        self._console, self.area = console, console.area
         self.pastes = Pastes()
         self._drafts = context.drafts
         self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt

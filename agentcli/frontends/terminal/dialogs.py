@@ -19,7 +19,7 @@ from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.letters import KEY_ALONE_S, TYPING_PAUSE_S, TypedLetters
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, folded, plain, rows_of
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
@@ -73,8 +73,11 @@ class Dialogs:
             return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
         if self.purpose != "prompt":
             return self.panel.review_rows(columns, max_rows - MAX_ANSWER_ROWS)
+        if self.is_writing:
+            text = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
+            return folded([("warning", text)], columns, hang=4)
         others, is_ready = len(self._panels) - 1, time.monotonic() - self._shown_at >= REACTION_S
-        return self.panel.rows(columns, others, max_rows=max_rows, is_writing=self.is_writing, is_ready=is_ready)
+        return self.panel.rows(columns, others, max_rows=max_rows, is_ready=is_ready)
 
     # Lists
 
@@ -225,9 +228,8 @@ class Dialogs:
             self._restore_draft()
 
     def forget_questions(self, *, keep: Collection[str] = ()) -> None:
-        for question_id in [panel.question.id for panel in reversed(self._panels)]:
-            if question_id not in keep:
-                self.forget_question(question_id)
+        for id in [panel.question.id for panel in reversed(self._panels) if panel.question.id not in keep]:
+            self.forget_question(id)
         self._restore_draft()
 
     # Keys at a question

@@ -269,18 +269,9 @@ class QuestionPanel:
     # Below it
 
     def rows(
-        self,
-        columns: int,
-        other_questions: int = 0,
-        *,
-        max_rows: int = MAX_CHOICE_ROWS,
-        is_writing: bool = False,
-        is_ready: bool = True,
+        self, columns: int, other_questions: int = 0, *, max_rows: int = MAX_CHOICE_ROWS, is_ready: bool = True
     ) -> list[Row]:
         """Return the choices, one a row, below a reviewed hunk or plan; muted until the panel `is_ready` for keys."""
-        if is_writing:
-            text = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
-            return _folded_line("warning", text, columns)
         if self.unread and not self.review:
             count = f"{self.unread_rows:,} more row{'' if self.unread_rows == 1 else 's'}"
             keys = "↓ row · PageDown page · End all · v pager"

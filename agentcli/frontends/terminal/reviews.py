@@ -119,8 +119,7 @@ class PlanComments:
     """Comments on a plan's lines, by their numbers from 0. The model gets all of them in one message."""
 
     default = "words"  # the choice that Enter takes
-    heading = "Comment on which line?"
-    page_rows = 1
+    heading, page_rows = "Comment on which line?", 1
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question

@@ -47,14 +47,9 @@ class Screen(Renderer):
     """
 
     def __init__(
-        self,
-        output: Output,
-        theme: Theme,
-        draw_region: Callable[[int, int], Frame],
-        *,
-        environment: Mapping[str, str],
-        draw_later: Callable[[float], None] | None = None,
-    ) -> None:
+        self, output: Output, theme: Theme, draw_region: Callable[[int, int], Frame], *,
+        environment: Mapping[str, str], draw_later: Callable[[float], None] | None = None,
+    ) -> None:  # fmt: skip
         self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
         self.synchronizes = False  # True once the terminal reports that it can

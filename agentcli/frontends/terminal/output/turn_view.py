@@ -43,15 +43,9 @@ class TurnView:
     """Prints the events of a session through `printer`; `activity` has the unfinished ones."""
 
     def __init__(
-        self,
-        printer: Printer,
-        *,
-        is_live: bool = True,
-        unfold_key: str = "Ctrl-O",
-        wraps: bool = True,
-        home: str = "",
-        shows_claims: bool = True,
-    ) -> None:
+        self, printer: Printer, *, is_live: bool = True, unfold_key: str = "Ctrl-O", wraps: bool = True,
+        home: str = "", shows_claims: bool = True,
+    ) -> None:  # fmt: skip
         """With `wraps`, prose is wrapped at words. Without `is_live`, text and started calls are printed at once."""
         # Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
         self._printer = printer
