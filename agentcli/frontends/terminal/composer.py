@@ -94,9 +94,9 @@ class Composer:
         self.pastes = Pastes()
         self.area.replace_text(self.pastes.adopt(sent))
 
-    def put_before(self, sent: TypedText) -> None:
-        text, typed = self.pastes.adopt(sent), self.area.buffer.text
-        self.area.set_text(f"{text}\n{typed}" if typed else text)
+    def put_before(self, earlier: TypedText) -> None:
+        text, current = self.pastes.adopt(earlier), self.area.buffer.text
+        self.area.set_text(f"{text}\n{current}" if current else text)
 
     # History
 

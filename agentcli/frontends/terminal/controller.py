@@ -273,6 +273,7 @@ class TerminalController(OpenerHost):
             self._terminal.await_prompt()
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
+        """Submit a message. It is printed (`shown`) at once only if no turn runs, else when the model receives it."""
         is_steering = self.session.is_busy and not queue and not model
         if shown and not self.session.is_busy:
             self.view.begin_prompt(shown)

@@ -254,7 +254,7 @@ class Dialogs:
     def paste(self, data: str) -> None:
         self._begin_text(self._letters.drop())
         self._composer.paste(data)
-        self.is_writing &= bool(self._area.buffer.text)
+        self.is_writing &= bool(self._area.buffer.text)  # an empty paste begins no message
 
     def press(self, key: str) -> None:
         panel = self._panels[0]

@@ -243,7 +243,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         self.dialogs.show_again()
 
     def narrow_list(self, text: str = "") -> None:
-        if self.picker.type(text):
+        if self.picker.type(text):  # a letter for Yes or No
             self.dialogs.close_list(chooses=True)
 
 

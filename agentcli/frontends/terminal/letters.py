@@ -28,6 +28,7 @@ class TypedLetters:
         self._timer = asyncio.get_running_loop().call_later(for_s, self.take, panel)
 
     def drop(self) -> str:
+        """Stop holding letters; return those that were held."""
         held, self.held = self.held, ""
         if self._timer is not None:
             self._timer.cancel()

@@ -25,6 +25,7 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
+    """Return "hunk", or "file" if each change has only one hunk; "part" if some of these are folders."""
     if len(question.hunks) != len(question.changes):
         return "hunk"
     return "file" if all(change.what not in ("folder", "repository", "tree") for change in question.changes) else "part"

@@ -248,12 +248,9 @@ class StatusCommand:
     """Runs the person's command whenever the figures have changed; `rows` are the first lines of its last output."""
 
     def __init__(
-        self,
-        command: str,
-        environment: Mapping[str, str],
-        changed: Callable[[], None],
+        self, command: str, environment: Mapping[str, str], changed: Callable[[], None],
         encode: Callable[[Status], bytes] = Status.to_json,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._command, self._environment, self._changed, self._encode = command.strip(), environment, changed, encode
         self._status: Status | None = None  # the figures of the newest run
         self._running: asyncio.Task[None] | None = None

@@ -217,6 +217,7 @@ class _Pattern:
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
     def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
+        # Not in tier 0, at which a search ends early: names are not in order of length.
         return (((1, _sort_key(path)), path) for path in self._lines(self._entries, block))
 
     def matches(self, block: str) -> Iterator[tuple[Rank, str]]:

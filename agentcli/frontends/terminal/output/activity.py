@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from msgspec import Struct, field
 
 from agentcli.agent import events
+from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.entries import Entry, Queued, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, printable, with_tilde
@@ -45,6 +46,9 @@ class RunningCall(Struct, kw_only=True):
     tokens: int = 0
     cost_usd: float = 0.0
     transcript: str = ""
+
+    def add_output(self, text: str) -> None:
+        self.tail = (self.tail + printable(text))[-MAX_TAIL_CHARS:]
 
     def add_to_transcript(self, text: str, *, is_line: bool = True) -> None:
         begins = "\n" if is_line and self.transcript and not self.transcript.endswith("\n") else ""
@@ -149,6 +153,11 @@ class Activity(Struct, kw_only=True):
         if call is not None and agent:
             self.agents[agent], self.calls[agent] = agent, call
         return call
+
+    def end_turn(self) -> None:
+        """Forget the turn and its calls; the person's commands and background subagents continue."""
+        self.clock, self.pending = TurnClock(), None
+        self.calls = {id: call for id, call in self.calls.items() if id.startswith(OWN_CALL) or id in self.agents}
 
     def name_agent(self, id: str) -> str:
         """Return the name and task of a running subagent; empty for the main agent."""

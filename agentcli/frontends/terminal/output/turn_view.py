@@ -7,13 +7,10 @@ from typing import Literal, Protocol
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
-from agentcli.agent.ops import OWN_CALL, Approve
+from agentcli.agent.ops import Approve
 from agentcli.conversation.entries import STRATEGY_NAMES, Queued
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
-
-from agentcli.frontends.terminal.output.activity import (  # isort: skip
-    MAX_TAIL_CHARS, Activity, ArrivingCall, PendingRetry, RunningCall, TurnClock, message_text,
-)  # fmt: skip
+from agentcli.frontends.terminal.output.activity import Activity, ArrivingCall, PendingRetry, RunningCall, message_text
 from agentcli.frontends.terminal.output.tool_views import FoldedText, claim_lines, duration, job_end, tool_view
 from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
@@ -111,7 +108,7 @@ class TurnView:
                     self.print_line(f"… {title}", "muted")
             case events.OutputDelta(id, text):
                 if call := activity.calls.get(id):
-                    call.tail = (call.tail + printable(text))[-MAX_TAIL_CHARS:]
+                    call.add_output(text)
             case events.ToolFinished():
                 call = activity.end_call(event.id)
                 self.print_call(event, call.title if call else event.name)
@@ -317,12 +314,7 @@ class TurnView:
 
     def _end_turn(self) -> None:
         self._end_text()
-        activity = self.activity
-        activity.clock = TurnClock()
-        activity.pending = None
-        for id in list(activity.calls):  # the person's commands and background subagents continue
-            if not id.startswith(OWN_CALL) and id not in activity.agents:
-                del activity.calls[id]
+        self.activity.end_turn()
 
     def _print_failure(self, event: events.TurnFailed) -> None:
         answer = self._markdown if event.broke_off and self._has_text else None

@@ -246,8 +246,8 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_last=True)):
-        folds = hang is None and len(line) == 1  # a line of one role, as the texts of commands are
-        rows = [[(line[0][0], row)] for row in _name_above_meaning(line[0][1], columns)] if folds else [line]
+        may_split = hang is None and len(line) == 1  # a line of one role, as the output of slash commands has
+        rows = [[(line[0][0], row)] for row in _name_above_meaning(line[0][1], columns)] if may_split else [line]
         for row in rows:
             indent = _text_column(plain(row), columns) if hang is None else hang
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
