@@ -88,7 +88,7 @@ class Dialogs:
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
         """Open a list at once, so that the next key is for it. The result is None if the person closes it."""
         self.close_list()
-        self._end_shown()  # prints held output, which may explain the list; the question returns after it
+        self._stop_showing()  # prints held output, which may explain the list; the question returns after it
         self._picker, self._choice = picker, asyncio.get_running_loop().create_future()
         self._choice.add_done_callback(lambda _: self._show_next())
         self._console.changed()
@@ -134,7 +134,7 @@ class Dialogs:
         self._console.changed()
         panel = self.panel
         if panel is not self._shown:
-            self._end_shown()
+            self._stop_showing()
         if panel is not None and self._shown is None and self.picker is None and self.purpose != "secret":
             self._shown, self._answered, self._enter_answers = panel, None, True
             self.is_writing = self.purpose == "prompt" and self._keeps_writing(panel)
@@ -142,9 +142,9 @@ class Dialogs:
             self._start_reading()
             self._show(panel, panel.preview(self._console.columns))
 
-    def _end_shown(self) -> None:
+    def _stop_showing(self) -> None:
         self._shown = None
-        self._view.end_question()
+        self._view.end_question()  # prints the output that was held back
 
     def suspend(self) -> None:
         self._console.suspend()
@@ -152,7 +152,7 @@ class Dialogs:
 
     def show_again(self) -> None:
         """Print the output that was held back, and the question again below it."""
-        self._end_shown()
+        self._stop_showing()
         self._show_next()
 
     def _start_reading(self, after_s: float = 0.0) -> None:
@@ -356,7 +356,7 @@ class Dialogs:
     # Answers in the input
 
     async def ask_secret(self, question: str) -> str | None:
-        self._end_shown()
+        self._stop_showing()
         self._view.print_line(question, "accent")
         self._secret = asyncio.get_running_loop().create_future()
         self.start_answer("secret")

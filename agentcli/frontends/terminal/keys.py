@@ -119,14 +119,14 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     # Earlier texts
 
-    def take_back(self) -> None:
+    def take_back_newest(self) -> None:
         if waiting := self.activity.queued:
             self._take_back(waiting, len(waiting) - 1)
 
     def choose_queued(self) -> None:
         """Let the person choose a queued message that goes back into the input."""
         if len(waiting := self.activity.queued) < 2:
-            self.take_back()
+            self.take_back_newest()
         else:
             self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
 
@@ -299,7 +299,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         (("up", "c-p"), lambda: area.move_in_menu(-1), when.menu),
         (("down", "c-n"), lambda: area.move_in_menu(1), when.menu),
         ("previous", buffer.auto_up, when.no_menu & ~has_selection),
-        ("previous", actions.take_back, when.no_menu & when.is_empty & has_queue),
+        ("previous", actions.take_back_newest, when.no_menu & when.is_empty & has_queue),
         ("next", buffer.auto_down, when.no_menu & ~has_selection),
         ("take_back", actions.choose_queued, when.prompting),
         ("search", actions.search_history, when.prompting),

@@ -228,9 +228,9 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1,
     """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
-            skips = line > 1 and _can_start_at_line(argv[0])
-            argv += [f"+{line}"] if skips else []
-            data = (text if skips else text.split("\n", line - 1)[-1]).encode(errors="replace")
+            seeks = line > 1 and _can_start_at_line(argv[0])
+            argv += [f"+{line}"] if seeks else []
+            data = (text if seeks else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as git sets it: a `less` that $PAGER names shows the text's colours.
                 await run_program(argv, {"LESS": "R", **environment}, data, stdout)

@@ -310,7 +310,7 @@ class SessionStatus:
             self._terminal.changed()
         self.close()
         wait_s = JOB_CHECK_S if self._print_job_ends(now) or self.status.jobs else cold_in_s + 1
-        if 1 < wait_s < math.inf:
+        if 1 < wait_s < math.inf:  # not if the cache has expired already, or never expires
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
     def _print_job_ends(self, now: SessionSnapshot) -> bool:

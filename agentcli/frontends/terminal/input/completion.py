@@ -158,7 +158,7 @@ class FileIndex:
         files: Sequence[str] = ()
         with suppress(OSError, ToolError):  # without files, only completion is missing
             files = await self._list_files()
-        self._blocks = await asyncio.to_thread(_blocks, files)
+        self._blocks = await asyncio.to_thread(_build_blocks, files)
         self._listed_at = self._clock()
 
 
@@ -189,7 +189,7 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
     return [path for _, _, path in heapq.nsmallest(limit, found)]
 
 
-def _blocks(files: Sequence[str]) -> list[str]:
+def _build_blocks(files: Sequence[str]) -> list[str]:
     """Return the files and their folders in order of length, in blocks of lines."""
     folders: set[str] = set()
     for folder in {path.rpartition("/")[0] for path in files}:

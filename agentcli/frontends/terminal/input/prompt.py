@@ -208,7 +208,7 @@ class PromptArea:
             return []
         room = min(MAX_MENU_ROWS, max_rows)
         at = state.complete_index or 0
-        first = max(0, min(at - room // 2, len(state.completions) - room))
+        first = max(0, min(at - room // 2, len(state.completions) - room))  # so that the marked one is in the middle
         shown = state.completions[first : first + room]
         label_width = min(max(width(c.display_text) for c in shown), max(8, columns // 2))
         texts = ((printable(c.display_text), printable(c.display_meta_text)) for c in shown)

@@ -152,7 +152,7 @@ class Pastes:
         for found in _TOKEN.finditer(sent.text):
             kind, number, size = found.groups()
             content = None if found[0] in renumbered else sent.pastes.get(found[0])
-            if content is not None and self._contents.setdefault(found[0], content) == content:
+            if content is not None and self._contents.setdefault(found[0], content) == content:  # new, or the same
                 self._numbers[kind] = max(self._numbers[kind], int(number))
             elif content is not None:
                 renumbered[found[0]] = self._new_token(kind, size.strip(), content)

@@ -224,7 +224,7 @@ class TurnView:
         """Print the person's answer below the question; the call's line need not repeat it."""
         if line:
             self._answers[answer.id] = answer
-            self.print_question(line)
+            self.print_question(line)  # at once, like the question
             # The call's line follows without a gap, unless output was held back, which is printed between them.
             self._last_kind = self._last_kind if self._held else "calls"
 

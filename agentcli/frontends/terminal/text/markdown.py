@@ -261,11 +261,11 @@ class MarkdownStream:
             from agentcli.frontends.terminal.text.markdown_text import table_lines
 
             self._begin_block(table[0][0])
-            before = table[0][0].prefix
-            width = max(1, self._width() - len(plain(before)))
+            prefix = table[0][0].prefix
+            width = max(1, self._width() - len(plain(prefix)))
             for line in table_lines([content for _, content in table], sides, width):
-                self._print([*before, *line])
-                before = hang_of(before)
+                self._print([*prefix, *line])
+                prefix = hang_of(prefix)
 
 
 def _without_indentation(code: str, columns: int) -> str:

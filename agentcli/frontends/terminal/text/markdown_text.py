@@ -232,6 +232,7 @@ def _row_lines(row: Sequence[Cell], widths: list[int], sides: Sequence[str]) -> 
 
 
 def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[list[Fragment]]:
+    """Return a line `header: value` for each cell, with a rule between rows; only the headers if there are no rows."""
     names = [plain(cell).replace("\n", " ") for cell in header]
     if not rows:
         return [[("table_header", name)] for name in names if name]
