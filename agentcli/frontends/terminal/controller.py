@@ -129,10 +129,10 @@ class TerminalController(OpenerHost):
         self._opener.add_commands(self.commands, partial(self.view.print_line, roles="warning"))
 
     async def _close_session(self, session: Session) -> None:
-        jobs = ended_jobs_notice(session)
+        warning = ended_jobs_notice(session)
         await session.close()
-        if jobs:
-            self.view.print_line(jobs, "warning")
+        if warning:
+            self.view.print_line(warning, "warning")
 
     async def close(self) -> None:
         self._status.close()

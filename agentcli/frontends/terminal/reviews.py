@@ -214,7 +214,7 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def _window(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
-    """Return at most `max_rows` rows, from `first` on if so many follow, and the first one's index."""
+    """Return the rows from `first` on, or earlier ones to fill `max_rows`, above a note; and the first one's index."""
     if len(rows) <= max_rows:
         return list(rows), 0
     room = max(1, max_rows - 1)

@@ -51,8 +51,8 @@ class RunningCall(Struct, kw_only=True):
         self.tail = (self.tail + printable(text))[-MAX_TAIL_CHARS:]
 
     def add_to_transcript(self, text: str, *, is_line: bool = True) -> None:
-        begins = "\n" if is_line and self.transcript and not self.transcript.endswith("\n") else ""
-        self.transcript = f"{self.transcript}{begins}{text}"[-MAX_TAIL_CHARS:]
+        line_end = "\n" if is_line and self.transcript and not self.transcript.endswith("\n") else ""
+        self.transcript = f"{self.transcript}{line_end}{text}"[-MAX_TAIL_CHARS:]
 
     def format_spending(self, now: float) -> str:
         seconds = now - self.started
