@@ -27,10 +27,8 @@ MAX_CHARS = 1_000  # of such a paste
 _MAX_PATH_CHARS = 4_096
 
 _CLIPBOARD = (
-    ("wl-paste", "-t", "image/png"),
-    ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"),
-    ("pngpaste", "-"),
-)
+    ("wl-paste", "-t", "image/png"), ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"), ("pngpaste", "-"),
+)  # fmt: skip
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _TOKEN = lazy_pattern(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")  # kind, number, size
 _SEQUENCE = lazy_pattern(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")  # a control sequence of ECMA-48

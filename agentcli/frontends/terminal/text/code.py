@@ -35,21 +35,11 @@ _ALIASES = {
 }  # fmt: skip
 _PLAIN = frozenset(("", "text", "txt", "plain", "plaintext", "output", "markdown", "md"))
 _ROLES: dict[_TokenType, str] = {
-    Comment: "comment",
-    Generic.Deleted: "removed",
-    Generic.Inserted: "added",
-    Generic.Heading: "hunk",
-    Generic.Subheading: "hunk",
-    Comment.Preproc: "keyword",
-    Comment.PreprocFile: "string",
-    Keyword: "keyword",
-    Keyword.Pseudo: "",
-    Operator.Word: "keyword",
-    Name.Class: "name",
-    Name.Function: "name",
-    Number: "number",
-    String: "string",
-}
+    Comment: "comment", Comment.Preproc: "keyword", Comment.PreprocFile: "string",
+    Generic.Deleted: "removed", Generic.Inserted: "added", Generic.Heading: "hunk", Generic.Subheading: "hunk",
+    Keyword: "keyword", Keyword.Pseudo: "", Operator.Word: "keyword", Name.Class: "name", Name.Function: "name",
+    Number: "number", String: "string",
+}  # fmt: skip
 # Openings and ends of constructs that some lexers know only as a single token over several lines.
 _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
 _QUOTES = (('"', '"'), ("'", "'"))  # only in the languages below; elsewhere an apostrophe would colour all that follows
