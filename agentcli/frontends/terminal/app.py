@@ -38,12 +38,7 @@ from agentcli.tools.builtin.toolset import TodoItem
 OPENING_S = 0.5  # a session that takes longer to open is reported
 MAX_TASKS = 5  # of the to-do list, shown while a turn runs
 # By the end of the last turn: the state that is reported to the terminal (OSC 7501).
-_STATES_AFTER: dict[TurnEnd, str] = {
-    "done": "done",
-    "failed": "error",
-    "interrupted": "idle",
-    "auth": "blocked:kind=auth",
-}
+_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
 
 class TerminalApp:

@@ -373,7 +373,7 @@ class TerminalController(OpenerHost):
 
     def open_agent(self, id: str) -> None:
         if not self._terminal.is_live:
-            super().open_agent(id)
+            super().open_agent(id)  # raises `UsageError`
         self.view.opened_agent = id
 
     def put_into_input(self, text: str) -> None:

@@ -228,6 +228,7 @@ class Dialogs:
             self._restore_draft()
 
     def forget_questions(self, *, keep: Collection[str] = ()) -> None:
+        # The newest first, so that no other question is shown meanwhile.
         for id in [panel.question.id for panel in reversed(self._panels) if panel.question.id not in keep]:
             self.forget_question(id)
         self._restore_draft()

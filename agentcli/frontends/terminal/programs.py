@@ -92,7 +92,7 @@ class _PtySession:
         self._escape_timer: asyncio.TimerHandle | None = None
         self._interrupted_at = float("-inf")  # when Esc was last pressed alone, by `time.monotonic()`
         self._running: asyncio.Future[str] | None = None
-        self._has_output_ended = asyncio.Event()  # set once the output has ended
+        self._output_ended = asyncio.Event()  # set once the output has ended
 
     async def run(self, start: Callable[[str], Awaitable[str]]) -> str | None:
         from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
@@ -113,7 +113,7 @@ class _PtySession:
                 self._tty = -1  # closed
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_OUTPUT_S):
-                        await self._has_output_ended.wait()
+                        await self._output_ended.wait()
         return None if self._running.cancelled() else self._running.result()
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class _PtySession:
             data = b""
         if not data:
             self._loop.remove_reader(self._pty)
-            self._has_output_ended.set()
+            self._output_ended.set()
             return
         self.output.add(data)
         with suppress(OSError):

@@ -152,7 +152,7 @@ class SessionPlace(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of the status line; `jobs` counts the running background jobs."""
+    """The figures of the status line; `jobs` is the number of running background jobs."""
 
     model: str = ""
     mode: Mode = "default"

@@ -107,13 +107,13 @@ class TurnClock(Struct):
 
     started: float | None = None  # None while no turn runs
     questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
-    paused: float = 0.0  # when the first open question was asked
+    paused_at: float = 0.0  # when the first open question was asked
     last_event: float = 0.0  # when the session's last event came, other than changes of the queue
     began: float = 0.0  # the Unix time of the start, which questions do not move
 
     def pause(self, question_id: str) -> None:
         now = time.monotonic()
-        self.paused = self.paused if self.questions else now
+        self.paused_at = self.paused_at if self.questions else now
         self.questions[question_id] = now
 
     def resume(self, question_id: str) -> float:
@@ -123,7 +123,7 @@ class TurnClock(Struct):
         if asked is None:
             return 0.0
         if not self.questions and self.started is not None:
-            self.started += now - self.paused
+            self.started += now - self.paused_at
         return now - asked
 
 
