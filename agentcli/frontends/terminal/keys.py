@@ -282,7 +282,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
     has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
     has_inserted_space = ~vi_navigation_mode & Condition(lambda: area.has_inserted_space)
-    is_behind_token = Condition(lambda: composer.token_at(ahead=False) is not None)
+    is_after_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
     busy, idle = when.is_busy & ~when.is_empty & ~when.answering, ~when.is_busy & ~when.answering
     yield from (
@@ -303,8 +303,8 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         ("next", buffer.auto_down, when.no_menu & ~has_selection),
         ("take_back", actions.choose_queued, when.prompting),
         ("search", actions.search_history, when.prompting),
-        (("backspace",), composer.delete_token, when.writing & is_behind_token),
-        (("left",), partial(composer.skip_token, ahead=False), when.writing & is_behind_token),
+        (("backspace",), composer.delete_token, when.writing & is_after_token),
+        (("left",), partial(composer.skip_token, ahead=False), when.writing & is_after_token),
         (("right",), partial(composer.skip_token, ahead=True), when.writing & is_before_token),
     )
 

@@ -66,7 +66,7 @@ class ProgramOutput:
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
         self._kept += data
-        if len(self._kept) > 3 * MAX_KEPT_BYTES:  # seldom, because each cut moves the bytes after it
+        if len(self._kept) > 3 * MAX_KEPT_BYTES:  # not at each call, because a cut moves the bytes after it
             self._cut += len(self._kept) - 2 * MAX_KEPT_BYTES
             del self._kept[MAX_KEPT_BYTES:-MAX_KEPT_BYTES]
 

@@ -93,7 +93,7 @@ class HunkReview:
         rows = _hunk_rows(self._hunks[self._number], change, columns)
         shown, self._top = _window(rows, self._top, max_rows, columns)
         self.page_rows = max(1, max_rows - 2)  # the note takes a row
-        hunk_rows = len(shown) - (len(shown) < len(rows))  # without the note, which tells that there are more rows
+        hunk_rows = len(shown) - (len(shown) < len(rows))  # without the note that there are more rows
         self.has_shown_end |= self._top + hunk_rows >= len(rows)
         return shown
 

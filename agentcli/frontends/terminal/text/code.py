@@ -220,7 +220,7 @@ def diff_fragments(
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((row.new or row.old or 1 for row in shown), default=1)))
-    # The ending of the changed file's name tells the language; without an ending, the name itself.
+    # The language is that of the changed file's ending or, without an ending, of its name.
     names = [line[4:].split("\t")[0] for line in lines[:2] if line[:4] in ("--- ", "+++ ")]
     name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
     coloured = _coloured(shown, texts, name.rpartition(".")[2])

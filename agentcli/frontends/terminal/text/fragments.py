@@ -162,8 +162,8 @@ _NEVER_FIRST = frozenset(
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
 )
 _NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
-_COLUMN_BEHIND_GAP = lazy_pattern(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")  # a name and a gap of two spaces
-_COLUMN_BEHIND_MARK = lazy_pattern(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")  # such as `• `, `12. `
+_COLUMN_AFTER_GAP = lazy_pattern(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")  # a name and a gap of two spaces
+_COLUMN_AFTER_MARK = lazy_pattern(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")  # such as `• `, `12. `
 
 
 def wrap_line(
@@ -256,9 +256,9 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
 
 def _text_column(row: str, columns: int) -> int:
     """Return the column after a gap in the first half of a row, else the one after the mark at its start."""
-    found = _COLUMN_BEHIND_GAP.match(row)
+    found = _COLUMN_AFTER_GAP.match(row)
     if found is None or 2 * width(found[0]) > columns:
-        found = _COLUMN_BEHIND_MARK.match(row)
+        found = _COLUMN_AFTER_MARK.match(row)
     return width(found[0]) if found else 0
 
 
