@@ -222,20 +222,12 @@ class QuestionPanel:
                 text = text.replace("\r\n", "\n")
                 # The plan was printed above, but without the characters that are exposed here.
                 return [] if exposed(text) == text else [("", f"{exposed(text).rstrip()}\n")]
-            case events.ChangesApproval(changes=changes):
-                firsts = accumulate((change.hunks for change in changes), initial=0)  # the first hunk of each change
-                texts = [change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False)]
-                parts = [*zip(texts, changes, strict=False)]
-                shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
-                has_files = sum(len(split_files(text)) for text in texts) > 1
-                if not is_whole and has_files and (count := rows_of(shown, columns)) > MAX_DIFF_ROWS:
-                    brief = (change_text(text, change, columns, is_brief=True) for text, change in parts)
-                    note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
-                    shown = [*chain.from_iterable(brief), *wrapped([("muted", note)], columns, hang=2)]
-                if question.output:  # each line after a bar, so that none looks like a part of the diff
-                    shown = [*_marked_lines(question.output, "│ ", "│ ", "muted", columns=columns), *shown]
+            case events.ChangesApproval():
                 command = str(question.call.input.get("command", question.call.name))
-                shown = [*_marked_lines(command, "$ ", "  ", columns=columns), *shown]
+                shown = _marked_lines(command, "$ ", "  ", columns=columns)
+                if question.output:  # each line after a bar, so that none looks like a part of the diff
+                    shown += _marked_lines(question.output, "│ ", "│ ", "muted", columns=columns)
+                shown += _changes_text(question, columns, is_whole=is_whole)
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_text(text, columns)
@@ -342,6 +334,20 @@ def _covered_calls(rule: Rule) -> str:
     pattern = pattern.replace("//", "/", 1) if pattern.startswith("//") else pattern  # from the root
     folder = pattern.removesuffix("/**")
     return f"{tool} calls for {pattern.removeprefix('domain:') if folder == pattern else f'files below {folder}'}"
+
+
+def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: bool) -> list[Fragment]:
+    """Return the diffs of all changes; if they are long, a summary by file unless `is_whole`."""
+    firsts = accumulate((change.hunks for change in question.changes), initial=0)  # the first hunk of each change
+    # A change without a diff, such as a deleted folder, is described by its hunk.
+    parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, firsts, strict=False)]
+    shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
+    has_files = sum(len(split_files(text)) for text, _ in parts) > 1
+    if is_whole or not has_files or (count := rows_of(shown, columns)) <= MAX_DIFF_ROWS:
+        return shown
+    brief = (change_text(text, change, columns, is_brief=True) for text, change in parts)
+    note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
+    return [*chain.from_iterable(brief), *wrapped([("muted", note)], columns, hang=2)]
 
 
 def _is_title_complete(call: ToolUse) -> bool:
