@@ -339,7 +339,7 @@ def _covered_calls(rule: Rule) -> str:
 def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: bool) -> list[Fragment]:
     """Return the diffs of all changes; if they are long, a summary by file unless `is_whole`."""
     firsts = accumulate((change.hunks for change in question.changes), initial=0)  # the first hunk of each change
-    # A change without a diff, such as a deleted folder, is described by its hunk.
+    # A change with a single hunk has no `diff`: the hunk is its whole text.
     parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, firsts, strict=False)]
     shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
     has_files = sum(len(split_files(text)) for text, _ in parts) > 1
