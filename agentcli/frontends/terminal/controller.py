@@ -204,12 +204,9 @@ class TerminalController(OpenerHost):
         """Put retracted messages back into the input, except those that were sent again meanwhile."""
         conversation = self.session.snapshot().conversation
         sent_again = unanswered_messages(conversation).values()
-        messages = [entry.body for entry in conversation.entries if entry.id in entry_ids]
-        returned = [
-            message.content
-            for message in messages
-            if isinstance(message, User) and not message.is_reminder and message.content not in sent_again
-        ]
+        bodies = (entry.body for entry in conversation.entries if entry.id in entry_ids)
+        messages = [body for body in bodies if isinstance(body, User) and not body.is_reminder]
+        returned = [message.content for message in messages if message.content not in sent_again]
         as_typed = [next((typed for sent, typed in self._sent if sent == content), content) for content in returned]
         if returned and not self._terminal.return_prompts(as_typed):
             self._unsent = tuple(block for content in returned for block in content)

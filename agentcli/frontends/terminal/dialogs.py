@@ -347,12 +347,11 @@ class Dialogs:
         self.end_answer()
         self._controller.answer(answer)
         self._show_next()
+        asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, answered)
 
-        def end_lingering() -> None:
-            if self._answered is answered:
-                self._restore_draft()
-
-        asyncio.get_running_loop().call_later(LINGER_S, end_lingering)
+    def _end_lingering(self, answered: QuestionPanel) -> None:
+        if self._answered is answered:  # else another question took its place
+            self._restore_draft()
 
     # Answers in the input
 
@@ -383,7 +382,6 @@ class Dialogs:
             if self._secret is not None and not self._secret.done():
                 self._secret.set_result(secret or None)
             self._area.replace_text(self._text_before)
-            self._text_before = ""
             self._set_draft_aside()
 
     def accept_answer(self) -> None:

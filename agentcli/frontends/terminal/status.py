@@ -329,16 +329,13 @@ class SessionStatus:
         lost_cache = is_cold and info.prices is not None and info.prices.cache_read is not None
         cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and lost_cache else None  # [0]: of a prompt
         cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
+        budget = now.max_budget_usd
         return Status(
             model=info.name,
             mode=now.mode,
             effort=now.effort or "",
             use=SessionUse(
-                tokens=tokens,
-                window=info.window,
-                cost_usd=now.cost_usd,
-                budget_usd=now.max_budget_usd,
-                cold_usd=cold_usd,
+                tokens=tokens, window=info.window, cost_usd=now.cost_usd, budget_usd=budget, cold_usd=cold_usd
             ),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
             jobs=len(now.workspace.running_jobs()),

@@ -127,10 +127,8 @@ class KeyLabels:
 
     def help(self) -> list[tuple[list[str], str]]:
         """Return each action's keys and effect, without actions that have no key."""
-        rows = (
-            ([*map(label, self.keys.get(action, ())), *([key] if key else [])], text) for action, key, text in _HELP
-        )
-        return [(labels, text) for labels, text in rows if labels]
+        rows = (([*map(label, self.keys.get(action, ())), *([key] if key else [])], use) for action, key, use in _HELP)
+        return [(labels, use) for labels, use in rows if labels]
 
 
 def sequence(key: str) -> tuple[str, ...]:
