@@ -25,7 +25,7 @@ class TypedLetters:
 
     def hold(self, panel: QuestionPanel, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
         self.held, self._are_early = letters, is_early
-        self._timer = asyncio.get_running_loop().call_later(for_s, self.take, panel)
+        self._timer = asyncio.get_running_loop().call_later(for_s, self.answer_with_held, panel)
 
     def drop(self) -> str:
         """Stop holding letters; return those that were held."""
@@ -34,7 +34,7 @@ class TypedLetters:
             self._timer.cancel()
         return held
 
-    def take(self, panel: QuestionPanel) -> None:
+    def answer_with_held(self, panel: QuestionPanel) -> None:
         """Answer with the held letter, unless it was typed too early to be meant for this question."""
         choice = panel.choice_for(self.drop()[-1:])  # a repeated letter is held twice
         self._console.changed()
@@ -44,7 +44,7 @@ class TypedLetters:
     def take_enter(self, panel: QuestionPanel) -> bool:
         """Answer with the held letter. Return True if Enter belongs to it, or to a sentence typed at a hunk."""
         if self.held:
-            self.take(panel)
+            self.answer_with_held(panel)
             return True
         return time.monotonic() < self._sentence_until
 

@@ -210,7 +210,7 @@ class MarkdownStream:
 
     def _print(self, line: Sequence[Fragment]) -> None:
         if not plain(line):
-            self._empty_lines += self._has_printed
+            self._empty_lines += self._has_printed  # none are printed before the first text
             return
         self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
         self._empty_lines, self._has_printed = 0, True

@@ -122,11 +122,8 @@ class Theme:
         backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
         # The last role wins, such as "said" in "prompt said", unless the person has a colour for an earlier one alone.
         syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
-        code = (
-            _colour_code(word_colour)
-            if is_word
-            else next((self._own[role] for role in syntax if role in self._own), "")
-        )
+        own_syntax = next((self._own[role] for role in syntax if role in self._own), "")
+        code = _colour_code(word_colour) if is_word else own_syntax
         if syntax and not code:
             code = _colour_code(PALETTES[text_palette][_ROLE_COLOURS[syntax[0]]])
         index, rgb = backgrounds[change.removesuffix("_sign")]  # a sign has the background of its line
