@@ -173,7 +173,7 @@ class Dialogs:
             self._start_reading()  # the key that scrolled here is not an answer
 
     def _keeps_writing(self, panel: QuestionPanel) -> bool:
-        """Return True in the middle of a message. A lone letter right after an answer is removed from the input and held."""
+        """Return True in the middle of a message. A lone letter right after an answer is removed and held instead."""
         text, now = self._area.buffer.text, time.monotonic()
         if self.is_writing and text:
             return True
