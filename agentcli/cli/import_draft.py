@@ -1,7 +1,6 @@
 """The settings that an import from another tool would write, and the tables that control the import."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
 from agentcli.settings.load import nested, personal_keys
 from agentcli.settings.structs import Settings
+from agentcli.tables import read_table
 
 OTHERS = "*"  # the row for keys that have no row of their own
 NO_SETTING = "agentcli has no such setting"
@@ -106,7 +106,7 @@ class Draft:
 
 @cache
 def other_tools() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("other_settings.toml").read_text("utf-8"))
+    return read_table(__file__, "other_settings")
 
 
 def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -30,6 +29,7 @@ from agentcli.llm.messages import Base64Source, Block, Document, Image, Role, Te
 from agentcli.llm.wire.reply_parts import CallIds, parse_arguments, plain_id
 from agentcli.settings.files import home_of
 from agentcli.settings.load import Config
+from agentcli.tables import read_table
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _MISSING = Text("The imported conversation has no result of this call.")
@@ -305,7 +305,7 @@ class _Conversion:
 
     def __init__(self, transcript: OtherTranscript, mask: Mask) -> None:
         self._transcript, self._mask, self._ids = transcript, mask, CallIds()
-        self._equivalents = tomllib.loads(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
+        self._equivalents = read_table(__file__, "other_tools")
         self._arguments = {tool.name: tool.arguments for tool in builtin_tools()}
         self._files = set[str]()
         self._messages = self._calls = self._calls_as_text = self._images = self._secrets = 0

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentcli.patterns import lazy_pattern
+from agentcli.tables import read_table
 
 Address = IPv4Address | IPv6Address
 
@@ -54,9 +54,7 @@ def _networks(kind: str) -> dict[IPv4Network | IPv6Network, str]:
 
 @cache
 def read_addresses() -> dict[str, Any]:
-    import tomllib
-
-    return tomllib.loads(Path(__file__).with_name("addresses.toml").read_text("utf-8"))
+    return read_table(__file__, "addresses")
 
 
 _NAT64 = ip_network("64:ff9b::/96")

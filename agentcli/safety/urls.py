@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urljoin
 
@@ -16,6 +15,7 @@ import msgspec
 
 from agentcli.patterns import lazy_pattern
 from agentcli.safety import hosts
+from agentcli.tables import read_table
 
 MAX_URL_CHARS = 16_000
 MAX_SILENT_TARGET_CHARS = 500  # of path and query; longer ones are asked about, because they may carry data out
@@ -238,9 +238,7 @@ def _why_asked(url: WebUrl) -> str:
 
 @cache
 def _documentation_sites() -> frozenset[str]:
-    import tomllib
-
-    groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
+    groups = read_table(__file__, "known_sites")
     return frozenset(host for group in groups.values() for host in group)
 
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
@@ -18,12 +19,22 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(("name", "page"), [("settings", "settings"), ("library", "library-reference")])
 def test_a_page_that_is_written_by_a_script_is_what_the_program_is(name: str, page: str) -> None:
+    assert (ROOT / f"docs/{page}.md").read_text("utf-8") == _script(name).page()
+
+
+def test_the_tables_that_the_program_reads_are_those_that_people_write() -> None:
+    tables = _script("tables").tables()
+    assert len(tables) >= 12
+    assert [file.name for file, text in tables.items() if file.read_text("utf-8") != text] == []
+
+
+def _script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / f"docs/make_{name}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert (ROOT / f"docs/{page}.md").read_text("utf-8") == script.page()
+    return script
 
 
 @pytest.mark.full

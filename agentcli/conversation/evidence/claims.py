@@ -1,16 +1,15 @@
 """Finds the claims in a final message, by the patterns in `wording.toml`: checks that pass, files that were changed."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from agentcli.conversation.evidence import Statement
 from agentcli.conversation.evidence.verdicts import check_kinds, runner_tables
+from agentcli.tables import read_table
 
 _MAX_MESSAGE_CHARS, _MAX_SENTENCE_CHARS, _MAX_CLAIMS = 30_000, 600, 100
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
@@ -88,7 +87,7 @@ def find_claims(message: str) -> list[Statement]:
 def _wording() -> dict[str, re.Pattern[str]]:
     """Return the patterns of `wording.toml` by name; `<name>` in one of them stands for an earlier one."""
     texts: dict[str, str] = {}
-    for name, text in tomllib.loads(Path(__file__).with_name("wording.toml").read_text("utf-8")).items():
+    for name, text in read_table(__file__, "wording").items():
         texts[name] = re.sub(r"(?<!P)<(\w+)>", lambda found: f"(?:{texts[found[1]]})", "".join(text))
     return {name: re.compile(text, re.IGNORECASE) for name, text in texts.items()}
 

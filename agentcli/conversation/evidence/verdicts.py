@@ -1,14 +1,15 @@
 """Compares the claims of a final message with the log: the checks that ran (`runners.toml`), and changes to files."""
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct, structs
+
+from agentcli.tables import read_table
 
 from agentcli.conversation.entries import (  # isort: skip
     Assistant, CallAllowed, Entry, FileChange, FilesChanged, FilesRestored, Result, User, is_same_state,
@@ -124,7 +125,7 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
 
 @cache
 def runner_tables() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("runners.toml").read_text("utf-8"))
+    return read_table(__file__, "runners")
 
 
 @cache

@@ -2,10 +2,8 @@
 
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -15,9 +13,10 @@ from agentcli.agent.permissions.rules import ALIASES, parse_rule
 from agentcli.errors import UsageError
 from agentcli.llm.addresses import is_address
 from agentcli.llm.http import redacted_address
+from agentcli.tables import read_table
 
 # `unfired`: events that agentcli accepts but never fires; `kinds`: the requirements of each type of hook.
-_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("events.toml").read_text("utf-8"))
+_TABLE: dict[str, Any] = read_table(__file__, "events")
 EVENTS: tuple[str, ...] = (*get_args(EventName), *_TABLE["unfired"])
 OnError = Literal["allow", "deny", "ask"]
 # Variables that are replaced even in `args`, which no shell reads.

@@ -25,6 +25,7 @@ from urllib.parse import unquote
 import msgspec
 
 from agentcli.patterns import lazy_pattern
+from agentcli.tables import read_table
 
 
 @lru_cache(4_096)
@@ -121,9 +122,7 @@ class AutoExecuted(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def auto_executed() -> AutoExecuted:
-    import tomllib
-
-    groups = tomllib.loads(Path(__file__).with_name("auto_executed.toml").read_text("utf-8")).values()
+    groups = read_table(__file__, "auto_executed").values()
     lists = {
         kind: tuple(name for group in groups for name in group.get(kind, ()))
         for kind in ("names", "reviewed", "home", "git", "in_dot_folders")

@@ -7,29 +7,24 @@ limits of length, entropy and letter changes were chosen by examples (`like` and
 
 import base64
 import re
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from itertools import islice, takewhile
 from math import log2
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 from msgspec import Struct, convert
 
 from agentcli.patterns import lazy_pattern
+from agentcli.tables import read_table
 
 _ENOUGH = 80  # characters: the beginning of a long value suffices to judge it
 
 
-def read_table(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
-
-
-_WORDS = read_table("words")["values"]
+_WORDS = read_table(__file__, "words")["values"]
 _EXAMPLES = frozenset(_WORDS["examples"])
 _VARIABLE = lazy_pattern(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
 # A path, an address, a name with dots, a labelled hash (`sha256:…`)
@@ -356,7 +351,7 @@ def _prepared_search() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[S
 @cache
 def all_rules() -> tuple[SecretRule, ...]:
     """Return every rule, with the parts of its pattern filled in. The first call takes 5 ms."""
-    tokens, places, keys = map(read_table, ("tokens", "places", "provider_keys"))
+    tokens, places, keys = (read_table(__file__, name) for name in ("tokens", "places", "provider_keys"))
     parts = {**tokens["parts"], **places["parts"], **keys["parts"]}
     rows = [row for table in (tokens, places) for group in table["rules"].values() for row in group]
     for key in keys["rules"]["keys"]:  # a row has names of a provider, a pattern for the value, and an example

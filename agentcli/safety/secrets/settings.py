@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
-from agentcli.safety.secrets.rules import is_hidden_setting, read_table
+from agentcli.safety.secrets.rules import is_hidden_setting
+from agentcli.tables import read_table
 
 _MIN_NUMBER_CHARS = 10
 _MIN_KEY_LINE_CHARS = 20
@@ -38,7 +39,7 @@ _KEY_LINE = lazy_pattern(rf"[0-9A-Za-z+/=]{{{_MIN_KEY_LINE_CHARS},}}")
 _ALONE = lazy_pattern(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")  # a text of only one word
 
 _WORDS = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_TABLE = read_table("words")
+_TABLE = read_table(__file__, "words")
 _NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
 _COMMON = frozenset(_TABLE["values"]["common"])
 # Dictionary words, joined as in a name. They describe something, and are not secrets.
