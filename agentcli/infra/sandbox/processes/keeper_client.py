@@ -151,6 +151,8 @@ class Keeper:
         self._requests: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
         self._cleanup_note: int | None = None  # the descriptor of the session's `CleanupNote` that the keeper has
+        self._encoded_from: Mapping[str, str] = {}  # the variables of the newest command, and the same as bytes
+        self._encoded: dict[bytes, bytes] = {}
 
     async def start(
         self,
@@ -164,10 +166,11 @@ class Keeper:
     ) -> Process:
         """Start a program in a new session, on a `terminal` or without input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        both = {**environment, **launch.environment}
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in both.items()}
+        if environment != self._encoded_from:  # commands nearly always have the same
+            self._encoded_from, self._encoded = {**environment}, _encoded(environment)
+        variables = self._encoded | _encoded(launch.environment)
         folder = os.fsencode(cwd)
-        if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
+        if any(b"\0" in text for text in (folder, *argv)):
             raise ValueError("embedded null byte")
         options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
         request = marshal.dumps((argv, variables, folder, *options))
@@ -236,6 +239,13 @@ class Keeper:
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, PATIENCE_S)
+
+
+def _encoded(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+    variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    if any(b"\0" in text for text in (*variables, *variables.values())):
+        raise ValueError("embedded null byte")
+    return variables
 
 
 async def readable(descriptor: int) -> None:
