@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,7 +33,6 @@ Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
 NOBODY_LEFT = "no one can approve it any more"  # the comment of an automatic no when nobody can answer any more
-_MAX_INLINE_S = 0.001  # what blocks the event loop no longer needs no thread, which would cost a tenth of that
 SAME_CALL_LIMIT = 3  # after this many equal calls in a row with equal results, the next one is not run
 
 
@@ -50,18 +47,9 @@ class CallServices(msgspec.Struct, kw_only=True):
     levels: Levels = Levels()
     max_parallel: int = 8
     dry_runs: bool = True
-    _look_s: float = math.inf  # the duration of the last look for secrets
 
     async def load_secrets(self, *, is_changed: bool = False) -> None:
-        """Look for the secrets in the workspace's files, in a thread if the last look took longer than one costs."""
-        look = partial(self._look_for_secrets, is_changed=is_changed)
-        self.mask.set_secrets(look() if self._look_s < _MAX_INLINE_S else await asyncio.to_thread(look))
-
-    def _look_for_secrets(self, *, is_changed: bool) -> frozenset[str]:
-        started = time.perf_counter()
-        values = self.workspace.facts.secret_values(is_changed=is_changed)
-        self._look_s = time.perf_counter() - started
-        return values
+        await self.mask.load_secrets(partial(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, including secrets that the command itself wrote to files."""

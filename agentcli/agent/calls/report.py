@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from agentcli.safety.secrets.rules import Secret
 
 INTERRUPTED = "Not run: the user interrupted this turn."
+_MAX_INLINE_S = 0.001  # what takes less does not delay the event loop, and a thread would cost a tenth of that
 OMITTED = {"omitted": "larger than 1 MB"}
 
 
@@ -163,6 +166,7 @@ class Mask:
         self._make = make  # called at the first output, because importing the masker takes 20 ms
         self._values: frozenset[str] = frozenset()  # known secrets, such as those in .env files
         self._masker: Masker | None = None  # for `_values`; None until it is needed
+        self._find_s = math.inf  # how long the last search for secrets took
         self._lock = threading.Lock()  # because a thread masks exports
         self.keeps_structured = keeps_structured
 
@@ -172,6 +176,17 @@ class Mask:
             if self._masker is None:
                 self._masker = self._make(self._values)
             return self._masker
+
+    async def load_secrets(self, find: Callable[[], frozenset[str]]) -> None:
+        """Mask the secrets that `find` returns. It runs in a thread unless it was so quick that one would cost more."""
+
+        def find_timed() -> frozenset[str]:
+            started = time.perf_counter()
+            values = find()
+            self._find_s = time.perf_counter() - started
+            return values
+
+        self.set_secrets(find_timed() if self._find_s < _MAX_INLINE_S else await asyncio.to_thread(find_timed))
 
     def set_secrets(self, values: frozenset[str]) -> None:
         with self._lock:
