@@ -25,7 +25,6 @@ from urllib.parse import unquote
 import msgspec
 
 from agentcli.patterns import lazy_pattern
-from agentcli.tables import read_table
 
 
 @lru_cache(4_096)
@@ -122,6 +121,8 @@ class AutoExecuted(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def auto_executed() -> AutoExecuted:
+    from agentcli.tables import read_table  # here, because a start does without these lists
+
     groups = read_table(__file__, "auto_executed").values()
     lists = {
         kind: tuple(name for group in groups for name in group.get(kind, ()))
