@@ -115,7 +115,7 @@ async def test_a_session_is_given_up_to_a_worker_that_asks_for_it(
     log = await one.create(cwd=HERE)
     await kept(log, "one")
     with monkeypatch.context() as impatient:
-        impatient.setattr("agentcli.infra.sessions.store.PATIENCE_S", 0.3)
+        impatient.setattr("agentcli.infra.sessions.store.TAKE_OVER_TIMEOUT_S", 0.3)
         with pytest.raises(SessionInUse, match="does not give it up"):
             await other.open(log.session_id, take_over=True)
     await asyncio.sleep(1.2)
