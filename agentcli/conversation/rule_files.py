@@ -17,6 +17,7 @@ from agentcli.settings.files import is_file, read_small_file, text_files
 _HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)  # frontmatter
 _KEY = lazy_pattern(r"([\w-]+):(?:[ \t]+(.*))?")  # a key, perhaps with a value
 _COMMA = lazy_pattern(r",(?![^{]*\})")  # outside of braces
+_LIST = lazy_pattern(r"\[([^][]*(?:\[.*)?)\]")  # a glob such as `[ab]/[cd]` closes its first bracket in the middle
 _EVERYTHING = {"**", "*", "**/*"}
 _BOOLEANS = {"true": True, "false": False, "": False}
 
@@ -174,7 +175,7 @@ def _line(keys: dict[str, list[str]], key: str) -> str:
 def _items(lines: Iterable[str]) -> Iterator[str]:
     """Yield the items of a list, or of lines in which commas separate them. Raises `ValueError`."""
     for line in lines:
-        if line.startswith("[") != line.endswith("]") and not line.endswith(("*", "}")):
+        if line.startswith("[") != line.endswith("]") and line.count("[") != line.count("]"):
             raise ValueError(f"the list {line} has only one bracket")
-        inner = line[1:-1] if line.startswith("[") and line.endswith("]") else line
+        inner = found[1] if (found := _LIST.fullmatch(line)) else line
         yield from filter(None, (item.strip(" \"'") for item in _COMMA.split(inner)))

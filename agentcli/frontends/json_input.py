@@ -239,7 +239,7 @@ def check_media(blocks: Sequence[Media]) -> None:
         source = block.source
         kind, known = ("image", IMAGE_TYPES) if isinstance(block, Image) else ("document", DOCUMENT_TYPES)
         if source.media_type not in known:
-            raise ValueError(f"the media_type of an {kind} must be {' or '.join(known)}, not {source.media_type!r}")
+            raise ValueError(f"the {kind}'s media_type must be {' or '.join(known)}, not {source.media_type!r}")
         try:
             data = base64.b64decode(source.data, validate=True)
         except ValueError as error:

@@ -26,7 +26,7 @@ class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeptKeys:
-    """The keys that the person gave, by the environment variable that they replace.
+    """The keys that the person gave, keyed by the environment variable that they replace.
 
     The file lists every stored key, also those in the keyring. A keyring is slow and may ask for a password, so it is
     opened only for keys that are listed there. Without a file, keys last as long as the process.
@@ -52,11 +52,14 @@ class KeptKeys:
             return "saved in the keyring" if stored.in_keyring else f"saved in {self._file}"
         return "entered for this session" if variable in self.typed else ""
 
-    def get(self, variable: str, *, afresh: bool = False) -> str:
-        """Return the stored key, "" if there is none; `afresh` reads it again. Raises `ConfigError`."""
-        if (afresh or variable not in self._read) and (stored := self._index().get(variable)):
+    def get(self, variable: str, *, reread: bool = False) -> str:
+        """Return the stored key, "" if there is none; `reread` ignores the key read before. Raises `ConfigError`."""
+        if reread or variable not in self._read:
+            if (stored := self._index().get(variable)) is None:  # it may have been removed by another process
+                self._read.pop(variable, None)
+                return ""
             self._read[variable] = self._from_keyring(variable) if stored.in_keyring else stored.key
-        return self._read.get(variable, "")
+        return self._read[variable]
 
     def store(self, variable: str, key: str) -> str:
         """Store a key permanently and describe where it is. Raises `ConfigError`."""

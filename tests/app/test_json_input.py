@@ -85,6 +85,7 @@ WRONG: list[tuple[str | bytes, str]] = [
     (user(image(type="url", url="https://example.com/a.png")), "base64"),
     (user([{"type": "image"}]), "required field `source`"),
     (user([{"type": "document", "source": {**PNG["source"], "media_type": "application/pdf", "data": ""}}]), "no data"),
+    (user([{"type": "document", "source": PNG["source"]}]), "the document's media_type must be"),
     (control("steer", message={"role": "user", "content": " "}), "the message is empty"),
     (control(None), "one of interrupt, steer,"),
     (control("dance"), "one of interrupt, steer,"),

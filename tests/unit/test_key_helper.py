@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ConfigError
-from agentcli.settings.keys import KeyHelper
+from agentcli.extensions.mcp.oauth import KeptLogins, ServerLogin
+from agentcli.settings.keys import KeptKeys, KeyHelper
 
 
 def helper(command: str, folder: Path, keys: list[str] | None = None) -> KeyHelper:
@@ -62,3 +63,12 @@ async def test_it_has_ten_seconds(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did not finish within 10 s"):
         await helper("sh -c 'sleep 60 & sleep 60'", tmp_path).key()
     assert time.monotonic() - began < 40
+
+
+def test_a_login_that_another_session_removed_is_not_used_again(tmp_path: Path) -> None:
+    file, logins = tmp_path / "keys", KeptLogins(KeptKeys(tmp_path / "keys"))
+    file.touch(mode=0o600)
+    file.write_text('{"mcp:https://example.org": {"key": "{}"}}')
+    assert logins.load("https://example.org") == ServerLogin()
+    file.unlink()  # as `mcp logout` does with the last key
+    assert logins.load("https://example.org") is None

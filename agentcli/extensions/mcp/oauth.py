@@ -36,7 +36,7 @@ class KeptLogins(msgspec.Struct, frozen=True):
     keys: KeptKeys
 
     def load(self, url: str) -> ServerLogin | None:
-        login = self.keys.get(f"mcp:{url}", afresh=True)  # another session may have renewed it
+        login = self.keys.get(f"mcp:{url}", reread=True)  # another session may have renewed it
         return msgspec.json.decode(login, type=ServerLogin) if login else None
 
     def save(self, url: str, login: ServerLogin) -> None:

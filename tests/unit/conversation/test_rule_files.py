@@ -73,6 +73,11 @@ WHEN = [  # the file, its frontmatter, and when it applies
     (".windsurf/rules/a.md", "trigger: manual", "named"),
     (".windsurf/rules/a.md", "trigger: always_on\nglobs: *.css", "always"),
     (".clinerules/a.md", "paths:\n- src/*.py", "src/*.py"),
+    (
+        ".clinerules/a.md",
+        "paths:\n- src/[ab]\n- [ab]*.py\n- [ab]/[cd]\n- ['x[1]', y]",
+        "src/[ab] [ab]*.py [ab]/[cd] x[1] y",
+    ),
 ]
 
 

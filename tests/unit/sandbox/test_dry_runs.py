@@ -480,6 +480,7 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
         ("git commit -q --allow-empty --amend -m other", "loses commit "),
         ("git branch -qD side", "loses commit "),
         ("git stash drop -q", "loses stash stash@{0}"),
+        ("echo other >pages", "loses its uncommitted contents"),
         ("git checkout -q -- lib/one.py", "loses its uncommitted contents"),
         ("git stash -q -u -- b.txt", "b.txt: loses its uncommitted contents"),
         ("sed s/work/other/ long >longer; rm long", "loses its uncommitted contents"),
@@ -497,6 +498,7 @@ def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str
     (ws / "lib/one.py").write_text("work\n")
     (ws / "lib/new.py").write_text("work\n")
     (ws / "long").write_text("work\n" + "more\n" * 9)
+    (ws / "pages").write_text("work\f\nmore\f\n")  # a form feed ends no line
     before = tree_of(ws)
     [change] = tried(base, command, drops=True).changes
     assert change.loses == "work"

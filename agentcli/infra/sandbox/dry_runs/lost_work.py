@@ -18,7 +18,7 @@ from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, text_of
 from agentcli.patterns import lazy_pattern
-from agentcli.tools.text.diff import path_of, split_files
+from agentcli.tools.text.diff import lf, path_of, split_files
 
 MAX_REFS = 10
 MAX_COMMITS = 20
@@ -88,7 +88,7 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
         *([f"… {len(moved) - MAX_REFS} more refs"] if len(moved) > MAX_REFS else ()),
         *((staged or ["nothing is staged any more"]) if before.staged != after.staged else ()),
     ]
-    diff_lines = [line for line in diff.splitlines() if not line.startswith(_GIT_DIFF_LINES)]
+    diff_lines = [line for line in lf(diff).split("\n") if not line.startswith(_GIT_DIFF_LINES)]
     text = "\n".join([*(f"  {line}" for line in lines), *diff_lines]).rstrip() + "\n"
     return GitChanges(text, tuple(lost), _describe_move(before, after, moved, counts.split()))
 
@@ -302,9 +302,9 @@ def _mark(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> Ch
 
 def _is_rewritten(diff: str) -> bool:
     """Return True if a diff keeps no line of the old text, even with another indentation."""
-    lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # after the head of the first hunk
-    old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
-    return bool(old) and not old & new and not any(line[0] == " " for line in lines)
+    lines = diff.partition("\n@@ ")[2].split("\n")[1:]  # after the head of the first hunk
+    old, new = ({line[1:].strip() for line in lines if line.startswith(sign)} - {""} for sign in "-+")
+    return bool(old) and not old & new and not any(line.startswith(" ") for line in lines)
 
 
 def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
