@@ -69,7 +69,7 @@ class Builder:
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config, self.store, self._options = config, store, options
-        self.models = Models(config, on_wait=on_notice)
+        self.models = Models(config, on_notice=on_notice)
         self.programs = WorkspacePrograms(config)
         bare, added = options.is_bare, options.added
         self.plugins = plugins = Plugins(config=config, is_bare=bare, on_notice=on_notice, folders=added.plugin_folders)

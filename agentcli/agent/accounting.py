@@ -296,7 +296,7 @@ class SessionTally(Tally, kw_only=True):
 
 
 class UsageCollector:
-    """Adds up the usage of all conversations that it is passed to.
+    """Adds up the usage of all conversations whose options contain it.
 
         collector = UsageCollector()
         options = AgentOptions(usage=collector)
@@ -355,7 +355,7 @@ class UsageCollector:
         return {model: (tally.usage, tally.whole_usd) for model, tally in self.models.items()}
 
     def report(self) -> dict[str, Any]:
-        """Return the usage as `agentcli usage --json` prints it: days and sessions oldest first, others by cost."""
+        """Return the usage as in `agentcli usage --json`: days and sessions by time, tools by calls, others by cost."""
         tools = sorted(self.tools.items(), key=lambda item: -item[1].calls)
         sessions = sorted(self.sessions.items(), key=lambda item: item[1].started)
         return {

@@ -82,7 +82,7 @@ async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> Async
 
 
 def _joined(last: events.Event, event: events.Event) -> events.Event | None:
-    """Return two neighbouring deltas of the same type, agent and call as one; None for other events."""
+    """Return two events of one type (checked by `put`) as one; None unless they are deltas of one agent and call."""
     if not isinstance(event, _DELTAS):
         return None
     field = "partial_json" if isinstance(event, events.InputDelta) else "text"

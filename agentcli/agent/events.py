@@ -119,7 +119,7 @@ class OutputDelta(AgentEvent, frozen=True, tag="output_delta"):
 class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
     """A call has ended. `structured` of a list or search over 1 MB is `{"omitted": …}`; a data file has all of it.
 
-    `answer` is the person's answer in words, such as `allowed for this session`, `1 of 2 hunks` or `declined`.
+    `answer` describes the person's answer, such as `allowed for this session`, `1 of 2 hunks` or `declined`.
     """
 
     id: str
@@ -251,7 +251,7 @@ class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_app
 
 
 class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
-    """A question of the model, in `title`, with `options` to choose from. The comment of a yes is the answer."""
+    """The model's question, in `title`, with `options` to choose from. The comment of a yes is the answer."""
 
     kind = "ask"
     call: ToolUse

@@ -206,7 +206,7 @@ class Restoration(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Records the changes that one session's calls make to files, and restores. Each method raises `ToolError`."""
+    """Records and reverts the changes that one session's calls make to files. Each method raises `ToolError`."""
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Any:
         """Record the files that a call may change (None: the whole workspace); return the mark for `end`."""
@@ -363,7 +363,7 @@ class HookAnswer(Struct, frozen=True):
 
 
 class EventAnswer(HookAnswer, frozen=True):
-    """The answer of hooks to an event. `notices` are for the person; `problem` describes the failure of a hook."""
+    """The hooks' combined answer to an event. `notices` are for the person; `problem` describes a hook's failure."""
 
     notices: tuple[str, ...] = ()
     problem: str = ""

@@ -165,8 +165,6 @@ async def call_resolver(
 
 
 class ModelAccess(msgspec.Struct, kw_only=True):
-    """The models of a session."""
-
     resolve: Resolve  # chooses the provider before each request
     prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]  # the fixed beginning of requests to a model
     info: Callable[[str], ModelInfo] = lambda name: bundled_models().find(*name.split("/", 1))

@@ -148,7 +148,7 @@ class Session:
                 delegates.client.set_attended(is_attended)
                 if not is_attended:
                     for id in self.open_questions:
-                        self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
+                        self._questions.answer(id, ops.Approve(id, allowed=False, comment=NOBODY_LEFT))
             case ops.Background():
                 for detach in self.runtime.calls.history.detachable:
                     detach.set()

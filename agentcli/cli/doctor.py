@@ -279,7 +279,6 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
 
 
 def check_model(subject: Subject) -> Iterator[Result]:
-    """Check the default model and its key."""
     try:
         models = subject.models
         name = asyncio.run(models.default())

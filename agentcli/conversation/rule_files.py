@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field
 
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.paths.judge import PathGround, is_secret
+from agentcli.safety.paths.judge import PatternBase, is_secret
 from agentcli.settings.files import is_file, read_small_file, text_files
 
 _HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)  # frontmatter
@@ -56,8 +56,8 @@ class RuleFile(Struct, frozen=True, kw_only=True):
     def matches(self, file: Path, home: Path | None) -> bool:
         from agentcli.safety.commands.records import matches_path  # imported here because few projects need it
 
-        ground = PathGround(root=self.folder, cwd=self.folder, home=home or Path("/"))
-        return any(matches_path(glob, file, ground) for glob in self.globs)
+        base = PatternBase(root=self.folder, cwd=self.folder, home=home or Path("/"))
+        return any(matches_path(glob, file, base) for glob in self.globs)
 
     @property
     def condition(self) -> str:

@@ -45,7 +45,7 @@ def heading_for(question: events.AnyQuestion) -> str:
 
 def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
     """Return the choices that need no further input. A lasting yes grants one of the `rules`, narrowest first."""
-    yes, no = Approve(question.id, True), Approve(question.id, False)
+    yes, no = Approve(question.id, allowed=True), Approve(question.id, allowed=False)
     match question:
         case events.Question(options=options):
             answers = [msgspec.structs.replace(yes, comment=text) for text in options]
@@ -69,7 +69,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
 
 
 def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
-    """Return the place of the label that `y` or `n` answers where one begins with Yes and one with No; else None."""
+    """Return the index of the label that `y` or `n` selects if one begins with Yes and one with No; else None."""
     words = [label.replace(",", " ").partition(" ")[0].lower() for label in labels]
     word = {"y": "yes", "n": "no"}.get(key, "")
     return words.index(word) if word and {"yes", "no"} <= set(words) else None
@@ -77,7 +77,7 @@ def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
 
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
     """Yield the other ways to agree: for the session, always (by the narrowest rule), or after a dry run."""
-    lasting = Approve(question.id, True, "session")
+    lasting = Approve(question.id, allowed=True, scope="session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
         label = "Yes, and don't ask about edits again this session"

@@ -288,7 +288,7 @@ async def control(host: ScreenlessHost, request: Control) -> None:
         case InterruptControl():
             host.interrupt()
         case AnswerControl(id, text):
-            session.submit(ops.Approve(id, True, comment=text))
+            session.submit(ops.Approve(id, allowed=True, comment=text))
         case ops.Approve(id=id, mode=mode, rule=rule):
             answer = msgspec.structs.replace(request, mode=parse_mode(mode) if mode else "")
             check_offered(session.open_questions[id], answer)
@@ -296,7 +296,7 @@ async def control(host: ScreenlessHost, request: Control) -> None:
                 session.check_rule(rule)
             session.submit(answer)
         case DenyControl(id, comment):
-            session.submit(ops.Approve(id, False, comment=comment))
+            session.submit(ops.Approve(id, allowed=False, comment=comment))
         case ops.ClientResult(id):
             _check_waits(id, session.waiting_for_client, "call")
             session.submit(request)

@@ -47,7 +47,7 @@ class WaitingReaders(ABC):
 
     @abstractmethod
     async def _follow_others(self) -> None:
-        """Wake readers for events of other processes, at least as long as there are readers."""
+        """Wake readers for events of other processes. Runs while there are readers, and may run longer."""
 
     def _wake(self, stream_id: str, *, is_removed: bool = False) -> None:
         waiting = self._waiting.get(stream_id, ())

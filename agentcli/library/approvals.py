@@ -1,4 +1,4 @@
-"""Calls the caller's functions that answer an agent's questions: approvals of calls, and questions of the model."""
+"""Calls the caller's functions that answer an agent's questions: approvals of calls, and the model's questions."""
 
 import asyncio
 import inspect
@@ -54,7 +54,7 @@ class Callbacks(Struct, frozen=True):
         wants_text = isinstance(question, Question) and self.answer is not None
         function: Callable[[Any], Any] | None = self.answer if wants_text else self.approve
         if function is None:
-            return Approve(question.id, False, comment=NOBODY_LEFT)
+            return Approve(question.id, allowed=False, comment=NOBODY_LEFT)
         value = function(question) if inspect.iscoroutinefunction(function) else await in_thread(function, (question,))
         answer = _to_approve(question.id, await value if inspect.isawaitable(value) else value, is_text=wants_text)
         check_offered(question, answer)
@@ -64,16 +64,16 @@ class Callbacks(Struct, frozen=True):
 def _to_approve(id: str, answer: object, *, is_text: bool) -> Approve:
     match answer:
         case str() | None if is_text:  # None: no answer
-            return Approve(id, answer is not None, comment=answer or "")
+            return Approve(id, allowed=answer is not None, comment=answer or "")
         case Allow(input=input, remember=scope, rule=rule, hunks=hunks):
-            return Approve(id, True, scope=scope, rule=rule, hunks=None if hunks is None else tuple(hunks), input=input)
+            return Approve(id, scope=scope, rule=rule, hunks=None if hunks is None else tuple(hunks), input=input)
         case Deny(reason, stop):
-            return Approve(id, False, comment=reason, stops=stop)
+            return Approve(id, allowed=False, comment=reason, stops=stop)
         case bool():
-            return Approve(id, answer)
+            return Approve(id, allowed=answer)
         case str():
             warn("approve returns Allow or Deny; AgentOptions(answer=…) has texts.", DeprecationWarning, stacklevel=1)
-            return Approve(id, True, comment=answer)
+            return Approve(id, allowed=True, comment=answer)
     raise UsageError(f"This is no answer to the question: {answer!r}. approve returns Allow(…), Deny(…) or a bool.")
 
 
@@ -93,7 +93,8 @@ async def running_callbacks(callbacks: Callbacks | None, session: Session) -> As
                     raise
                 logging.getLogger("agentcli").exception("a callback failed; the call was denied: %s", question.title)
                 errors.append(error)
-                op = Approve(question.id, False, comment="the program that decides about calls failed", stops=True)
+                reason = "the program that decides about calls failed"
+                op = Approve(question.id, allowed=False, comment=reason, stops=True)
             session.submit(op)
 
     def answer_if_asked(event: Event) -> None:

@@ -42,7 +42,7 @@ class AgentOptions:
     to `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
     that have a `stream_id`. Readers in other processes can follow them, and resume where they stopped.
 
-    `answer` returns a text, or None, for questions of the model or an MCP server; without it, `approve` is asked.
+    `answer` returns a text, or None, for the model's or an MCP server's questions; without it, `approve` is asked.
     `provider` replaces the configured ones. `resolve` chooses before each request: it returns `provider/model`, or a
     provider and its `ModelInfo`. If it fails, the fallback model of the settings answers. `context_policy` replaces the
     policy that compacts the conversation, `context_transform` changes the messages of one request. `usage` collects the

@@ -309,7 +309,7 @@ def host_header(url: SplitResult) -> str:
 
 
 def unreachable_error(where: str, why: str) -> ConnectionFailed:
-    """Return the error for a server that could not be connected to; one without TLS is most likely the person's own."""
+    """Return the error for a server that could not be connected to; one without TLS is probably run by the user."""
     advice = "Is the server running?" if where.startswith("http:") else "Check your network connection."
     return ConnectionFailed(f"Could not connect to {where} ({why}). {advice}")
 

@@ -105,16 +105,16 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
 class Models:
     """The models that can be named: their providers, one for each `provider/model`, and the facts about them.
 
-    `on_wait` is called with the reason why a provider makes the person wait.
+    `on_notice` is called with texts for the person, such as the reason why they must wait.
     """
 
-    def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
+    def __init__(self, config: Config, *, on_notice: Callable[[str], None] | None = None) -> None:
         self._config = config
         self._providers: dict[str, Provider] = {}
         self._replaced: list[Provider] = []  # a request may still run on them
         self._added: dict[str, Provider] = {}  # callers' own, by `provider/model`
         self.keys = ProviderKeys(config)
-        self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
+        self._maker = ProviderMaker(config, self.keys, on_notice, self.local_path)
         check_settings(config)
 
     def add_provider(self, provider: Provider) -> str:
@@ -198,7 +198,7 @@ class Models:
             return added
         provider, model = split_name(name)
         known = self.table().find(provider, model)
-        # A margin in the person's file replaces the usual one.
+        # Each estimate contains the factor `SAFETY`, which a margin in the person's encoder file replaces.
         if self._config.settings.tokens.encoders and (margin := self.encoders.file_margin(name)):
             known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / SAFETY)
         match provider:

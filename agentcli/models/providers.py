@@ -139,11 +139,11 @@ def is_installed(module: str) -> bool:
 
 
 class ProviderMaker(msgspec.Struct):
-    """Builds providers. `_on_wait` gets the reason when the person must wait; `_local_path` finds a model's file."""
+    """Builds providers. `_on_notice` gets warnings, and the reasons for waits; `_local_path` finds a model's file."""
 
     _config: Config
     _keys: ProviderKeys
-    _on_wait: Callable[[str], None] | None
+    _on_notice: Callable[[str], None] | None
     _local_path: Callable[[str], Path]
 
     def make(self, info: ModelInfo) -> Provider:
@@ -193,11 +193,11 @@ class ProviderMaker(msgspec.Struct):
         from agentcli.llm.providers.local import LocalProvider
 
         settings, folder = self._config.settings, self._config.paths.state / "local"
-        if self._on_wait is not None:
-            self._on_wait("A small model on this machine: expect mistakes.")
+        if self._on_notice is not None:
+            self._on_notice("A small model on this machine: expect mistakes.")
         start = partial(
             acquire, model_path=self._local_path(info.id), state_folder=folder, context=settings.local.context,
-            linger_s=settings.local.linger, on_wait=self._on_wait,
+            linger_s=settings.local.linger, on_wait=self._on_notice,
         )  # fmt: skip
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 

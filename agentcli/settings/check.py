@@ -1,4 +1,4 @@
-"""Finds errors in settings, and explains them in words."""
+"""Finds and explains errors in settings."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -35,7 +35,7 @@ Kind = tuple[str, tuple[str, ...]]  # see `_kind`
 class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
-    `agents` lists the subagents for a window in tokens; `skills` lists the skills for a window and that list.
+    `agents` lists the subagents for a window in tokens; `skills` lists the skills in the room that list leaves.
     """
 
     config: Config
@@ -51,7 +51,7 @@ class PrefixBuilder(Struct, kw_only=True):
         if (prefix := self._built.get(kind)) is None:
             own_tools = [tool for tool in tools if not tool.server]  # not of MCP servers
             specs = tuple(tool.spec() for tool in own_tools)
-            if info.small and not self.config.settings.tools.only:  # fewer and shorter built-in tools
+            if info.small and not self.config.settings.tools.only:  # fewer and shorter tools, unless the person chose
                 builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
                 specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}

@@ -17,7 +17,7 @@ from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.lazy import Lazy
 from agentcli.infra.state_files import DataFolder, MemoryFiles, SessionData, memory_folder
-from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PathGround
+from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PatternBase
 from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
 from agentcli.settings.structs import SandboxSettings
@@ -161,7 +161,7 @@ def make_sandbox(
         session_id=session_id,
         limits=limits,
         choose=partial(_confinement, settings, state),
-        denied=partial(reading_denial, rules, PathGround(config.cwd, project_root(config.cwd), home)),
+        denied=partial(reading_denial, rules, PatternBase(config.cwd, project_root(config.cwd), home)),
     )
 
 

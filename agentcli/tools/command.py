@@ -94,7 +94,7 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The end in words, such as `failed (exit 3)`."""
+        """A description of the end, such as `failed (exit 3)`."""
         code = self.exit_code or 0
         end = f"failed (exit {code})" if code > 0 else f"ended by signal {-code}" if code else "ended"
         return "ended at its time limit" if self.timed_out else end

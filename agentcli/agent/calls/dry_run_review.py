@@ -16,7 +16,7 @@ from agentcli.agent.permissions.modes import Mode, Verdict
 from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.commands.records import UNKNOWN
-from agentcli.safety.paths.judge import PathGround
+from agentcli.safety.paths.judge import PatternBase
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
 from agentcli.tools.observation import STANDARD_CHARS, as_shown, call_title, cut_line
 from agentcli.tools.text.diff import diff_hunks
@@ -33,9 +33,9 @@ _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)
 class Obstacle(Struct, frozen=True, kw_only=True):
     """A reason why a dry run shows less than the real run would, and the way around it that a yes allows."""
 
-    why: str  # in words, such as "it could not reach example.org"
+    why: str  # such as "it could not reach example.org"
     then: str  # what agentcli does after a yes: "repeats it with access to that host"
-    effects: tuple[str, ...] = ()  # the effects of a yes, in words
+    effects: tuple[str, ...] = ()  # descriptions of the effects of a yes
     grave: tuple[str, ...] = ()  # the effects among them that a person must not overlook
     host: str = ""  # a yes opens this host, or the `path`, to a second dry run
     path: Path | None = None
@@ -145,7 +145,7 @@ class Review(Struct, kw_only=True):
         return structs.replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
-        """Return the person's answer in words; empty if nobody was asked."""
+        """Describe the person's answer; empty if nobody was asked."""
         if not self.is_answered:
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)
@@ -165,9 +165,9 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
     """
     turn, review = call.turn, Review(report=report)
     mode = None if permitted.dry_run == "on_request" else turn.state.mode
-    ground = permitted.policy.facts.paths.ground
+    base = permitted.policy.facts.paths.base
     # `rule` is the deny or ask rule that covers the group; None if only the mode decides.
-    for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, ground, mode):
+    for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, base, mode):
         verdict = None
         if rule is not None and order == _DENIED:
             verdict = Verdict(decision="deny", reason=f"{rule.phrase} denies it")
@@ -185,15 +185,15 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
 Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 
-def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
+def _groups(dry_run: DryRun, rules: Rules, base: PatternBase, mode: Mode | None) -> list[Group]:
     """Return the groups of changes that are decided about together, each with its deny or ask rule, if any."""
     applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # except changes that lose work
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
         paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # only such rules need the paths
-        if (rule := rule_about(paths, rules.deny, ground, tools=EDITORS)) is not None:
+        if (rule := rule_about(paths, rules.deny, base, tools=EDITORS)) is not None:
             order = _DENIED
-        elif (rule := rule_about(paths, rules.ask, ground, tools=EDITORS)) is not None:
+        elif (rule := rule_about(paths, rules.ask, base, tools=EDITORS)) is not None:
             order = _ASKED
         elif change.is_obeyed:  # other programs execute it, such as a git hook
             order = _AUTO_EXECUTED
@@ -307,7 +307,7 @@ def _change_text(change: ChangeSummary) -> str:
 
 
 def _size(size: int) -> str:
-    """Return a number of bytes in words: "512 bytes", "1.5 MB"."""
+    """Format a number of bytes: "512 bytes", "1.5 MB"."""
     for unit, unit_size in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
         if size >= unit_size:
             return f"{size / unit_size:.1f} {unit}"

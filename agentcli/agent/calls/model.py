@@ -356,7 +356,7 @@ class Call:
         """Ask the person about the call, and store the question and the answer."""
         turn = self.turn
         if turn.session.ask is None:
-            return Approve(request.id, False, comment=NOBODY_LEFT)
+            return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
         turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
         # The question is on disk before the person sees it, so that it is asked again after a crash.
         with suppress(StorageError):  # the turn reports it when it waits for its entries

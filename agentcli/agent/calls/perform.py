@@ -121,8 +121,8 @@ async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply the approved changes. Return its output, or the call to run instead.
 
-    If it lacked a host or path, and the person opens that, there is a second dry run, after which no obstacle is asked
-    about. After a dry run that the person requested, they may run the command itself.
+    An obstacle is a question, and a yes opens a host or path for a second dry run (which asks about none), runs the
+    command directly, or starts its server as a job. A doubt about a requested dry run is an obstacle, too.
     """
     opened: Obstacle | None = None  # the host or path that the person has opened
     while True:
@@ -236,7 +236,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         kind, hidden = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
         # Of the paths that are hidden from every command ("always"), a grant opens only secret files.
         can_open = hidden == "here" or (hidden == "always" and kind == "secret")
-        if can_open and not rule_about([path], deny, lookup.ground, tools=READERS):
+        if can_open and not rule_about([path], deny, lookup.base, tools=READERS):
             shown = lookup.workspace.shown(path)
             effect = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
             if kind == "secret":

@@ -47,7 +47,7 @@ class Report:
         self.record: CallRecord | None = None  # for hooks; None until they have let the call pass
         self.shown: list[str] = []  # the output so far, masked
         self.remarks: list[str] = []
-        self.answer = self.level = ""  # the person's answer in words, and the output level
+        self.answer = self.level = ""  # a description of the person's answer, and the output level
         self.is_running = False  # the tool has begun, so it may have changed something
         self.is_dry_run = False  # a dry run is under way, so an interrupt leaves the workspace unchanged
         self.retry_count, self.last_error = 0, ""

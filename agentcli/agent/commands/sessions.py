@@ -112,7 +112,7 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
 
 
 def age(seconds: float) -> str:
-    """Return in words how long ago something was; "some time" if it is in the future because a clock was wrong."""
+    """Describe how long ago something was; "some time" if it is in the future because a clock was wrong."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
     for unit, unit_s, max_units in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):

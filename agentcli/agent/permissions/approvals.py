@@ -1,6 +1,6 @@
 """Permits a call: decides if it may run, and asks the person if their approval is required.
 
-The question describes the effects of the call in words, so that the person can judge it at a glance.
+The question describes the effects of the call, so that the person can judge it at a glance.
 """
 
 import asyncio
@@ -273,7 +273,7 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
 
 
 class CallEffects(Struct, frozen=True):
-    """The effects of a call in words, the most serious first."""
+    """Descriptions of the effects of a call, the most serious first."""
 
     lines: tuple[str, ...]
     grave: tuple[str, ...] = ()  # those of the lines that a person must not overlook

@@ -32,9 +32,9 @@ class PathLookup:
         self._facts: dict[tuple[str, Access], judge.PathFacts] = {}
 
     @cached_property
-    def ground(self) -> judge.PathGround:
+    def base(self) -> judge.PatternBase:
         workspace = self.workspace
-        return judge.PathGround(workspace.real_cwd, self.roots[0], workspace.settings.home)
+        return judge.PatternBase(workspace.real_cwd, self.roots[0], workspace.settings.home)
 
     @cached_property
     def roots(self) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
 from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands import records
-from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
+from agentcli.safety.paths.judge import WHY, PathFacts, PatternBase, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import host_of_rule
 from agentcli.tools.tool import kind_argument
 
@@ -77,11 +77,11 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
 
 def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match rules against a call of a file tool. A path denied to one reader or editor is denied to all of them."""
-    tool, ground = facts.tool, facts.paths.ground
+    tool, base = facts.tool, facts.paths.base
     same_tools = EDITORS if tool.effect == "edit" else READERS
 
     def is_restricted(pattern: str) -> bool:
-        return any(restriction_covers(pattern, path, ground) for path in facts.files)
+        return any(restriction_covers(pattern, path, base) for path in facts.files)
 
     def is_denied(rule: Rule) -> bool:
         if not rule.pattern:
@@ -89,7 +89,7 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
         return any(map(rule.names, {tool.name, *same_tools})) and is_restricted(rule.pattern)
 
     grants = (rule for rule in rules.allow if rule.names(tool.name))
-    grant = next((rule for rule in grants if all(covers_path(rule, path, ground) for path in facts.files)), None)
+    grant = next((rule for rule in grants if all(covers_path(rule, path, base) for path in facts.files)), None)
     return RuleMatches(
         deny=next(filter(is_denied, rules.deny), None),
         ask=_first(rules.ask, tool.name, is_restricted),
@@ -102,26 +102,26 @@ def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = la
     return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
 
-def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
+def covers_path(rule: Rule, path: PathFacts, base: PatternBase) -> bool:
     """Return True if an allow rule covers a path. If the path is of a special kind, the pattern must mean that kind."""
     if not rule.pattern:
         return path.kind == "plain"
-    if not records.matches_path(rule.pattern, path.real, ground):
+    if not records.matches_path(rule.pattern, path.real, base):
         return False
     if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
         return True
     # Does the pattern mean such files? Test an example that it matches: for `**/*.pem`, `.x.x/.x.pem`.
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
-    return (path.kind == "secret" and is_secret(name, ground.home)) or (
+    return (path.kind == "secret" and is_secret(name, base.home)) or (
         path.kind == "protected" and is_auto_executed(name)
     )
 
 
-def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
+def restriction_covers(pattern: str, path: PathFacts, base: PatternBase) -> bool:
     """Return True if the pattern of a deny or ask rule covers a path, as it is written or with symlinks resolved."""
     # Generous, because `/etc/x`, which means a file in the project, may be intended as the absolute path.
     variants = (pattern, f"**/{pattern}", f"/{pattern}")
-    return any(records.matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
+    return any(records.matches_path(variant, name, base) for variant in variants for name in (path.real, path.named))
 
 
 def restricts_edits(rules: Rules) -> bool:
@@ -129,11 +129,11 @@ def restricts_edits(rules: Rules) -> bool:
     return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
 
 
-def rule_about(paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, tools: Collection[str]) -> Rule | None:
+def rule_about(paths: Sequence[Path], rules: Sequence[Rule], base: PatternBase, tools: Collection[str]) -> Rule | None:
     """Return the first rule about these tools that covers one of these real paths."""
     files = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
-    return next((rule for rule in about if any(restriction_covers(rule.pattern, file, ground) for file in files)), None)
+    return next((rule for rule in about if any(restriction_covers(rule.pattern, file, base) for file in files)), None)
 
 
 def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
@@ -156,7 +156,7 @@ def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequ
             paths = facts.paths.find_each(effects.reads, "read")
         elif rule.tool in EDITORS:
             paths = facts.paths.find_each((*effects.writes, *effects.deletes), "write")
-        return any(restriction_covers(rule.pattern, path, facts.paths.ground) for path in paths)
+        return any(restriction_covers(rule.pattern, path, facts.paths.base) for path in paths)
 
     return next(filter(is_about, rules), None)
 
@@ -198,10 +198,10 @@ def _why_not_granted(facts: CallFacts, command: records.CommandAnalysis, rules: 
 def _why_must_name(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
-    """Return why a rule must name a file of a command; "" if one does. `patterns` are those that cover the command."""
-    home, ground = facts.workspace.settings.home, facts.paths.ground
-    if path.kind not in ("secret", "protected"):
-        # Access to a folder opens all files in it; some auto-executed files are directly in the home folder.
+    """Return why the rules whose `patterns` cover a command do not suffice for a path that it opens, or ""."""
+    home, base = facts.workspace.settings.home, facts.paths.base
+    if path.kind not in ("secret", "protected"):  # "protected": auto-executed
+        # Access to a folder opens all files in it, which no rule names. Some auto-executed files are directly in home.
         auto_executed_paths = (home, *(home / name for name in auto_executed().home))
         contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
         can_change_them = is_written and path.is_outside and contains_some
@@ -209,7 +209,7 @@ def _why_must_name(
     tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
     by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
     is_named = any(_pattern_names_file(pattern, path.given, home) for pattern in patterns)
-    if is_named or any(covers_path(rule, path, ground) for rule in by_file):
+    if is_named or any(covers_path(rule, path, base) for rule in by_file):
         return ""
     return f"{WHY[path.kind]}, and no rule names it"
 

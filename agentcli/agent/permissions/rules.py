@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.safety.paths.judge import PathGround
+from agentcli.safety.paths.judge import PatternBase
 from agentcli.tools.tool import Tool, kind_argument
 
 
@@ -50,17 +50,18 @@ class Rules(msgspec.Struct):
         return {"allow": self.allow, "ask": self.ask, "deny": self.deny}[verb]
 
 
-def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
-    """Return a test for files that deny rules close to all reading tools; it is cached, because it is slow to build."""
+def reading_denial(rules: Rules, base: PatternBase) -> Callable[[Path], bool] | None:
+    """Return a test for files that deny rules close to all reading tools; None without such rules."""
     patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
-    return _matching(patterns, ground) if patterns else None
+    return _pattern_test(patterns, base) if patterns else None
 
 
 @lru_cache(maxsize=16)
-def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path], bool]:
+def _pattern_test(patterns: tuple[str, ...], base: PatternBase) -> Callable[[Path], bool]:
+    # Cached so that equal patterns have the same test: a scan compares tests, and reads all folders again for another.
     from agentcli.safety.commands import records
 
-    return lambda path: any(records.matches_path(pattern, path, ground) for pattern in patterns)
+    return lambda path: any(records.matches_path(pattern, path, base) for pattern in patterns)
 
 
 # Names of the same tools in the settings of other agents: each with our name for it.

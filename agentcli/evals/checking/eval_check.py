@@ -1,4 +1,4 @@
-"""Helpers for a task's check, which any Python runs in the agent's copy (standard library only). Exit code 0 passes."""
+"""Helpers for a task's check, which runs in the agent's copy, under any Python version. Exit code 0 passes."""
 
 import json
 import os

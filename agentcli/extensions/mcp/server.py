@@ -93,7 +93,7 @@ class Server:
         self.session: Session | None = None  # the open session, whose rules decide if the server may ask the model
         self.turn: Turn | None = None  # the running turn, from whose budget the model's answers are paid
         self._limits: list[asyncio.Timeout] = []  # the time limits of the running calls
-        self._samplings: set[asyncio.Task[Any]] = set()  # the model's answers to the server that are under way
+        self._sampling_tasks: set[asyncio.Task[Any]] = set()  # the model's answers to the server that are under way
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
@@ -103,7 +103,7 @@ class Server:
         self._needs_login = False
         self._asking = asyncio.Lock()  # held while the person is asked about changes
         # The conversations that have its instructions, each identified by its ledger of files.
-        self._introduced_to: WeakSet[FileLedger] = WeakSet()
+        self._instructed: WeakSet[FileLedger] = WeakSet()
 
     @property
     def status(self) -> Status:
@@ -182,7 +182,7 @@ class Server:
     async def _take_offer(self, client: MCPClient) -> None:
         """Get the server's offer, and approve it if the person need not be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
-        tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name, keep the first
+        tools = {tool.name: tool for tool in reversed(offer.tools)}  # if two share a name, the first one wins
         self.current = msgspec.structs.replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self._pin(self.current)
@@ -193,7 +193,7 @@ class Server:
             )
 
     def changes(self) -> str:
-        """List the tools that are new, gone or changed since the approval, in words."""
+        """List the tools that are new, gone or changed since the approval, as text."""
         offers = self.pinned or Offer(), self.current or Offer()
         before, after = ({tool.name: tool for tool in offer.tools} for offer in offers)
         names = {
@@ -280,9 +280,9 @@ class Server:
         """Call a tool, and add the server's instructions to the first result in a conversation. Raises `ToolError`."""
         result = await self.send_call(tool, input, context)
         instructions = self.pinned.instructions.strip() if self.pinned else ""
-        if result.is_error or not instructions or context.workspace.files in self._introduced_to:
+        if result.is_error or not instructions or context.workspace.files in self._instructed:
             return result
-        self._introduced_to.add(context.workspace.files)
+        self._instructed.add(context.workspace.files)
         note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
@@ -303,7 +303,7 @@ class Server:
                 finally:
                     self._limits.remove(limit)
                     if not self._limits:  # no call is left that needs the model's answers
-                        for task in self._samplings:
+                        for task in self._sampling_tasks:
                             task.cancel()
         except TimeoutError as error:
             raise ToolError(
@@ -319,7 +319,7 @@ class Server:
         """Answer the server's request to the model; its calls' time limits pause meanwhile. Raises `ToolError`."""
         if self.turn is None or not self._limits:
             raise ToolError("The model answers only while a call of this server runs.", kind="permission_denied")
-        self._samplings.add(task := asyncio.create_task(answer_sampling(self.turn, self.name, params)))
+        self._sampling_tasks.add(task := asyncio.create_task(answer_sampling(self.turn, self.name, params)))
         try:
             with ExitStack() as stack:
                 for limit in self._limits:
@@ -330,7 +330,7 @@ class Server:
             return task.result()
         finally:
             task.cancel()  # if the server no longer waits for the answer
-            self._samplings.discard(task)
+            self._sampling_tasks.discard(task)
 
     async def restart(self) -> None:
         """Connect again, even after too many failures. Raises `ToolError`."""

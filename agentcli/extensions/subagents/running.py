@@ -159,7 +159,7 @@ class Subagents:
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
-                return Approve(request.id, False, comment=NOBODY_LEFT)
+                return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
             id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"
             try:
                 answer = await outer(replace(request, id=id, title=title, agent_id=run.id), decide)

@@ -57,7 +57,7 @@ class AcpAgent:
         self._open: dict[str, ClientSession] = {}  # by session id
         self._opening: set[str] = set()  # ids of sessions that are being resumed
         self._closing: set[asyncio.Task[None]] = set()
-        self._is_introduced = self._is_leaving = False  # after `initialize`; after the connection ended
+        self._is_initialized = self._is_leaving = False  # after `initialize`; after the connection ended
 
     async def run(self, input: BinaryIO) -> None:
         """Serve until the client disconnects or `leave` is called; then interrupt all turns and store everything."""
@@ -76,7 +76,7 @@ class AcpAgent:
     async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method not in messages.METHODS:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
-        if not self._is_introduced and method != "initialize":
+        if not self._is_initialized and method != "initialize":
             raise rpc.RpcError(rpc.INVALID_REQUEST, "Invalid request: initialize comes first.")
         try:
             request = msgspec.convert({**params, "method": method}, messages.Request)
@@ -137,7 +137,7 @@ class AcpAgent:
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
         """Answer with the only supported version, whichever one the client asks for."""
         self._client.can = request.client_capabilities or messages.ClientCapabilities()
-        self._is_introduced = True
+        self._is_initialized = True
         has_mcp = find_spec("mcp") is not None
         return {
             "protocolVersion": PROTOCOL_VERSION,

@@ -240,7 +240,7 @@ class ClientQuestions:
             await asyncio.wait(self._tasks.values())
 
     async def _ask(self, question: AnyQuestion) -> None:
-        answer: Approve | None = Approve(question.id, False, comment=NOBODY_LEFT)
+        answer: Approve | None = Approve(question.id, allowed=False, comment=NOBODY_LEFT)
         try:
             match question:
                 case Question() if self._client.can.has_forms:
@@ -315,7 +315,7 @@ class ClientQuestions:
                 pass
             case answer:
                 raise _invalid_answer("elicitation/create", answer)
-        return Approve(question.id, bool(text), comment=text)
+        return Approve(question.id, allowed=bool(text), comment=text)
 
 
 def _option_for(choice: Choice) -> dict[str, str]:

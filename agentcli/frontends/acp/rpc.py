@@ -66,7 +66,7 @@ class Connection:
         self._lines.put_nowait(None)
 
     async def aclose(self) -> None:
-        """Cancel unanswered requests, and wait until everything is written or the peer does not read any more."""
+        """Cancel unanswered requests, and wait until everything is written or the peer has stopped reading."""
         await asyncio.sleep(0)  # lets the newest requests begin, because a task that has not begun sends no answer
         for task in self._answering.values():
             task.cancel()

@@ -31,7 +31,7 @@ _INVALID_PARAMETERS = -32602  # JSON-RPC 2.0 §5.1
 
 
 class ClientError(UserError):
-    """The program answered a request with an error or without an object, or cannot answer any more."""
+    """The program answered a request with an error or without an object, or can no longer answer."""
 
 
 class ClientGone(ClientError):
@@ -245,9 +245,9 @@ class PermissionBridge:
             )
             op = self._op(question, input, answer)
         except ClientError as error:
-            op = ops.Approve(question.id, False, comment=str(error))
+            op = ops.Approve(question.id, allowed=False, comment=str(error))
         except (AttributeError, TypeError, ValueError) as error:
-            op = ops.Approve(question.id, False, comment=f"The program's answer is not valid: {error}")
+            op = ops.Approve(question.id, allowed=False, comment=f"The program's answer is not valid: {error}")
         self._asking.pop(question.id, None)  # before the answer settles the question, which would cancel this task
         self._session.submit(op)
 
@@ -268,17 +268,17 @@ class PermissionBridge:
         match answer:
             case {"behavior": "deny"}:
                 stops = bool(answer.get("interrupt"))
-                return ops.Approve(id, False, comment=str(answer.get("message") or ""), stops=stops)
+                return ops.Approve(id, allowed=False, comment=str(answer.get("message") or ""), stops=stops)
             case {"behavior": "allow"} if isinstance(question, events.Question):
-                return ops.Approve(id, True, comment=_answer_text(answer.get("updatedInput") or {}, question.title))
+                return ops.Approve(id, comment=_answer_text(answer.get("updatedInput") or {}, question.title))
             case {"behavior": "allow"}:
                 updated = answer.get("updatedInput") or sent
-                is_changed = updated != sent and question.kind == "run"
+                is_changed = updated != sent and question.kind == "run"  # the other kinds do not ask about arguments
                 input = own_input(question.call.name, updated, sent) if is_changed else None
                 changes = self._change_permissions(answer.get("updatedPermissions") or ())
-                return ops.Approve(id, True, input=input, **changes)
+                return ops.Approve(id, allowed=True, input=input, **changes)
             case _:
-                return ops.Approve(id, False, comment="The program's answer was neither allow nor deny.")
+                return ops.Approve(id, allowed=False, comment="The program's answer was neither allow nor deny.")
 
     def _change_permissions(self, updates: Sequence[Any]) -> dict[str, Any]:
         """Apply changes of the mode and of restricting rules; return the allow rules as fields of `Approve`.

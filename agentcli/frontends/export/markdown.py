@@ -34,8 +34,6 @@ class PromptItem(Struct, frozen=True):
 
 
 class CallItem(Struct, frozen=True, kw_only=True):
-    """A call and its result."""
-
     title: str
     outcome: str = "no result"  # a line: the summary of the result, and the person's answer
     is_failed: bool = True

@@ -188,7 +188,7 @@ class HostedSession:
 
     def _note_status(self, event: events.Event) -> None:
         match event:
-            case events.TurnStarted(1):
+            case events.TurnStarted(turn=1):  # the first request of a turn
                 self._writer.change(model=self._session.snapshot().model)
                 self._status = "running"
             case events.TurnFailed():
@@ -200,7 +200,7 @@ class HostedSession:
         conversation = self._session.snapshot().conversation
         queue = conversation.queue
         if queue.steering or queue.follow_ups or self._messages or conversation.pending_calls:
-            self._status = "running"  # queued messages or the client's results follow, even after a restart
+            self._status = "running"  # queued messages or results of the client's own tools follow
 
     def _begin_span(self, prompt: User) -> None:
         """Set the `stream_id` of the turn that begins with a prompt; a steering message keeps that of the open turn."""
@@ -219,7 +219,7 @@ class HostedSession:
         self.last_used = time.monotonic()
         async with self._submitting:
             if stream_id in self._writer.note.accepted:  # the client has sent it again
-                return self._writer.note.span if steers else stream_id
+                return self._writer.note.span if steers else stream_id  # `span` is the current turn's `stream_id`
             queue = self._session.snapshot().conversation.queue
             if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:
                 raise HttpError(

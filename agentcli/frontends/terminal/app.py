@@ -55,7 +55,7 @@ class TerminalApp:
         self._state_at_rest = "idle"  # the state reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
-        self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
+        self.leave, self.changed, self.show_prompt_sign = console.leave, console.changed, console.changed
         self._labels = labels = KeyLabels(settings.keys)
         self._home = console.environment.get("HOME", "")
         self._view = TurnView(

@@ -267,7 +267,7 @@ class TerminalController(OpenerHost):
         self._status.refresh()
         self._terminal.changed()
         if not self.session.is_busy:
-            self._terminal.await_prompt()
+            self._terminal.show_prompt_sign()
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         """Submit a message. It is printed (`shown`) at once only if no turn runs, else when the model receives it."""
@@ -326,7 +326,7 @@ class TerminalController(OpenerHost):
         self.view.print_line(text, "error")
         self.view.print_gap()
         if not self.is_busy:
-            self._terminal.await_prompt()
+            self._terminal.show_prompt_sign()
 
     # For commands
 

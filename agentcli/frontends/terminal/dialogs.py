@@ -24,7 +24,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, f
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
 MAX_ROWS_BESIDE = 3  # of running work, shown beside a question
-MAX_ANSWER_ROWS = 3  # of an answer in words, below the hunk or the plan that it is about
+MAX_ANSWER_ROWS = 3  # of a written answer, below the hunk or the plan that it is about
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 
 
@@ -248,7 +248,7 @@ class Dialogs:
         self._area.set_text(text)
 
     def _begin_words(self, text: str = "") -> None:
-        """Open the input for an answer in words or a comment; without `text`, with the comment so far."""
+        """Open the input for a written answer or a comment; without `text`, with the comment so far."""
         panel = self._panels[0]
         self.start_answer(panel.text_purpose, text or (panel.review.comment if panel.review else ""))
 
@@ -333,7 +333,7 @@ class Dialogs:
         if changed.strip() and panel is self.panel:
             self._view.end_question()
             self._view.print_markdown(changed)
-            self._submit_answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
+            self._submit_answer(Approve(panel.question.id, allowed=True, comment="" if changed == plan else changed))
 
     def _decide_in_review(self, choice_id: str, comment: str = "") -> None:
         if (answer := self._panels[0].decide_in_review(choice_id, comment)) is not None:

@@ -169,7 +169,7 @@ class QuestionPanel:
     def _refusal(self, comment: str = "") -> Approve:
         """Return a no, with the comments on a plan. The model reads it and continues."""
         comments = filter(None, (self._plan_comments.message, comment))
-        return Approve(self.question.id, False, comment="\n\n".join(comments))
+        return Approve(self.question.id, allowed=False, comment="\n\n".join(comments))
 
     def answer(self, choice: Choice) -> Approve:
         """Return the answer of a choice; a commented plan is accepted together with its comments."""
@@ -180,7 +180,7 @@ class QuestionPanel:
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
-        answer = Approve(self.question.id, True, comment=text)
+        answer = Approve(self.question.id, allowed=True, comment=text)
         return answer if isinstance(self.question, events.Question) else self._refusal(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
@@ -299,10 +299,10 @@ class QuestionPanel:
     def _rule_text(self) -> str:
         """The calls that a lasting yes would cover; empty if there is no such choice."""
         keys = "/".join(choice.key for choice in self.choices if choice.rule)
-        return f"Rule for {keys}: {self._rule_in_words()}" if keys else ""
+        return f"Rule for {keys}: {self._describe_rule()}" if keys else ""
 
-    def _rule_in_words(self) -> str:
-        """Return in words what the rule covers; a text that cannot be parsed is returned as it is."""
+    def _describe_rule(self) -> str:
+        """Describe what the rule covers; a text that cannot be parsed is returned as it is."""
         if self.rule == str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip()))):
             return "exactly this command"
         try:

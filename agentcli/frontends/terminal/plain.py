@@ -80,7 +80,7 @@ class PlainTerminal(TerminalActions):
         if prompt:
             self._controller.submit(prompt)
         else:
-            self.await_prompt()
+            self.show_prompt_sign()
         try:
             await self._leaving.wait()
         finally:
@@ -97,7 +97,7 @@ class PlainTerminal(TerminalActions):
         if not data:  # Ctrl-D; an ended pipe is read again at once, and then leaves in spite of jobs
             self._controller.leave()
             if not self._leaving.is_set():
-                self.await_prompt()
+                self.show_prompt_sign()
             return
         *lines, self._typed = (self._typed + data).split(b"\n")
         self._output.at_line_start = True  # the terminal has shown the line end
@@ -116,7 +116,7 @@ class PlainTerminal(TerminalActions):
         elif not self._controller.is_busy:
             self._controller.go_on()
             if not self._controller.is_busy:
-                self.await_prompt()
+                self.show_prompt_sign()
 
     def _answer(self, line: str) -> None:
         """Take a line as an answer: a choice by its key or number, else words. An empty line is a no."""
@@ -171,16 +171,16 @@ class PlainTerminal(TerminalActions):
         elif self._choosing is not None and self._controller.is_open:
             self._take("")  # an empty answer chooses nothing
             self._output.print([("", "\n")])
-            self.await_prompt()
+            self.show_prompt_sign()
         elif self._controller.warn_about_jobs():  # only the first time: the next Ctrl-C leaves, however late it comes
             self._leave_deadline = float("inf")
-            self.await_prompt()
+            self.show_prompt_sign()
         elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):
             self._leave_with(130)
         else:
             self._leave_deadline = time.monotonic() + TWICE_S
             self._view.print_line("Press Ctrl-C again to leave.", "warning")
-            self.await_prompt()
+            self.show_prompt_sign()
 
     def _leave_with(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -250,7 +250,7 @@ class PlainTerminal(TerminalActions):
             self._mode = mode
             self._view.print_line(f"Permission mode: {mode}")
 
-    def await_prompt(self) -> None:
+    def show_prompt_sign(self) -> None:
         self._output.print([("", "› ")])
 
     def turn_ended(self, end: TurnEnd) -> None:
@@ -259,7 +259,7 @@ class PlainTerminal(TerminalActions):
         if not self._panels:
             self._view.end_question()
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
-            self.await_prompt()
+            self.show_prompt_sign()
 
     def leave(self) -> None:
         self._leaving.set()

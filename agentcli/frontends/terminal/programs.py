@@ -95,7 +95,8 @@ class _PtySession:
         self._output_ended = asyncio.Event()  # set once the output has ended
 
     async def run(self, start: Callable[[str], Awaitable[str]]) -> str | None:
-        from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
+        """Return the result of `start`, or None after an interrupt. `close` then restores the terminal."""
+        from prompt_toolkit.application.application import attach_winch_signal_handler  # plain screens do not load it
 
         termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
         self._copy_window_size()

@@ -25,7 +25,7 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
-    """Return "hunk", or "file" if each change has only one hunk; "part" if some of these are folders."""
+    """Return "hunk", or "file" if each change has only one hunk; "part" if some changes are of folders."""
     if len(question.hunks) != len(question.changes):
         return "hunk"
     return "file" if all(change.what not in ("folder", "repository", "tree") for change in question.changes) else "part"
@@ -113,7 +113,7 @@ class HunkReview:
         if self._number:
             return None
         hunks = tuple(self._accepted)
-        return Approve(self._question.id, bool(hunks), comment="; ".join(self._comments), hunks=hunks or None)
+        return Approve(self._question.id, allowed=bool(hunks), comment="; ".join(self._comments), hunks=hunks or None)
 
 
 class PlanComments:
@@ -161,7 +161,7 @@ class PlanComments:
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
         """Set the comment on the marked line, or remove it with an empty one; with `send` return the answer."""
         if choice_id == "send":
-            return Approve(self._question.id, False, comment=self.message)
+            return Approve(self._question.id, allowed=False, comment=self.message)
         self.comments[self._at] = comment
         self.comments = {line: text for line, text in self.comments.items() if text}
         return None

@@ -1,4 +1,4 @@
-"""Defines the slash commands of the terminal, which need a live screen but for /trust, and completes arguments."""
+"""Defines the slash commands of the terminal, which (except /trust) need a live screen, and completes arguments."""
 
 import asyncio
 import base64

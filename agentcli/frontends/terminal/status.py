@@ -86,7 +86,7 @@ class TerminalActions(Protocol):
     def turn_ended(self, end: TurnEnd) -> None:
         """React to the end of a turn; "auth" stands for a rejected key."""
 
-    def await_prompt(self) -> None:
+    def show_prompt_sign(self) -> None:
         """Show that the next prompt can be typed: a command is done, and no turn runs."""
 
     def leave(self) -> None: ...

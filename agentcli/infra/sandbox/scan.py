@@ -258,7 +258,7 @@ class Scan:
         tree.folders = tree.folders | seen if any(tree.unwalked.by_rank) else seen
 
     def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
-        """Read changed folders, new folders in them, and folders that the walk has not reached yet."""
+        """Read `changed` folders, new ones in them, and unreached ones; a `replaced` one is new where it is now."""
         known = tree.folders
         deadline = time.monotonic() + self._max_s
         tree.new.remaining = [*self._max_folders]  # each update has the full limits for new folders
@@ -266,11 +266,11 @@ class Scan:
             tree.findings = None
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
             del known[path]
-        for path in tree.unreadable:
+        for path in tree.unreadable:  # these may be readable now
             tree.new.add(path, is_new=True)
         tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
-            folder = self._read_folder(path, known[path].rank, None, tree)
+            folder = self._read_folder(path, known[path].rank, before=None, tree=tree)  # even with an equal stamp
             # If only the stamp differs, mount points appeared and disappeared, and the findings are still valid.
             if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None

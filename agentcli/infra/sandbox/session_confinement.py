@@ -90,7 +90,7 @@ class SessionConfinement:
         self._search_path = search_path
         self._running_jobs = running_jobs
         self._state = state
-        self._aside = state / "put_aside"  # files that were in the way of a revert are moved here
+        self._displaced = state / "put_aside"  # files that were in the way of a revert are moved here
         self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each one allows
         self._starting_proxy = asyncio.Lock()
         self._cleanup_note: CleanupNote | None = None
@@ -225,7 +225,7 @@ class SessionConfinement:
     def _open_cleanup_note(self) -> CleanupNote | None:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
         # A backend that keeps names leaves only mount points after a kill; with others changes must be reverted too.
-        notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / _UNFINISHED
+        notes = self._state / "mount_points" if self.backend.keeps_names else self._displaced / _UNFINISHED
         try:
             with self._cleaning:
                 self._cleanup_note = self._cleanup_note or CleanupNote(notes)
@@ -242,7 +242,7 @@ class SessionConfinement:
         if self._snapshot is None:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-            self._snapshot = ProtectedSnapshot(self._aside, note)
+            self._snapshot = ProtectedSnapshot(self._displaced, note)
         with self._snapshot.guard(_plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
 
@@ -270,10 +270,10 @@ class SessionConfinement:
         with self._cleaning:
             if self._cleanup_result is None:
                 reverts = Reverts()
-                if (self._aside / _UNFINISHED).is_dir():
+                if (self._displaced / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
-                    reverts.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
+                    reverts.add(clean_up_killed_sessions(self._displaced / _UNFINISHED))
                 self._unreported = Reverts(
                     [f"{each}, changed by a command of a session that was killed" for each in reverts.put_back],
                     [*reverts.left_changed],

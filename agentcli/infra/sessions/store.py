@@ -259,12 +259,12 @@ class TableSessions(ABC):
         return await self._change(id, lambda db: maintenance.redact(db, id, texts))
 
     async def _change(self, session_id: str, work: tables.Work[tables.T]) -> tables.T:
-        """Do work while no other program has the session open, or makes or changes copies of entries."""
+        """Run `work` while no other program has the session open. Raises `SessionInUse`."""
         owner = await self._own(session_id)
 
         async def alone(db: tables.Tables) -> tables.T:
             await owner.hold(db)
-            await db.rows(db.lock_copies)
+            await db.rows(db.lock_copies)  # otherwise a fork made meanwhile would keep what `work` removes
             return await work(db)
 
         try:

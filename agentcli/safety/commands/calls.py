@@ -96,7 +96,7 @@ class ProgramCall(Struct, kw_only=True):
 
     @property
     def script(self) -> Wrapper | None:
-        # The last wrapper, if it runs a text, as `sh -c` does.
+        # The last wrapper, if its script is given as text, as after `sh -c`.
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
     @property

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.paths.judge import PathGround
+from agentcli.safety.paths.judge import PatternBase
 
 # allow: the command only reads, inside the workspace. try: it changes things there, or its text does not show what it
 # does; a dry run can show its changes. ask: it reaches further. block: it runs in no mode.
@@ -204,7 +204,7 @@ def is_literal(pattern: str) -> bool:
     return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
 
 
-def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
+def matches_path(pattern: str, path: Path, base: PatternBase) -> bool:
     """Return True if a path glob covers an absolute path.
 
     - `//x` is absolute, `~/x` is below home, `./x` and `a/b` are below the working directory.
@@ -212,7 +212,7 @@ def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
     - A glob without a slash matches a name at any depth below the working directory.
     - `*` stays within a folder, `**` does not; `{a,b}` matches either. A glob that matches a folder covers all of it.
     """
-    return any(_regex(_anchored(each, ground)).fullmatch(str(path)) for each in _alternatives(pattern))
+    return any(_regex(_anchored(each, base)).fullmatch(str(path)) for each in _alternatives(pattern))
 
 
 @lru_cache(maxsize=1_000)
@@ -225,17 +225,17 @@ def _alternatives(pattern: str) -> tuple[str, ...]:
     return (pattern, *(each for choice in found[1].split(",") for each in _alternatives(f"{before}{choice}{behind}")))
 
 
-def _anchored(pattern: str, ground: PathGround) -> str:
+def _anchored(pattern: str, base: PatternBase) -> str:
     # Returns a glob of absolute paths, by the rules in `matches_path`.
     if pattern.startswith("//"):
         return pattern[1:]
     if pattern == "~" or pattern.startswith("~/"):
-        return f"{escaped(str(ground.home))}{pattern[1:]}"
+        return f"{escaped(str(base.home))}{pattern[1:]}"
     if pattern.startswith("/"):
-        folders = [escaped(str(folder)) for folder in (ground.root, ground.cwd, ground.home)]
+        folders = [escaped(str(folder)) for folder in (base.root, base.cwd, base.home)]
         return pattern if pattern.startswith(tuple(f"{folder}/" for folder in folders)) else f"{folders[0]}{pattern}"
     depth = "" if "/" in pattern else "**/"
-    return f"{escaped(str(ground.cwd))}/{depth}{pattern.removeprefix('./')}"
+    return f"{escaped(str(base.cwd))}/{depth}{pattern.removeprefix('./')}"
 
 
 @lru_cache(maxsize=1_000)

@@ -96,7 +96,7 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
 
 
 def _script_wrapper(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
-    """Return the wrapper for a shell that runs a text; `is_same_shell`: see `Wrapper`."""
+    """Return the wrapper for a shell whose script is given as text; `is_same_shell`: see `Wrapper`."""
     problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT  # the known part is still judged
     return Wrapper(script=" ".join(field.text for field in fields), problem=problem, is_same_shell=is_same_shell)
 
@@ -199,8 +199,6 @@ _RUNNING = ("-exec", "-execdir", "-ok", "-okdir")
 
 
 class FindCall(Struct, kw_only=True):
-    """A `find` expression."""
-
     starts: list[Field] = []  # the paths where it starts
     runs: list[tuple[Field, ...]] = []  # the commands it runs
     runs_on_all: list[tuple[Field, ...]] = []  # the commands in `runs` that no test before them limits

@@ -215,8 +215,8 @@ class PathFacts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.given} {WHY[self.kind]}" if self.kind != "plain" else ""
 
 
-class PathGround(msgspec.Struct, frozen=True):
-    """The folders to which path globs are relative."""
+class PatternBase(msgspec.Struct, frozen=True):
+    """The folders that path patterns are relative to."""
 
     cwd: Path  # for `./x` and `a/b`
     root: Path  # the project, for `/x`

@@ -101,7 +101,7 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
 
 
 def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:
-    """Raise `ToolError` if a change adds or removes characters in a file whose encoding is not certain."""
+    """Raise `ToolError` if a change affects non-ASCII characters in a file of uncertain encoding."""
     if not before.is_certain and not changes_only_ascii(before.text, after):
         raise unknown_encoding_error(before, shown)
 

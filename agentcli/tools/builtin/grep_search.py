@@ -123,14 +123,14 @@ class Matches:
     """
 
     def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
-        self.total = self.files = 0
+        self.total = self.files = 0  # all matches, and the files that have them
         self.max_chars = MAX_SHOWN_CHARS
         self._limit, self._show = limit, show
         self._has_marks = has_marks  # rows have different marks if some of them are context or continue a match
         self._context = context  # lines before and after a match
         self._kept: list[_File] = []  # with a limit: sorted, and only files with the first matches
         self._kept_matches = 0  # the matches in the kept files
-        self._current_path: bytes | None = None  # the file whose parts are coming
+        self._current_path: bytes | None = None  # the file that is being received
         self._current: _File | None = None  # the same, if it is kept
 
     def add(self, found: Sequence[FoundRows]) -> None:
@@ -160,9 +160,11 @@ class Matches:
 
     def _keep(self, file: _File, rows: bytes, count: int) -> None:
         """Add a part with `count` matches to a file, and drop the last kept files that are beyond the limit."""
-        if file.count <= self._limit:  # not `<`: the next part may have context of the last match
-            is_too_long = count > self._limit and not self._has_marks  # with marks, `_read_marked` finds the end
-            file.rows.append(b"\n".join(rows.split(b"\n", self._limit)[: self._limit]) if is_too_long else rows)
+        may_be_shown = file.count <= self._limit  # not `<`: this part may have context of the last match shown
+        if may_be_shown and count > self._limit and not self._has_marks:  # with marks, `_read_marked` finds the end
+            rows = b"\n".join(rows.split(b"\n", self._limit)[: self._limit])  # each row is one match
+        if may_be_shown:
+            file.rows.append(rows)
         file.count += count
         self._kept_matches += count
         while self._kept_matches - self._kept[-1].count >= self._limit:  # enough without the last one
@@ -203,7 +205,7 @@ class MatchedFiles:
     """The first `limit` files with a match (0: all), each with its number of matches if they `are_counted`."""
 
     def __init__(self, limit: int, *, are_counted: bool, show: Callable[[bytes], str]) -> None:
-        self.total = self.files = 0
+        self.total = self.files = 0  # the matches (the files, unless these `are_counted`), and the files with a match
         self._limit, self._show, self._are_counted = limit, show, are_counted
         self._found: list[FoundRows] = []
 

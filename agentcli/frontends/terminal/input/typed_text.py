@@ -200,7 +200,7 @@ class _HistoryLine(msgspec.Struct, omit_defaults=True):
 class ProjectHistory:
     """The prompts of a project, in a file that several processes and projects share.
 
-    The file is read when entries are first asked for. A failing disk costs the history, never the session.
+    The file is read when entries are first asked for. If the disk fails, only the history is lost.
     """
 
     def __init__(self, file: Path | None, project: str) -> None:
@@ -299,7 +299,7 @@ def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | N
 class Drafts:
     """A running program's draft: before the first prompt in `file`, held by `lock`, then in a file of the session.
 
-    `session` is its id, empty before the first prompt. A failing disk costs the draft, never the session.
+    `session` is its id, empty before the first prompt. If the disk fails, only the draft is lost.
     """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Draws the screen: a transcript that text is only appended to, and below it a live region that is redrawn.
+"""Draws the screen: an append-only transcript, and below it a live region that is redrawn.
 
 All moves are relative to the cursor. New transcript lines, which the terminal wraps, are inserted above the region;
 when many arrive at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102.
@@ -43,7 +43,7 @@ class Frame(Struct, frozen=True):
 class Screen(Renderer):
     """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, maximum rows).
 
-    `draw_later` renders the screen again after some seconds; without it, a resize is drawn at once.
+    `draw_later` renders the screen again after the given seconds; without it, a resize is drawn at once.
     """
 
     def __init__(
@@ -121,25 +121,24 @@ class Screen(Renderer):
 
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
         """Write the waiting lines, and draw the region below them."""
-        lines, self._lines = self._keep_matching_rows(self._lines), []
+        lines, self._lines = self._reuse_top_rows(self._lines), []
         before = len(self._rows)
         new_rows, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
         if not lines:
             out = self._redraw_changed(rows, cursor) if rows or before else []
-        # A region that shrinks while text arrives keeps its place only if both are drawn in one step.
-        elif 0 < before <= len(rows) and new_rows <= min(room, MAX_INSERTED_ROWS) and not _is_disputed(lines):
+        elif 0 < before <= len(rows) and new_rows <= min(room, MAX_INSERTED_ROWS) and not _may_differ_in_width(lines):
             out = [*self._insert(lines, new_rows), *self._redraw_changed(rows, cursor)]
-        else:
+        else:  # also for a region that shrinks while text arrives: it keeps its place only if both are drawn at once
             out = self._redraw_all(lines, rows, cursor)
         if self.synchronizes and (lines or len(out) > 8):  # a few codes are drawn too fast to be seen half done
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self.output.write_raw("".join(out))
 
-    def _keep_matching_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Make the region's top rows transcript if they already show the next lines; return the other lines."""
+    def _reuse_top_rows(self, lines: list[Fragment]) -> list[Fragment]:
+        """Let the region's top rows become transcript if they already show the next lines; return the other lines."""
         new_lines = lines_of(lines)
         both = zip(new_lines, self._rows[: self._row], strict=False)
-        same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _is_disputed(pair[0]), both)
+        same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _may_differ_in_width(pair[0]), both)
         if not (count := sum(1 for _ in same)):
             return lines
         self._rows, self._row = self._rows[count:], self._row - count
@@ -181,7 +180,7 @@ class Screen(Renderer):
                 continue
             is_shorter = row_width(row) < row_width(old)
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
-            redraws_row = (self._reflows and is_shorter) or _is_disputed(old) or _is_disputed(row)
+            redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old) or _may_differ_in_width(row)
             same, rest = (0, row) if redraws_row or not before else _difference(old, row)
             is_there = before or number == 0  # otherwise a line break creates the row
             out.append(down(number - at) if is_there else "\n" * (number - at))
@@ -201,7 +200,7 @@ class Screen(Renderer):
     def _painted(self, row: Row) -> str:
         """Paint a row of the region; one that the terminal may count as wider than we do must not wrap."""
         text = self._theme.paint(row)
-        return f"{WRAP_OFF}{text}{WRAP_ON}" if _is_disputed(row) else text
+        return f"{WRAP_OFF}{text}{WRAP_ON}" if _may_differ_in_width(row) else text
 
     # Sizes and modes
 
@@ -283,5 +282,5 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
     return column, []
 
 
-def _is_disputed(text: Sequence[Fragment]) -> bool:
+def _may_differ_in_width(text: Sequence[Fragment]) -> bool:
     return any(has_disputed_width(part) for _, part in text)

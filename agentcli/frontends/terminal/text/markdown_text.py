@@ -64,7 +64,7 @@ class _Inline(ParserInline):
 
 
 def inline_fragments(source: str, roles: str) -> list[Fragment]:
-    """Return a paragraph's text without its marks, with `roles`."""
+    """Return a paragraph's text without Markdown markup; all of it also has `roles` of the theme, such as "quote"."""
     return merged(_fragments(_parser().parseInline(source)[0].children or (), {roles} if roles else set()))
 
 

@@ -88,7 +88,7 @@ _CHECKS_BY_ARGUMENT = {
 
 
 class _Assembler:
-    """Collects instructions with jumps to labels, always forward ones: the kernel's filter machine has no others."""
+    """Collects instructions with jumps to labels: only forward, because the kernel's filters cannot jump back."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label if true, label if false

@@ -176,7 +176,6 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _build_request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Build the request to the server."""
     names = [name.lower() for name, _ in headers]
     # A server that obeys the other one of two lengths would take the rest of the body for another request.
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):

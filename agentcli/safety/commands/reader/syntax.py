@@ -142,7 +142,7 @@ class WordReader(ABC):
         self.text = text
         self.at = 0  # the position in the text up to which it was read
         self.depth = depth  # the number of substitutions and subshells around that position
-        self.problem = ""  # why more may run than the commands that were read
+        self.problem = ""  # why commands other than those that were read may run
         self.refusal = ""  # a syntax error because of which bash would run nothing of the text
         self.has_ended_line = False  # True once bash would have run a line
         self.inside: list[Script] = []  # scripts substituted in the command that is being read
