@@ -142,7 +142,7 @@ class ClientToolRequested(AgentEvent, frozen=True, tag="client_tool_requested"):
 
 
 class Steered(AgentEvent, frozen=True, tag="steered"):
-    """A message of the person goes to the model during the turn, so these calls were skipped."""
+    """The person's message goes to the model during the turn, so these calls were skipped."""
 
     skipped: tuple[ToolUse, ...]
 

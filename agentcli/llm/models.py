@@ -289,7 +289,7 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def max_estimate(request: Request, model: ModelInfo) -> int:
-    """Return the most tokens that a prompt can have, for a request of which the provider has counted no part."""
+    """Return the most tokens that a prompt can have, for a request no part of which the provider has counted."""
     size = request_size(request, model)
     # A tokenizer may split a text into more tokens than usual ones do, but never into more than its bytes.
     ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))

@@ -25,7 +25,7 @@ _ATTACHED = re.compile(r'<(?:file|folder) path="([^"]*)"')
 
 
 class PromptItem(Struct, frozen=True):
-    """A message of the person."""
+    """A message from the person."""
 
     time: float
     text: str

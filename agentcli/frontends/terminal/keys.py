@@ -226,7 +226,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         self.console.hint.show(hint, 1.5)
 
     def unfold(self) -> None:
-        """Show all of the last cut output; the next time, all of the one before it."""
+        """Show all of the last cut output; the next time, all of the previous one."""
         view = self.controller.view
         if not view.folded:
             self.console.hint.show("No output was shortened.")

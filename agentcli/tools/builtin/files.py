@@ -221,13 +221,13 @@ def syntax_note(path: Path, content: bytes) -> str:
 
 
 class PartialWrite(FileWrite, frozen=True):
-    """A replacement of which only some hunks are applied."""
+    """A replacement with only some of its hunks applied."""
 
     hunks: tuple[int, ...] = ()
 
 
 class PartialEdit(FileEdit, frozen=True):
-    """An edit of which only some hunks are applied."""
+    """An edit with only some of its hunks applied."""
 
     hunks: tuple[int, ...] = ()
 

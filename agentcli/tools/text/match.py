@@ -75,7 +75,7 @@ def _find_look_alikes(text: str, old: str) -> list[Match]:
 
 
 def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each whole occurrence, even if it begins inside the one before."""
+    """Yield start and end of each whole occurrence, even if it begins inside the previous one."""
     start, step = text.find(sought), 0  # `step`: the distance between the last two occurrences
     while start >= 0:
         end = start + len(sought)

@@ -222,7 +222,7 @@ class ProjectHistory:
         return [*reversed(self._sent), *(self._stored or ())]
 
     def add(self, sent: TypedText) -> None:
-        """Add an entry, unless it repeats the one before it."""
+        """Add an entry, unless it repeats the previous one."""
         newest = self._sent[-1:] or (self._stored or [])[:1]  # a list of one, or of none
         if newest != [sent]:
             self._sent.append(sent)

@@ -35,7 +35,7 @@ _SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending
 
 
 class FoldedText(Struct, frozen=True):
-    """A text of which only a part is shown: its title and the whole text."""
+    """A text that is shown only in part: its title and the whole text."""
 
     title: str
     text: str

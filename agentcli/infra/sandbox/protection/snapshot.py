@@ -281,7 +281,7 @@ class ProtectedSnapshot:
                 _add_to_report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
-        """Move a path to a name by which no program executes it, instead of deleting it: it may be the only copy."""
+        """Move a path to a name under which no program executes it, instead of deleting it: it may be the only copy."""
         now = self._held.look(path)
         if now is None:
             return
