@@ -10,7 +10,7 @@ class _LazyPattern:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(re.compile(self._text, self._flags), name)
-        setattr(self, name, value)  # the next look finds it without this method
+        setattr(self, name, value)  # the next lookup finds it without this method
         return value
 
 

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentcli.extensions.field_names import ARGUMENTS, FIELD_NAMES
+from agentcli.extensions.claude_code_names import ARGUMENTS, CLAUDE_CODE_NAMES
 from agentcli.extensions.skills.skill import split_frontmatter
 
 # It runs beside the helpers of checks. Exit code 0: the grader is met.
@@ -89,7 +89,7 @@ def assertion(file: Path) -> dict[str, Any] | None:
     if kind == "llm":
         return {"name": file.stem, "type": "llm", "criteria": options.get("criteria", body)}
     re.compile(str(options.get("pattern", "")))
-    arguments = [json.dumps(one) for one in (options, FIELD_NAMES, ARGUMENTS)]
+    arguments = [json.dumps(one) for one in (options, CLAUDE_CODE_NAMES, ARGUMENTS)]
     return {"name": file.stem, "type": "command", "command": shlex.join(["python3", "-c", GRADE, *arguments])}
 
 

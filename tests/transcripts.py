@@ -1,4 +1,4 @@
-"""What every provider demands of the messages of a request."""
+"""What every provider requirements of the messages of a request."""
 
 from __future__ import annotations
 

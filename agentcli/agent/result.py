@@ -44,7 +44,7 @@ _REASONS = {"LoopError": "loop"}  # `terminal_reason` by error class; for others
 _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-class Demands(msgspec.Struct, frozen=True):
+class Requirements(msgspec.Struct, frozen=True):
     """Requirements for the answer of a run; a run that does not meet one ends with its exit code."""
 
     no_denials: bool = False  # 56: no call was denied
@@ -64,7 +64,7 @@ class Demands(msgspec.Struct, frozen=True):
         return self.schema.problem(end.text)
 
     def unmet(self, end: Done | TurnFailed) -> set[int]:
-        """Return the exit codes of the demands that are not met. The program exits with the lowest of them."""
+        """Return the exit codes of the requirements that are not met. The program exits with the lowest of them."""
         is_unmet = {
             MISFIT_EXIT: bool(self.schema_problem(end)),
             DENIED_EXIT: self.no_denials and bool(end.denials),
@@ -73,7 +73,7 @@ class Demands(msgspec.Struct, frozen=True):
         return {code for code in is_unmet if is_unmet[code]}
 
 
-NO_DEMANDS = Demands()
+NO_REQUIREMENTS = Requirements()
 
 
 class ResultBuilder:
@@ -97,7 +97,7 @@ class ResultBuilder:
                 self._api_s += time.monotonic() - self._requested
                 self._requested = None
 
-    def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
+    def build(self, end: Done | TurnFailed, requirements: Requirements = NO_REQUIREMENTS) -> dict[str, Any]:
         """Return the result object of a prompt, for the JSON output formats."""
         denials = [
             {"tool_name": one.call.name, "tool_use_id": one.call.id, "tool_input": one.call.input, "kind": one.kind}
@@ -108,7 +108,7 @@ class ResultBuilder:
             reason = _REASONS.get(end.error_type, end.error_type or "error")
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
-            if subtype == "success" and (unmet := demands.unmet(end)):
+            if subtype == "success" and (unmet := requirements.unmet(end)):
                 subtype, reason = _UNMET[min(unmet)]  # like the program's exit code
         by_model = self._session.state.meter.by_model.items()
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
@@ -119,7 +119,7 @@ class ResultBuilder:
             "usage": usage_object(end.usage),
             "model_usage": {model: {**usage_object(usage), "cost_usd": cost} for model, (usage, cost) in by_model},
             "permission_denials": denials,
-            "structured_output": demands.value(end),
+            "structured_output": requirements.value(end),
             "claims": [] if isinstance(end, TurnFailed) else msgspec.to_builtins(end.claims),
         }
 
@@ -136,10 +136,10 @@ def unproven(end: Done | TurnFailed) -> list[Claim]:
     return [] if isinstance(end, TurnFailed) else [claim for claim in end.claims if claim.verdict != "verified"]
 
 
-def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
+def exit_code(end: Done | TurnFailed, requirements: Requirements) -> int:
     if isinstance(end, TurnFailed):
         return 1
-    return EXIT_CODES[end.reason] or min(demands.unmet(end), default=0)
+    return EXIT_CODES[end.reason] or min(requirements.unmet(end), default=0)
 
 
 def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:

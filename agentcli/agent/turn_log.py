@@ -193,11 +193,11 @@ def return_messages(turn: Turn) -> None:
     The results of calls and the reports of subagents stay.
     """
     conversation = turn.state.conversation
-    if waiting := conversation.queue.take_steering():
+    if waiting := conversation.queue.take_steering():  # `Retracted` names entries, so these become entries first
         add(turn, *(entries.User(message) for message in waiting), conversation.queue.entry())
         turn.emit(queue_event(turn.state))
     own = {id: message for id, message in unanswered_messages(conversation).items() if id in turn.log.entry_ids}
-    # A subagent's report has the form of a reminder.
+    # A reminder comes from the program itself, such as the report of a subagent, so it stays.
     if ids := tuple(id for id, message in own.items() if not typed_text(message).startswith("<system-reminder>")):
         add(turn, entries.Retracted(ids))
 

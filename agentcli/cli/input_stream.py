@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from agentcli.cli import field_flags
+from agentcli.cli import claude_code_flags
 from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.errors import UsageError
@@ -93,7 +93,7 @@ def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Itera
     prompt = request.get("systemPrompt") or ()  # a text or a list of texts
     text = prompt if isinstance(prompt, str) else "\n\n".join(prompt)
     options.system_prompt = text or options.system_prompt or None
-    files, servers = field_flags.servers_and_files(options.mcp_config)
+    files, servers = claude_code_flags.servers_and_files(options.mcp_config)
     servers |= request.get("mcpServers") or {}
     hosted = [name for name, one in servers.items() if isinstance(one, dict) and one.get("type") == "sdk"]
     others = {name: server for name, server in servers.items() if name not in hosted}

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agentcli.cli.field_flags import FIELD_FLAGS, with_agent
+from agentcli.cli.claude_code_flags import CLAUDE_CODE_FLAGS, with_agent
 from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
@@ -98,7 +98,8 @@ def _parse_options(arguments: list[str]) -> argparse.Namespace:
     if may_be_command and (name := nearest(prompt.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
     if unknown:  # last, because the flags of a mistyped command are unknown here
-        near = nearest(unknown[0].partition("=")[0], (name for names, _ in (*FLAGS, *FIELD_FLAGS) for name in names))
+        known = (name for names, _ in (*FLAGS, *CLAUDE_CODE_FLAGS) for name in names)
+        near = nearest(unknown[0].partition("=")[0], known)
         flags.error(f"unrecognized arguments: {' '.join(unknown)}{f' (did you mean {near}?)' if near else ''}")
     return options
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NoReturn
 from msgspec.structs import replace
 
 from agentcli.agent.permissions.modes import MODES, parse_mode
-from agentcli.cli import field_flags
+from agentcli.cli import claude_code_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
 from agentcli.settings.files import is_file, project_root
@@ -107,8 +107,8 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     help = "the task, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": decode_argument, "metavar": "PROMPT", "help": help})
     main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
-    group = main_parser.add_argument_group("flags of Claude Code", field_flags.HELP)
-    for names, options in field_flags.FIELD_FLAGS:
+    group = main_parser.add_argument_group("flags of Claude Code", claude_code_flags.HELP)
+    for names, options in claude_code_flags.CLAUDE_CODE_FLAGS:
         group.add_argument(*names, help=argparse.SUPPRESS, **options)
     main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
     return main_parser
@@ -121,7 +121,7 @@ _OF_ONE_RUN = frozenset(
 )
 SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
 # The values, in servers, of flags that only `agentcli` itself accepts but opening a session reads.
-DEFAULTS = field_flags.DEFAULTS | {"input_format": "text"}
+DEFAULTS = claude_code_flags.DEFAULTS | {"input_format": "text"}
 
 
 def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
@@ -165,7 +165,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
             case "--model" if value in ("default", "inherit"):  # Claude Code's words for the configured model
                 value = None
             case "--tools" if value is not None:
-                value = field_flags.split_tools(value)
+                value = claude_code_flags.split_tools(value)
             case "--add-dir":
                 value = [str(Path(folder).absolute()) for folder in value]
             case "--verbose":
@@ -182,16 +182,16 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     if folders:
         added = flags["permissions"].get("additional_directories", [])
         flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
-    extra, notes = field_flags.settings_layer(options.settings) if options.settings else (None, ())
+    extra, notes = claude_code_flags.settings_layer(options.settings) if options.settings else (None, ())
     config = load_config(
         cwd,
         flags=flags,
         flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
         extra=extra,
         trust=options.trust,
-        sources=field_flags.setting_sources(options.setting_sources),
+        sources=claude_code_flags.setting_sources(options.setting_sources),
     )
-    notices, root = [*config.notices, *field_flags.unused_flag_notes(options), *notes], project_root(cwd)
+    notices, root = [*config.notices, *claude_code_flags.unused_flag_notes(options), *notes], project_root(cwd)
     if not (options.bare or options.setting_sources) and any(is_file(root / name) for name in CLAUDE_SETTINGS):
         from agentcli.cli.importing import import_notice  # 50 ms, for few projects
 

@@ -13,11 +13,11 @@ import msgspec
 from agentcli.agent.commands.command import CommandSet, Topic
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.ops import SetMode
-from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
+from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Requirements, ResultBuilder
 from agentcli.agent.session import Session
 from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.app import Builder
-from agentcli.cli import field_flags
+from agentcli.cli import claude_code_flags
 from agentcli.cli.main import Ending
 from agentcli.cli.options import load_for, text_or_file
 from agentcli.cli.output import warn
@@ -217,14 +217,14 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
-    sources = field_flags.setting_sources(options.setting_sources)
-    files, servers = field_flags.servers_and_files(options.mcp_config)
+    sources = claude_code_flags.setting_sources(options.setting_sources)
+    files, servers = claude_code_flags.servers_and_files(options.mcp_config)
     return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
         is_bare=options.bare or sources == frozenset(),
         accepts_client_tools=options.input_format == "stream-json",
-        added=AddedDefinitions((), tuple(options.plugin_dir), field_flags.agent_definitions(options.agents)),
+        added=AddedDefinitions((), tuple(options.plugin_dir), claude_code_flags.agent_definitions(options.agents)),
         mcp=McpOptions(files, servers, options.strict_mcp_config, tuple(options.hosted_servers)),
     )
 
@@ -264,14 +264,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     """Answer a prompt, or those on stdin; return the exit code. Raises `UserError` if no session can be opened."""
     _check_flags(options)
     if options.input_format == "text":
-        return await _answer(field_flags.with_agent(options, config), options, prompt, ending)
+        return await _answer(claude_code_flags.with_agent(options, config), options, prompt, ending)
     from agentcli.cli.input_stream import open_stream, stream_of
     from agentcli.frontends.json_stream import ControlRequested
 
     stream = await open_stream(options, config)
     while True:
         try:
-            return await _answer(field_flags.with_agent(options, config), options, prompt, ending, stream=stream)
+            return await _answer(claude_code_flags.with_agent(options, config), options, prompt, ending, stream=stream)
         except ControlRequested as late:  # an Agent SDK's first line came too late: open the session again with it
             stream.lines.put_back(late.line)
             stream = stream_of(stream.lines, late.line, options, config)
@@ -327,9 +327,9 @@ async def _answer(
             idle_s = config.settings.limits.idle_s
             watching = asyncio.create_task(end_when_idle(lambda: host.session, idle_s, ending.leave_stuck))
             try:
-                demands = Demands(options.fail_on_denial, options.require_evidence, answer_schema)
+                required = Requirements(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
-                code = await _run_front_end(host, cli_prompt, options, leaving, demands=demands, stream=stream)
+                code = await _run_front_end(host, cli_prompt, options, leaving, requirements=required, stream=stream)
                 ending.has_answered = True
             finally:
                 watching.cancel()
@@ -358,7 +358,7 @@ async def _run_front_end(
     options: argparse.Namespace,
     leaving: asyncio.Event,
     *,
-    demands: Demands,
+    requirements: Requirements,
     stream: "InputStream | None",
 ) -> int:
     """Run the front end for `--output-format`, and return its exit code."""
@@ -371,13 +371,13 @@ async def _run_front_end(
             from agentcli.frontends.agent_sdk.dialogue import ControlDialogue
 
             make = partial(ControlDialogue, client=stream.client)
-        dialogue = make(host, partial=options.include_partial_messages, demands=demands, leaving=leaving)
+        dialogue = make(host, partial=options.include_partial_messages, requirements=requirements, leaving=leaving)
         return await dialogue.run(prompt, stream.lines if stream else None)
     from agentcli.frontends import print_mode
 
     if options.output_format == "json":
-        return await print_mode.print_json(host, prompt, demands=demands)
-    return await print_mode.print_answer(host, prompt, verbose=options.verbose, demands=demands)
+        return await print_mode.print_json(host, prompt, requirements=requirements)
+    return await print_mode.print_answer(host, prompt, verbose=options.verbose, requirements=requirements)
 
 
 def _answer_schema(schema: str) -> AnswerSchema:

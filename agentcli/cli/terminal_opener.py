@@ -38,9 +38,10 @@ from agentcli.setup.options import SessionChoice
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
-    project, is_stored = folder_text(project_root(config.cwd)), not options.no_session
-    takes_old = prompt is None and session_choice(options).how == "new"
-    drafts = drafts_of(config.paths.state / "drafts", config.cwd, takes_old=takes_old) if is_stored else None
+    """Return the live screen of a new or stored session, which begins with the prompt, if there is one."""
+    state, is_stored = config.paths.state, not options.no_session
+    takes_old_draft = prompt is None and session_choice(options).how == "new"
+    drafts = drafts_of(state / "drafts", config.cwd, takes_old_draft=takes_old_draft) if is_stored else None
     opener, notices = ConfiguredTerminalOpener(config, options), list[str]()
     app = TerminalApp(
         console,
@@ -51,7 +52,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             folder=config.cwd,
             home=Path.home(),
             files=FileIndex(lambda: ripgrep_files(config.cwd)),
-            history=ProjectHistory(config.paths.state / "history" if is_stored else None, project),
+            history=ProjectHistory(state / "history" if is_stored else None, folder_text(project_root(config.cwd))),
             drafts=drafts,
         ),
     )

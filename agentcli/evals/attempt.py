@@ -62,12 +62,12 @@ _INTERRUPT_TIMEOUT_S = 30.0  # the longest wait for an interrupted turn to end
 
 
 class LocalEngine:
-    """Makes attempts with one variant in this process; `person` is the configuration of whoever runs them."""
+    """Makes attempts with one variant in this process; `user_config` is the configuration of whoever runs them."""
 
-    def __init__(self, person: Config, variant: Variant) -> None:
-        self._person = person
+    def __init__(self, user_config: Config, variant: Variant) -> None:
+        self._user_config = user_config
         self._variant = variant
-        self._models = Models(person)  # shared, so that all attempts use one connection, and one embedded model
+        self._models = Models(user_config)  # shared, so that all attempts use one connection, and one embedded model
 
     async def aclose(self) -> None:
         await self._models.aclose()
@@ -109,18 +109,18 @@ class LocalEngine:
 
     def _config(self, task: Task, folder: Path) -> Config:
         """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""
-        person = self._person
+        user_config = self._user_config
         if wrong := sorted(task.settings.keys() - _FROM_TASK):
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
         # The attempt has another home and other folders, so the person's secrets have to be named.
-        secrets = (*person.paths.secret, *map(home_of(person.environment).joinpath, SECRET_HOME_PATHS))
+        secrets = (*user_config.paths.secret, *map(home_of(user_config.environment).joinpath, SECRET_HOME_PATHS))
         masked = [*task.solutions, *map(str, secrets)]
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
         layers: tuple[dict[str, Any], ...] = (  # a later one takes precedence
             {"permissions": {"mode": "auto"}, "limits": limits},
-            person_settings(person),
+            person_settings(user_config),
             task.settings,
             self._variant.settings,
             {"mcp": {"enabled": False}, "sandbox": {"masked": masked}},
@@ -128,12 +128,14 @@ class LocalEngine:
         home = folder / "home"
         home.mkdir()
         # AGENTCLI_… variables are left out, because they could change the settings of an attempt.
-        environment = {name: value for name, value in person.environment.items() if not name.startswith("AGENTCLI_")}
+        environment = {
+            name: value for name, value in user_config.environment.items() if not name.startswith("AGENTCLI_")
+        }
         environment["HOME"] = str(home)
         paths = Paths(folder / "config", folder / "state", folder / "cache")
         flags = reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
-        return msgspec.structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
+        return msgspec.structs.replace(config, kept_keys=user_config.kept_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
@@ -166,9 +168,9 @@ class LocalEngine:
                 return self._models.provider(model)
 
 
-def person_settings(person: Config) -> dict[str, Any]:
+def person_settings(user_config: Config) -> dict[str, Any]:
     """Return the person's settings that apply to attempts, nested like config.toml."""
-    return {key: msgspec.to_builtins(getattr(person.settings, key)) for key in _FROM_PERSON}
+    return {key: msgspec.to_builtins(getattr(user_config.settings, key)) for key in _FROM_PERSON}
 
 
 async def _answer_prompts(
@@ -315,7 +317,7 @@ class RayEngine:
     with the extra `ray`, and the programs that the tasks run. Only keys in the environment are sent to it.
     """
 
-    def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
+    def __init__(self, user_config: Config, variant: Variant, *, parallel: int) -> None:
         try:
             import ray
         except ImportError as error:
@@ -323,7 +325,7 @@ class RayEngine:
                 "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
             ) from error
         self._ray: Any = ray
-        self._person = person
+        self._user_config = user_config
         self._variant = variant
         address = os.environ.get("RAY_ADDRESS")
         own_cluster: dict[str, Any] = {} if address else {"num_cpus": parallel, "include_dashboard": False}
@@ -333,7 +335,7 @@ class RayEngine:
     async def make(self, task: Task, sample: int) -> EvalAttempt:
         reference = self._attempt.remote(
             task=task.name, files=list(task_files(task)), sample=sample, variant=self._variant,
-            settings=person_settings(self._person), environment=dict(self._person.environment),
+            settings=person_settings(self._user_config), environment=dict(self._user_config.environment),
         )  # fmt: skip
         try:
             return cast("EvalAttempt", await reference)
@@ -358,10 +360,10 @@ def _attempt_on_worker(
     with temporary_folder() as folder:
         unpacked = _unpack(files, folder / task)
         environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}  # the worker's own
-        person = load_config(folder, environment, flags=settings, caller="eval")
+        user_config = load_config(folder, environment, flags=settings, caller="eval")
 
         async def make() -> EvalAttempt:
-            async with aclosing(LocalEngine(person, variant)) as engine:
+            async with aclosing(LocalEngine(user_config, variant)) as engine:
                 return await engine.make(unpacked, sample)
 
         return asyncio.run(make())

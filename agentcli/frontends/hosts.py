@@ -59,7 +59,7 @@ class SessionOpener(Protocol):
 
 
 class UsageStore(SessionStore, Protocol):
-    """A store of agentcli's own, which also sums up the usage of its sessions and sets one-shots apart."""
+    """A store of agentcli's own, which also sums up usage, and tells one-shots from conversations."""
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector: ...
 

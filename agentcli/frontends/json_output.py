@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, to_json_line, usage_object
+from agentcli.agent.result import NO_REQUIREMENTS, Requirements, ResultBuilder, to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation import entries
 from agentcli.frontends.hosts import CommandEnded
@@ -27,12 +27,13 @@ class JsonOutput:
     """Converts events to objects, and passes each to `write`. `partial` adds deltas as Messages API stream events."""
 
     def __init__(
-        self, session: Session, write: Callable[[dict[str, Any]], None], *, partial: bool, demands: Demands = NO_DEMANDS
-    ) -> None:
+        self, session: Session, write: Callable[[dict[str, Any]], None], *, partial: bool,
+        requirements: Requirements = NO_REQUIREMENTS,
+    ) -> None:  # fmt: skip
         self._session = session
         self.write = write
         self._partial = partial
-        self._demands = demands
+        self._requirements = requirements
         self._result = ResultBuilder(session)
         # The message being streamed: True once it has begun, the index of its newest block, its usage so far.
         self._is_in_message, self._index, self._usage = False, 0, Usage()
@@ -90,7 +91,7 @@ class JsonOutput:
             case events.Steered(skipped):
                 self._system("steered", skipped=[call.id for call in skipped])
             case events.Done() | events.TurnFailed():
-                self.write(self._result.build(event, self._demands))
+                self.write(self._result.build(event, self._requirements))
                 self._result = ResultBuilder(self._session)
 
     def command(self, ended: CommandEnded) -> None:

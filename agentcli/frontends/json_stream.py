@@ -8,7 +8,7 @@ from typing import Any
 from agentcli.agent import ops
 from agentcli.agent.commands.command import SKILLS, SlashCommand
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
-from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code
+from agentcli.agent.result import INTERRUPTED_EXIT, Requirements, exit_code
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
@@ -44,16 +44,16 @@ class Dialogue:
         write: Callable[[dict[str, Any]], None],
         *,
         partial: bool,
-        demands: Demands,
+        requirements: Requirements,
         leaving: asyncio.Event,
     ) -> None:
         self.host = host
         self.write = write
         self.partial = partial
-        self.demands = demands
+        self.requirements = requirements
         self._leaving = leaving
         self._code = 0  # the exit code of the newest turn or command
-        self._unmet: set[int] = set()  # exit codes of demands that an answer did not meet
+        self._unmet: set[int] = set()  # exit codes of requirements that an answer did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
         self._has_client = True  # until the input ends: somebody can still answer questions
         self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # for `_work`; None: the input ended
@@ -75,7 +75,7 @@ class Dialogue:
 
     def make_output(self, session: Session) -> JsonOutput:
         """Return the output of a session, after writing the `init` object."""
-        output = JsonOutput(session, self.write, partial=self.partial, demands=self.demands)
+        output = JsonOutput(session, self.write, partial=self.partial, requirements=self.requirements)
         self.write(self.init())
         return output
 
@@ -131,8 +131,8 @@ class Dialogue:
             if self._is_last_turn() and (jobs := ended_jobs_notice(self.session)):
                 self.output.show(Notice(jobs))
             self.output.show(event)
-            self._code = exit_code(event, self.demands)
-            self._unmet |= self.demands.unmet(event)
+            self._code = exit_code(event, self.requirements)
+            self._unmet |= self.requirements.unmet(event)
             # When the program is about to end, queued messages are not answered any more.
             self.session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
             self._turns_ended += 1
@@ -194,7 +194,7 @@ class Dialogue:
             # A client whose lines were all rejected is still waiting for a result.
             failed = TurnFailed("Every line of the input was rejected, so there was no prompt.", False, cost_usd=0.0)
             self.output.show(failed)
-            self._code = exit_code(failed, self.demands)
+            self._code = exit_code(failed, self.requirements)
         if not self._over.done():
             self._over.set_result(None)
 

@@ -4,7 +4,7 @@ import sys
 import time
 
 from agentcli.agent import events
-from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
+from agentcli.agent.result import Requirements, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
 from agentcli.agent.turn_log import PROMPT_REMOVED
 from agentcli.conversation.history import shorten
@@ -14,7 +14,9 @@ from agentcli.frontends.printable import PrintableStream, printable
 MAX_TASK_CHARS = 80  # of a subagent's task, in its line on stderr
 
 
-async def print_answer(host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: bool, demands: Demands) -> int:
+async def print_answer(
+    host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: bool, requirements: Requirements
+) -> int:
     """Print an answer or a command's output; return the exit code. Only a terminal sees the answer as it arrives."""
     prompt = await host.resolve_prompt(cli_prompt)
     is_live = sys.stdout.isatty()
@@ -56,15 +58,15 @@ async def print_answer(host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: 
             case events.TurnFailed(error):
                 # The run ends here, so the note about the removed prompt would not help.
                 _log_line(f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_live)
-                return exit_code(event, demands)
+                return exit_code(event, requirements)
             case events.Done():
-                value = demands.value(event)  # with a schema, a pipe gets the JSON value and nothing else
+                value = requirements.value(event)  # with a schema, a pipe gets the JSON value and nothing else
                 answer = event.text if value is None else to_json_line(value).decode().strip()
                 line_end = "\n" if event.text or is_live else ""
                 print("" if is_live else answer, end=line_end, flush=True)  # a terminal already shows the answer
-                for line in _explanations(event, session, demands):
+                for line in _explanations(event, session, requirements):
                     _log_line(line)
-                return exit_code(event, demands)
+                return exit_code(event, requirements)
     raise AssertionError("a subscription does not end by itself")
 
 
@@ -80,7 +82,7 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
     return ""
 
 
-async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, demands: Demands) -> int:
+async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirements: Requirements) -> int:
     """Print the result object, and return the exit code."""
     from agentcli.frontends.json_output import write_line  # takes 3 ms, and text answers do not need it
 
@@ -99,13 +101,13 @@ async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, demands: De
             case events.Retry(error=text) | events.Notice(text):
                 _log_line(text)
             case events.Done() | events.TurnFailed():
-                write_line(result.build(event, demands))
-                return exit_code(event, demands)
+                write_line(result.build(event, requirements))
+                return exit_code(event, requirements)
     raise AssertionError("a subscription does not end by itself")
 
 
-def _explanations(done: events.Done, session: Session, demands: Demands) -> list[str]:
-    """Return lines that explain an unusual end of the answer, denied calls, and demands that were not met."""
+def _explanations(done: events.Done, session: Session, requirements: Requirements) -> list[str]:
+    """Return lines that explain an unusual end of the answer, denied calls, and requirements that were not met."""
     limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
         "max_turns": f"{limit}. Raise --max-turns, or resume with --continue.",
@@ -119,9 +121,9 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
             lines.append(f"{why}: {names}. To allow it, use --allow or --permission-mode.")
-    if why := demands.schema_problem(done):
+    if why := requirements.schema_problem(done):
         lines.append(f"The answer does not match the schema: {why}")
-    for claim in unproven(done) if demands.evidence else ():
+    for claim in unproven(done) if requirements.evidence else ():
         verdict = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"
         lines.append(f"{verdict} ({claim.kind}): {' '.join(claim.text.split())}")
     return lines

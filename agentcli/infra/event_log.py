@@ -100,9 +100,9 @@ class SqliteEvents(WaitingReaders):
             # A removed stream has kept its row and last id, but begins again with the status of a new one.
             query = "SELECT CASE WHEN is_there THEN status ELSE 'running' END, last_id, note FROM streams WHERE id = ?"
             old_status, last_id, old_note = db.execute(query, (stream_id,)).fetchone() or ("running", 0, "")
-            if if_note is not None and old_note != if_note:
+            if if_note is not None and old_note != if_note:  # another writer has begun, and changed the note
                 raise StreamMoved(stream_id)
-            first = max(last_id, after) + 1
+            first = max(last_id, after) + 1  # `after`: ids that readers may know, although a power cut removed them
             last_id = first + len(events) - 1 if events else last_id
             new_note = old_note if note is None else note
             state = {"id": stream_id, "status": status or old_status, "last_id": last_id, "note": new_note}

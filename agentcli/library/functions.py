@@ -51,7 +51,7 @@ def count_conversation_tokens(
 
 
 def get_model_info(model: str) -> ModelFacts:
-    """Return window, prices, capabilities and counting of a model; guesses if no table has it (`is_known` is false)."""
+    """Return a model's window, prices, capabilities, and how its tokens are counted; guesses if not `is_known`."""
     models = _models()
     provider, slash, _ = model.partition("/")
     known = models.info(model) if provider and slash else models.table().find_short(model)

@@ -171,7 +171,7 @@ def error_in_json(data: Any, mask: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them. A text is masked before it is cut: half a secret is not recognised; callers mask the rest.
+    list of one of them. A message cut here is masked first: half a secret is not recognised; callers mask whole ones.
     """
     if isinstance(data, list):
         data = data[0] if data else {}

@@ -217,7 +217,7 @@ def call_title(name: str, input: dict[str, Any], max_chars: int = MAX_SUBJECT_CH
 
 
 def diff_counts(diff: str) -> str:
-    """Return `+3 -1` for one file's unified diff with three new lines and one line less."""
+    """Return `+3 -1` for one file's unified diff with three lines added and one removed."""
     marks = [line[:1] for line in diff.split("\n")[2:]]  # after the two lines that name the file
     return f"+{marks.count('+')} -{marks.count('-')}"
 

@@ -127,7 +127,7 @@ class SandboxFacts(Protocol):
 
     @property
     def confines(self) -> bool:
-        """True if the system itself keeps commands inside; else they are only asked about."""
+        """True if the system itself keeps commands inside; otherwise they only lead to a question."""
 
     @property
     def dry_run_problem(self) -> str:
@@ -173,7 +173,8 @@ class Sandbox(Protocol):
     @property
     def jobs(self) -> Jobs: ...
 
-    def facts(self, grants: Grants = NO_GRANTS) -> SandboxFacts: ...
+    def facts(self, grants: Grants = NO_GRANTS) -> SandboxFacts:
+        """Describe the limits of commands that have these grants, for permissions and for display."""
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         """Resolve a path and look at its target. Raises `ToolError` (invalid_parameters) if its links form a loop."""

@@ -38,7 +38,7 @@ def test_secrets_give_way_to_their_variables() -> None:
     assert TOKEN not in "".join(draft.left_out)
 
 
-def test_the_field_names_of_codex_stay() -> None:
+def test_the_claude_code_names_of_codex_stay() -> None:
     given = {
         "docs": {"url": "https://d.example.org", "http_headers": {"X": "1"}, "bearer_token_env_var": "DOCS_TOKEN"},
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False, "scopes": ["x"]},

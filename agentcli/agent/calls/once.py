@@ -154,6 +154,6 @@ async def continue_with(session: Session, result: ClientResult) -> None:
     """Store a result, and continue the turn if no other call waits for one. Raises `UserError`."""
     try:
         if await store_results(session, (result,)):
-            session.submit(GoOn(if_unanswered=True))
+            session.submit(GoOn(if_unanswered=True))  # the model has not answered the results yet
     finally:  # the result is in the log now, or was not stored and may be sent again
         session.runtime.calls.delegates.client.answered.discard(result.id)

@@ -57,6 +57,7 @@ def create_context_transform(
         used = message_tokens(conversation.messages, model)
         if used >= settings.warn_at * max_context_tokens:
             prefix, emit = Prefix("", ()), lambda event: None
+            # Below the threshold, `when_due` only begins to write summaries, and returns None.
             compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
             if compaction is not None:  # the summaries that it lacks are written for the next one
                 compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)

@@ -131,6 +131,7 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> Grants:
+        """The access beyond the session's own that the sandbox opens for this call."""
         return self.policy.facts.grants if self.verdict.includes_grants else NO_GRANTS
 
     @property

@@ -14,7 +14,7 @@ from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventHooks, EventName
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import reminder
-from agentcli.extensions.field_names import FIELD_NAMES, field_input, own_input
+from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, input_with_both_names, own_input
 from agentcli.extensions.hooks.spec import HookSpec, OnError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.tool import Ask
@@ -197,7 +197,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         sent: dict[str, Any] = {}
         if call is not None:
             subject, sent = call.name, self.input_for_hooks(call.name, call.input)
-            name = FIELD_NAMES.get(call.name, call.name)
+            name = CLAUDE_CODE_NAMES.get(call.name, call.name)
             fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         matching = [spec for spec in self.specs if spec.is_for(event, subject, call.input if call else {})]
         if agent_id.startswith(HOOK_AGENT):
@@ -233,7 +233,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
     def input_for_hooks(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
-        return field_input(tool, input, self.cwd)
+        return input_with_both_names(tool, input, self.cwd)
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> EventAnswer | None:
         self._inputs[record.id] = input

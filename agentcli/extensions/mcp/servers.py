@@ -51,7 +51,7 @@ class JoinServers(TurnStep):
 class Servers:
     """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that are offered.
 
-    The tools that models see of a server stay the same until the next conversation or compaction, so that the beginning
+    The tools that a server offers to models stay the same until the next conversation or compaction, so that the start
     of requests stays in the provider's cache. Only a server whose tools were not known joins at a later prompt.
     """
 

@@ -16,7 +16,7 @@ from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rule, Verb, parse_rule, parse_rules
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.field_names import FIELD_NAMES, field_call, field_question, own_input
+from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, claude_code_call, claude_code_question, own_input
 from agentcli.extensions.hooks.run import DENYING, HookSession, RunningHooks, attach_hooks, failed, read_object
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
 from agentcli.extensions.mcp.tools import Parts, RemoteResult, RemoteTool
@@ -138,7 +138,8 @@ class CallbackHooks(RunningHooks, kw_only=True):
         return read_object(spec, answer)
 
     def input_for_hooks(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
-        return field_call(tool, input, self.cwd)[1]
+        _, claude_code_input = claude_code_call(tool, input, self.cwd)
+        return claude_code_input
 
 
 async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
@@ -255,12 +256,12 @@ class PermissionBridge:
         """Return the tool name and the arguments that represent a question in the SDK."""
         match question:
             case events.Question(title=title, options=options):
-                return "AskUserQuestion", field_question(title, options)
+                return "AskUserQuestion", claude_code_question(title, options)
             case events.PlanApproval(preview=plan):
                 return "ExitPlanMode", {"plan": plan}
             case _:
                 call = question.call
-                return field_call(call.name, call.input, self._session.snapshot().workspace.cwd)
+                return claude_code_call(call.name, call.input, self._session.snapshot().workspace.cwd)
 
     def _op(self, question: events.QuestionEvent, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> ops.Approve:
         """Convert the program's answer to an operation."""
@@ -318,7 +319,7 @@ def _rule(value: Mapping[str, Any]) -> Rule:
 def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
     """Yield the changes of permissions that would make the question unnecessary."""
     for text in question.rules:
-        read = [(FIELD_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
+        read = [(CLAUDE_CODE_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
         rules = [{"toolName": name} | ({"ruleContent": pattern} if pattern else {}) for name, pattern in read]
         yield {"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"}
     if question.mode:

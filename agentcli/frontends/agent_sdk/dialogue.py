@@ -13,7 +13,7 @@ from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import Offer
 from agentcli.frontends import json_input
 from agentcli.frontends.agent_sdk.callbacks import PermissionBridge, attach_callbacks
-from agentcli.frontends.agent_sdk.output import STATUSES, VERSION, ControlClient, FieldOutput
+from agentcli.frontends.agent_sdk.output import STATUSES, VERSION, ClaudeCodeOutput, ControlClient
 from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.frontends.json_stream import Dialogue
 from agentcli.llm.messages import Text
@@ -22,7 +22,7 @@ from agentcli.llm.messages import Text
 class ControlDialogue(Dialogue):
     """A dialogue in Claude Code's control protocol."""
 
-    output: FieldOutput
+    output: ClaudeCodeOutput
 
     def __init__(self, host: ScreenlessHost, *, client: ControlClient, **options: Any) -> None:
         self._client, self._channel = client, client.channel
@@ -31,11 +31,11 @@ class ControlDialogue(Dialogue):
         self._handling: dict[str, asyncio.Task[None]] = {}  # requests being answered, by id
         super().__init__(host, client.channel.write, **options)
 
-    def make_output(self, session: Session) -> FieldOutput:
+    def make_output(self, session: Session) -> ClaudeCodeOutput:
         if self._client.answers_questions:  # SDKs approve a command before it runs, not the changes of a dry run
             session.runtime.calls.services.dry_runs = False
         self._attaching = self.spawn(attach_callbacks(session, self._client.hooks, self._channel))
-        output = FieldOutput(session, self._client, partial=self.partial, demands=self.demands)
+        output = ClaudeCodeOutput(session, self._client, partial=self.partial, requirements=self.requirements)
         output.questions = PermissionBridge(session, self._channel, self.spawn)
         output.init, output.is_idle = self.init, self._is_idle
         return output

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.result import Demands
+from agentcli.agent.result import Requirements
 from agentcli.agent.session import Session
-from agentcli.extensions.field_names import FIELD_NAMES, field_call
+from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, claude_code_call
 from agentcli.extensions.hooks.spec import HookSpec
 from agentcli.frontends.agent_sdk.callbacks import ControlChannel, PermissionBridge
 from agentcli.frontends.agent_sdk.transcripts import mirror_object
@@ -44,7 +44,7 @@ class ControlClient(msgspec.Struct, frozen=True, kw_only=True):
     transcripts: Path | None  # the folder of its own session store, if it has one
 
 
-class FieldOutput(JsonOutput):
+class ClaudeCodeOutput(JsonOutput):
     """Converts events to Claude Code's objects. Each turn begins with `init`, and the program answers questions."""
 
     # Set by `ControlDialogue` once this object exists.
@@ -52,8 +52,8 @@ class FieldOutput(JsonOutput):
     init: Callable[[], dict[str, Any]]
     is_idle: Callable[[], bool]
 
-    def __init__(self, session: Session, client: ControlClient, *, partial: bool, demands: Demands) -> None:
-        super().__init__(session, self._write_translated, partial=partial, demands=demands)
+    def __init__(self, session: Session, client: ControlClient, *, partial: bool, requirements: Requirements) -> None:
+        super().__init__(session, self._write_translated, partial=partial, requirements=requirements)
         self._channel, self._client = client.channel, client
         self._entry_id = ""  # the entry being shown
         self._spent_usd = 0.0  # by all turns so far
@@ -106,7 +106,7 @@ class FieldOutput(JsonOutput):
                 yield self._result_object(value)
             case {"subtype": "init", "tools": tools, "mcp_servers": servers, "permission_mode": mode}:
                 yield value | {
-                    "tools": list(dict.fromkeys(FIELD_NAMES.get(name, name) for name in tools)),
+                    "tools": list(dict.fromkeys(CLAUDE_CODE_NAMES.get(name, name) for name in tools)),
                     "mcp_servers": [one | {"status": STATUSES.get(one["status"], one["status"])} for one in servers],
                     "permissionMode": mode, "apiKeySource": "none", "output_style": "default", "plugins": [],
                     "claude_code_version": VERSION,
@@ -139,7 +139,7 @@ class FieldOutput(JsonOutput):
     def _translated_call(self, value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return an object whose call, in the fields `name` and `input`, has Claude Code's names."""
         name, input = f"{prefix}name", f"{prefix}input"
-        call = field_call(value[name], value[input], self._session.snapshot().workspace.cwd)
+        call = claude_code_call(value[name], value[input], self._session.snapshot().workspace.cwd)
         return value | dict(zip((name, input), call, strict=True))
 
     def _translated_block(self, block: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class FieldOutput(JsonOutput):
         match event:
             case {"type": "content_block_start", "index": index, "content_block": {"type": "tool_use"} as block}:
                 self._calls[index] = block["name"], []
-                name = FIELD_NAMES.get(block["name"], block["name"])
+                name = CLAUDE_CODE_NAMES.get(block["name"], block["name"])
                 yield {**event, "content_block": {**block, "name": name}}
             case {"type": "content_block_delta", "index": index, "delta": {"partial_json": text}}:
                 self._calls[index][1].append(text)

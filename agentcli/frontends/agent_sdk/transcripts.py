@@ -14,7 +14,7 @@ from agentcli.agent.interfaces import NEWEST, SessionStore
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import NoSession, UsageError
-from agentcli.extensions.field_names import field_call
+from agentcli.extensions.claude_code_names import claude_code_call
 from agentcli.frontends.json_output import entry_object
 from agentcli.settings.files import home_of, make_private_folder
 from agentcli.version import __version__
@@ -81,7 +81,7 @@ class HookTranscript:
                 line = _line(entry, session.id) | about
                 for block in line.get("message", {}).get("content", ()):
                     if block["type"] == "tool_use":
-                        block["name"], block["input"] = field_call(block["name"], block["input"], cwd)
+                        block["name"], block["input"] = claude_code_call(block["name"], block["input"], cwd)
                 masked = mask.value(line)[0] if mask else line
                 transcript.write(msgspec.json.encode(masked).decode() + "\n")
         self._written.update(entry.id for entry in entries)

@@ -135,7 +135,7 @@ class TerminalController(OpenerHost):
             self.view.print_line(warning, "warning")
 
     async def close(self) -> None:
-        self._status.close()
+        self._status.stop_timer()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -47,7 +47,7 @@ _SCOPES = {"session": " for this session", "always": " always, in this project"}
 class QuestionPanel:
     """A question, and the state of the answer: the marked choice, the rule, a review of hunks or of a plan's lines.
 
-    Enter takes the marked choice, which at first is yes, or no if a yes may do harm. `asker` is the subagent that
+    Enter selects the marked choice, which at first is yes, or no if a yes may do harm. `asker` is the subagent that
     asks, and its task; empty for the main agent.
     """
 

@@ -119,7 +119,7 @@ class HunkReview:
 class PlanComments:
     """Comments on a plan's lines, by their numbers from 0. The model gets all of them in one message."""
 
-    default = "words"  # the choice that Enter takes
+    default = "words"  # the choice that Enter selects
     heading, page_rows = "Comment on which line?", 1
 
     def __init__(self, question: AnyQuestion) -> None:

@@ -308,9 +308,11 @@ class SessionStatus:
         before, self.status = self.status, self._read(now, is_cold=cold_in_s <= 0)
         if self.status != before:
             self._terminal.changed()
-        self.close()
-        wait_s = JOB_CHECK_S if self._print_job_ends(now) or self.status.jobs else cold_in_s + 1
-        if 1 < wait_s < math.inf:  # not if the cache has expired already, or never expires
+        self.stop_timer()
+        has_unprinted_ends = self._print_job_ends(now)
+        cold_check_s = cold_in_s + 1 if cold_in_s > 0 else math.inf  # no check once the cache has expired
+        wait_s = JOB_CHECK_S if has_unprinted_ends or self.status.jobs else cold_check_s
+        if wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
     def _print_job_ends(self, now: SessionSnapshot) -> bool:
@@ -320,7 +322,7 @@ class SessionStatus:
         self._reported_jobs |= {job.id for job in ended if self._view.print_job_end(job)}
         return any(job.id not in self._reported_jobs for job in ended)
 
-    def close(self) -> None:
+    def stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

@@ -2,8 +2,8 @@
 
 A mount needs a real file or folder under it, on the real disk, where the person sees it. This mount point is created
 before the command and removed after the last command that needs it, whichever process that is, because commands of
-several sessions run at the same time. Removing it earlier would remove the mount from a running sandbox (Linux does so
-since 3.18), and with it the protection.
+several sessions run at the same time. Removing it earlier would remove the mount from a running sandbox (Linux has
+done so since 3.18), and with it the protection.
 
 Each command therefore holds a shared lock (flock) on its mount points; a command that ends removes those on which it
 gets the exclusive lock. A mount point is recognised by its mode and content, not by a list. After a kill the keeper, or

@@ -189,10 +189,11 @@ _GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-file
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     subcommand = git_words([Field("git"), *arguments])
-    for option, folder in itertools.pairwise(arguments[: len(arguments) - len(subcommand)]):
+    options = arguments[: len(arguments) - len(subcommand)]  # git's own, before the subcommand
+    for option, folder in itertools.pairwise(options):
         if option.text == "-C":
             state = state.entering(folder)
-    words = [field.text for field in operands_of(subcommand, "Cc")]
+    words = [field.text for field in operands_of(subcommand, "Cc")]  # as in `git commit -C HEAD`
     name = words[0] if words else ""
     here = absolute_paths([Field(".")], state)  # the text does not show which files of the repository are used
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):

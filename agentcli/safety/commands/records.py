@@ -108,8 +108,8 @@ class CommandAnalysis(Struct, frozen=True, kw_only=True):
 def covers(pattern: str, segment: Segment) -> bool:
     """Return True if an allow rule such as `git log *` covers this simple command; False in doubt.
 
-    Harmless wrappers and quotes make no difference. No rule covers a redirection into a file. A rule must name
-    variables that matter to programs, and wrappers such as `sudo`. A final ` *` also matches nothing.
+    Harmless wrappers and quotes make no difference. No rule covers a redirection into a file. A rule must name wrappers
+    such as `sudo`, and variables that may matter to programs (`CI=1 npm test`). `git log *` also covers `git log`.
     """
     return segment.verdict != "block" and any(_matches(form, pattern) for form in segment.allow_forms)
 

@@ -59,8 +59,12 @@ FORK_BOMB = (
 )
 
 
+# Returns why a program must not run with these arguments, or "". The judge of a program has its name.
+Judge = Callable[[Sequence[Field], State], str]
+
+
 def _netcat(arguments: Sequence[Field], state: State) -> str:
-    """Find `nc -e`, `nc -c`, `ncat --exec` with a shell, or with a program that may be one."""
+    """Refuse `nc -e`, `nc -c`, `ncat --exec` with a shell, or with a program that may be one."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
         if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
             # A program that is not known may be a shell. But `-c` alone proves nothing: it can also mean encryption.
@@ -96,7 +100,7 @@ _QUOTED = r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\
 
 
 def _interpreter(arguments: Sequence[Field], state: State) -> str:
-    """Find program text that connects and hands over a shell or runs what it receives, or that forks without end."""
+    """Refuse program text that connects and hands over a shell or runs what it receives, or that forks without end."""
     for text in (field.text for field in arguments):
         hands_over = re.search(_HANDS_OVER, text) or re.search(_RUNS_WHAT_IT_TAKES, text)
         if re.search(r"[(\s]", text) and re.search(_CONNECTS, text) and hands_over:
@@ -105,8 +109,6 @@ def _interpreter(arguments: Sequence[Field], state: State) -> str:
             return "it is a fork bomb"
     return ""
 
-
-Judge = Callable[[Sequence[Field], State], str]
 
 _DISK = re.compile(  # the device files of disks, of memory and of I/O ports
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
@@ -175,7 +177,7 @@ def _chmod(arguments: Sequence[Field], state: State) -> str:
 def _chown(arguments: Sequence[Field], state: State) -> str:
     paths = operands_of(arguments)
     if not _has(arguments, "", "--reference"):
-        # The first operand is the owner, whose name may also be that of a folder: `cd / && chown -R root x`.
+        # The first operand is the owner, who is no path: in `cd / && chown -R root x`, `root` would be read as /root.
         paths = paths[1:]
     options = [field for field in arguments if field.text.startswith("-")]
     return _chmod([*options, Field("--"), *paths], state)
@@ -235,7 +237,7 @@ def _disk_tool(*verbs: str, unless: str = "") -> Judge:
 
 
 def _kill(arguments: Sequence[Field], state: State) -> str:
-    """Find `kill -9 -1` and `kill -- -1`, which end every process there is."""
+    """Refuse `kill -9 -1` and `kill -- -1`, which end every process there is."""
     texts = [field.text for field in arguments]
     if texts[:1] in (["-s"], ["-n"]):
         texts = texts[2:]

@@ -54,7 +54,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
         if changes_home:  # first the home was unknown; but the command may use it before it sets another one
             walk.add_questions_in(text, state)
     except RecursionError:
-        walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
+        walk.runs_unseen = walk.unreadable = walk.unjudged = "it is nested too deeply"
     return structs.replace(_conclusion(walk, disguise, text), scratch=scratch)
 
 
@@ -74,7 +74,7 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 def _conclusion(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
     """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it."""
-    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
+    problem = walk.runs_unseen or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),
@@ -121,9 +121,12 @@ class Walk:
     def __init__(self, places: Places) -> None:
         self.places = places
         self.segments: list[Segment] = []
-        self.problem = self.unreadable = ""  # why more may run than the segments; why deny and ask rules are uncertain
-        self.unjudged = self.deletes_unseen = ""  # why a part was not judged; why more may be deleted than is named
-        self.catastrophe = self.script_catastrophe = ""  # why it must never run; why a script it may run must never run
+        self.runs_unseen = ""  # why commands other than `segments` may run: it contains a `for` loop
+        self.deletes_unseen = ""  # why it may delete paths that it does not name: `rm -r "$folder"`
+        self.unreadable = ""  # why deny and ask rules cannot be checked against all of it: `sh -c "$text"`
+        self.unjudged = ""  # why a part of it was not judged: it has too many commands
+        self.catastrophe = ""  # why it must never run
+        self.script_catastrophe = ""  # why a script that it may run must never run
         self.script_effects = Effects()  # the effects of scripts that it may run
         self.commands = 0  # the number of commands judged so far, in all scripts
         self._script_files: set[str] = set()  # the files that are run as scripts; names without folders
@@ -150,10 +153,10 @@ class Walk:
         if not reading.is_complete:
             self._give_up(reading.problem)
         if reading.problem:
-            self.problem = self.problem or reading.problem
+            self.runs_unseen = self.runs_unseen or reading.problem
             if reading.has_function and re.search(refused.FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
+            context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop may feed them unknown text
         loop_words = [state.resolved(word) for word in reading.loop_words]
         if why := ReadCheck(self.places, state).outside_problem(loop_words):
             words = [(Field("for"), *loop_words)]  # the words of a `for` are judged like a program's arguments
@@ -161,7 +164,7 @@ class Walk:
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
-        if reading.refusal:  # bash would run no part of the text, so what looks like a catastrophe is only asked about
+        if reading.refusal:  # a syntax error: bash would run none of it, so a catastrophe only leads to a question
             self.script_catastrophe = self.script_catastrophe or self._find_catastrophe(count_before)
             self.segments[count_before:] = [
                 structs.replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
@@ -176,7 +179,7 @@ class Walk:
         return self.catastrophe or next(found, "")
 
     def _give_up(self, why: str) -> None:
-        self.problem = self.problem or why  # a part of the command will not be judged
+        self.runs_unseen = self.runs_unseen or why  # a part of the command will not be judged
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
@@ -347,7 +350,7 @@ class Walk:
         """Walk through a script that the command may run, and take over what was found, apart from the segments.
 
         If it `is_shown`, as a shell's text among the words, a catastrophe in it refuses the command; otherwise the
-        command must ask. The script's own `problem` is not taken over: the command that runs it has one itself.
+        command must ask. The script's own `runs_unseen` is not taken over: the command around it has one itself.
         """
         inner = Walk(self.places)
         if HOLE in text:

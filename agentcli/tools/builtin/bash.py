@@ -1,4 +1,4 @@
-"""Runs shell commands, each in the directory in which the one before ended. Lists, reads and ends jobs."""
+"""Runs shell commands, each in the directory where the previous one ended. Lists, reads and ends jobs."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
         at_once = asyncio.Event()
         at_once.set()
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=at_once)).job
-        assert job is not None  # a detached command becomes a job, unless `run` raises an error
+        assert job is not None  # a command that is detached from the start is a job, or `run` raises `ToolError`
         return _describe_start(job, "Started", context)
     if is_own:  # the person's own command, as `run_own` explains
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
@@ -57,7 +57,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     finish = partial(_format, arguments=arguments, context=context, start=start, note=note)  # makes the output
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
-    if result.job is not None and result.exit_code is None:
+    if result.job is not None and result.exit_code is None:  # with an exit code, the job is what was left running
         output = _describe_detached(result.job, result, context)
         if (at_the_end := result.later) is None:
             return output
@@ -288,12 +288,12 @@ def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolC
     return ToolOutput(f"{started.content}{hint}\n{output}", structured, f"in the background as {job.id}")
 
 
-def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
-    """Return the output of a call that has started a job; `how` is the beginning of the sentence, such as `Started`."""
+def _describe_start(job: BackgroundJob, opening: str, context: ToolContext) -> ToolOutput:
+    """Return the output of a call that has started a job; its text begins with `opening`, such as `Started`."""
     # Small models have no `jobs` tool, so `kill` is named too, unless commands cannot see each other's processes.
     kill = "" if context.workspace.facts.confines else f" or with: kill -- -{job.pid}"
     text = (
-        f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
+        f"{opening} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
     return ToolOutput(

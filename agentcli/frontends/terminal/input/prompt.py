@@ -201,7 +201,7 @@ class PromptArea:
         return [_row(cells, y, columns) for y in range(height)], (at.y, min(at.x, columns - 1))
 
     def menu_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the completions on offer; the one that Enter takes is marked."""
+        """Return the completions on offer; the one that Enter selects is marked."""
         if (state := self.buffer.complete_state) is None or not state.completions or max_rows < 1:
             return []
         room = min(MAX_MENU_ROWS, max_rows)
@@ -233,8 +233,9 @@ class PromptArea:
 
     @property
     def has_inserted_space(self) -> bool:
-        """True if a space that a completion inserted is before the cursor."""
+        """True if a completion inserted the space before the cursor, so that a space typed now is not added to it."""
         state, document = self.buffer.complete_state, self.buffer.document
+        # Moving in the menu inserts the marked completion before it is accepted.
         is_completed = document == self._completed or (state is not None and state.current_completion is not None)
         return is_completed and document.text_before_cursor.endswith(" ")
 

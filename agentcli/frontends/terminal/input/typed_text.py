@@ -283,15 +283,15 @@ def _append(file: Path, line: bytes) -> None:
 MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
-def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | None":
+def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Drafts | None":
     """Return a draft of a directory that no running session holds; the kernel frees the draft of a killed session."""
-    # With `takes_old`, the draft may have a text already, from a session that ended before its first prompt.
+    # With `takes_old_draft`, the draft may have a text already, from a session that ended before its first prompt.
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)
         for number in range(MAX_SESSIONS):
             file, lock = folder / f"{key}.{number}", FileLock(folder / f"{key}.{number}.lock")
-            if (takes_old or not file.exists()) and lock.try_acquire():
+            if (takes_old_draft or not file.exists()) and lock.try_acquire():
                 return Drafts(file, lock)
     return None
 

@@ -55,7 +55,7 @@ class TurnView:
         self._thinking_since = 0.0  # by `time.monotonic()`
         # By call id: answers whose question, with the diff or the output, is on the screen already.
         self._answers: dict[str, Approve] = {}
-        self.taken_back: list[Sequence[Block]] = []  # messages that left the queue for the input, not for the model
+        self.taken_back: list[Sequence[Block]] = []  # messages moved from the queue back into the input
         self._last_kind = ""  # the kind of the last block; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
         self.opened_agent = ""  # the id of the subagent whose transcript is shown live

@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process, ShellProcess
 from agentcli.infra.sandbox.processes.run import Run, start_error
-from agentcli.infra.sandbox.processes.waiting_shell import MAX_CHARS, WaitingShell, start_waiting
+from agentcli.infra.sandbox.processes.spare_shell import MAX_CHARS, SpareShell, start_spare
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
@@ -40,7 +40,7 @@ _LEFT = (
     "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
-# A waiting shell reads its command before it begins, and runs it as it would run an argument.
+# A spare shell reads its command before it begins, and runs it as it would run an argument.
 _READ = "IFS= read -rd '' _c <&{fd} || exit 0; exec {fd}<&-; SECONDS=0; "
 _RUN_READ = 'eval "unset _c; $_c"'
 _MAX_ARGUMENT_CHARS = 30_000  # of up to four bytes; Linux takes 128 KiB in one argument
@@ -69,8 +69,8 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)  # the small process that starts the commands
-        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts the shell of the next read-only command
-        self._has_run_read_only = False  # True once a read-only command has run; the next one starts a waiting shell
+        self._spare: asyncio.Task[SpareShell | None] | None = None  # starts the shell of the next read-only command
+        self._has_run_read_only = False  # True once a read-only command has run; the next one starts a spare shell
         self._bash = shutil.which("bash")
         # The shell reads no startup files, neither the person's nor the project's.
         self._argv = [self._bash, "--noprofile", "--norc", "-c"] if self._bash else ["/bin/sh", "-c"]
@@ -98,37 +98,37 @@ class Shell:
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
-        """Start a command, in the waiting shell if that is possible, and prepare the next waiting shell."""
+        """Start a command, in the spare shell if that is possible, and prepare the next spare shell."""
         confined = unconfined if command.profile == "own" else launcher or self._launch
         # Only bash can read a command up to a NUL.
-        uses_waiting = command.profile == "read-only" and not (launcher or is_job) and self._bash is not None
-        uses_waiting = uses_waiting and "\0" not in command.text and len(command.text) <= MAX_CHARS
+        can_use_spare = command.profile == "read-only" and not (launcher or is_job) and self._bash is not None
+        can_use_spare = can_use_spare and "\0" not in command.text and len(command.text) <= MAX_CHARS
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
-                uses_waiting = uses_waiting and launch.mounts != ()  # only bubblewrap has mounts
-                waiting = await self._take_waiting() if uses_waiting else None
-                taken = waiting.run(launch, command) if waiting is not None else None
+                can_use_spare = can_use_spare and launch.mounts != ()  # only bubblewrap mounts, which takes time
+                spare = await self._take_spare() if can_use_spare else None
+                taken = spare.run(launch, command) if spare is not None else None
                 shell = taken or await self._start_shell(launch, command, is_job=is_job)
                 if taken is None:
-                    shell.process.confinement = confinement.pop_all()
-                # The first read-only command starts no waiting shell, because it may be the only one.
-                if uses_waiting and self._has_run_read_only and self._waiting is None:
+                    shell.process.confinement = confinement.pop_all()  # to be left when all processes have ended
+                # The first read-only command starts no spare shell, because it may be the only one.
+                if can_use_spare and self._has_run_read_only and self._spare is None:
                     with suppress(OSError):  # the command is already running, so this failure does not matter
-                        # A taken shell has a confinement of its own, so this one is free for the next waiting shell.
+                        # A taken shell has a confinement of its own, so the next spare shell takes over this one.
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
-                        start = start_waiting(launch, command, confinement.pop_all(), self._start_shell)
-                        self._waiting = asyncio.create_task(start)
-                self._has_run_read_only |= uses_waiting
+                        start = start_spare(launch, command, confinement.pop_all(), self._start_shell)
+                        self._spare = asyncio.create_task(start)
+                self._has_run_read_only |= can_use_spare
         except (OSError, ValueError) as error:
             raise start_error("the job" if is_job else "the shell", error) from error
         return Run(command, shell, on_output, new_file=self.new_file, on_detached=self._jobs.append)
 
-    async def _take_waiting(self) -> WaitingShell | None:
+    async def _take_spare(self) -> SpareShell | None:
         # A loop, because of two commands that wait here for one shell, the first may start another before the second.
-        while self._waiting is not None and not self._waiting.done():
-            await asyncio.wait({self._waiting})
-        task, self._waiting = self._waiting, None
+        while self._spare is not None and not self._spare.done():
+            await asyncio.wait({self._spare})
+        task, self._spare = self._spare, None
         return task.result() if task is not None and not task.cancelled() else None
 
     async def _start_shell(
@@ -201,8 +201,8 @@ class Shell:
     async def aclose(self) -> None:
         for job in self._jobs:
             await job.stop_watching()
-        if (waiting := await self._take_waiting()) is not None:
-            waiting.end()
+        if (spare := await self._take_spare()) is not None:
+            spare.end()
         await asyncio.gather(*(process.end() for process in self._processes))
         await self._keeper.aclose()
 

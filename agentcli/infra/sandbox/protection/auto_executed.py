@@ -52,7 +52,7 @@ _PROGRAMS = frozenset(
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
-_HOOK = "post-index-change"  # the only one that reading commands run: git status and git diff write the index
+_HOOK = "post-index-change"  # the only one that read-only commands run: git status and git diff write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
 # With these variables git fetches and writes nothing while it is asked.

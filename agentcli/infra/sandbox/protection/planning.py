@@ -92,7 +92,7 @@ class RepositoryPlanner:
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
         self._writable = writable  # the real paths of all folders that commands can write
-        self._home = home  # the meaning of `~`
+        self._home = home  # the folder that `~` stands for
         self._git = git  # the program that reads configurations
         self.depends_only_on_stamps = True  # False once a plan depends on more than repositories' folders and `stamps`
         self.stamps: dict[str, Stamp] = {}  # of configuration files
@@ -101,7 +101,7 @@ class RepositoryPlanner:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan for `worktree`/.git. Without `may_commit` it is read-only, and only paths in its settings are added."""
+        """Plan for `worktree`/.git. Without `may_commit`, it and the paths that its settings name are read-only."""
         plan, dot_git = Protection(), f"{worktree}/.git"
         match kind_of(dot_git), may_commit:
             case "folder", True:

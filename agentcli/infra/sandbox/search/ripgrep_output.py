@@ -150,7 +150,10 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
-        """Return a file's name, without the end of a message about another file whose name has an empty line."""
+        """Return a file's name, without the end of another file's message that may precede it.
+
+        A message repeats the file's name, and is split at any blank line in that.
+        """
         message = _END_OF_STOPPED.search(head) if b"\n" in head else None
         return head[message.end() + 2 :] if message else head[2:]
 

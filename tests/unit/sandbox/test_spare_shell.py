@@ -60,10 +60,10 @@ def session(root: Path, work: Callable[[Run], Awaitable[None]]) -> None:
             await sandbox.aclose()
 
     asyncio.run(run())
-    assert waiting_shells(os.getpid()) == []
+    assert spare_shells(os.getpid()) == []
 
 
-def waiting_shells(pid: int) -> list[int]:
+def spare_shells(pid: int) -> list[int]:
     found = []
     for process in processes_below(pid):
         try:
@@ -103,7 +103,7 @@ def test_commands_in_one_event_loop_after_another_run_with_a_shell_that_waits(ro
     command = Command("echo ran", root, timeout_s=20, profile="read-only")
     assert [asyncio.run(sandbox.run(command)).output for _ in range(4)] == ["ran\n"] * 4
     asyncio.run(sandbox.aclose())
-    assert waiting_shells(os.getpid()) == []
+    assert spare_shells(os.getpid()) == []
 
 
 def replaced(file: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_folder_of_secrets_that_is_made_anew_while_a_shell_waits_is_hidden(roo
 _PROGRAM = """
 import asyncio, pathlib, sys
 from agentcli.tools.command import Command
-from tests.unit.sandbox.test_waiting_shell import sandbox_in
+from tests.unit.sandbox.test_spare_shell import sandbox_in
 async def main():
     root = pathlib.Path(sys.argv[1])
     sandbox = sandbox_in(root)
@@ -179,7 +179,7 @@ asyncio.run(main())
 
 async def test_no_shell_waits_once_agentcli_was_killed(root: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _PROGRAM, str(root)], cwd=CHECKOUT) as program:
-        assert await until(lambda: bool(waiting_shells(program.pid)), seconds=20)
+        assert await until(lambda: bool(spare_shells(program.pid)), seconds=20)
         family = [process.pid for process in processes_below(program.pid)]
         program.kill()
         assert await until(lambda: not any(map(is_alive, family)), seconds=20)

@@ -1,9 +1,9 @@
 """Keeps a shell ready in a sandbox, so that the next read-only command need not wait for the sandbox's setup.
 
-A waiting shell runs one command and ends. It is used only if the sandbox of the command would be the same: the mounts
+A spare shell runs one command and ends. It is used only if the sandbox of the command would be the same: the mounts
 are the same, and so is the file or folder under each of them. This is checked because Linux removes a mount when the
 file under it is replaced, and new mounts of the machine appear in existing sandboxes. Like a read-only command, a
-waiting shell locks nothing and leaves nothing on the disk.
+spare shell locks nothing and leaves nothing on the disk.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
 _MAX_WAIT_S = 60.0  # for a command; then the shell ends
-MAX_CHARS = 4_096  # of a command: a waiting shell reads byte by byte, so longer ones would gain nothing
+MAX_CHARS = 4_096  # of a command: a spare shell reads byte by byte, so longer ones would gain nothing
 
-SandboxCheck = Callable[[Launch, Command], bool]  # True if a command's sandbox would be that of the waiting shell
+SandboxCheck = Callable[[Launch, Command], bool]  # True if a command's sandbox would be that of the spare shell
 
 
-async def start_waiting(
+async def start_spare(
     launch: Launch, command: Command, confinement: ExitStack, start_shell: Callable[..., Awaitable[ShellProcess]]
-) -> "WaitingShell | None":
+) -> "SpareShell | None":
     """Start a shell with `start_shell` in the sandbox of `launch`, whose context is `confinement`.
 
     Return None if this fails: the next command then starts its own shell.
@@ -41,11 +41,11 @@ async def start_waiting(
             shell = await start_shell(launch, command, reads_from=read)
             opened.pop_all()
         shell.process.confinement = confinement.pop_all()
-        return WaitingShell(shell, command_pipe, has_same_sandbox)
+        return SpareShell(shell, command_pipe, has_same_sandbox)
     return None
 
 
-class WaitingShell:
+class SpareShell:
     """A shell that reads its command from `command_pipe`, and ends if none comes."""
 
     def __init__(self, shell: ShellProcess, command_pipe: BinaryIO, has_same_sandbox: SandboxCheck) -> None:

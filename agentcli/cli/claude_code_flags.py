@@ -58,7 +58,7 @@ _UNUSED_WITH_VALUE = """
 """
 UNUSED_FLAGS = ("--debug", *_UNUSED_SWITCHES.split(), *_UNUSED_WITH_VALUE.split())
 # The names of each flag, and the options of its `add_argument`.
-FIELD_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+CLAUDE_CODE_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--allowedTools", "--allowed-tools"), {**_RULES, "dest": "allow"}),
     (("--disallowedTools", "--disallowed-tools"), {**_RULES, "dest": "deny"}),
     (

@@ -7,7 +7,7 @@ from typing import Any
 from agentcli.agent.permissions.rules import ALIASES
 
 # Other agents' names of our tools, by our names. A tool that they do not have keeps our name.
-FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
+CLAUDE_CODE_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
     "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
 }  # fmt: skip
 # For each tool: other agents' names of its arguments, and ours.
@@ -21,7 +21,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 }
 
 
-def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
+def input_with_both_names(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
     """Return the arguments under our names and under those of other agents, whose `file_path` is absolute."""
     both = dict(input)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():
@@ -42,16 +42,16 @@ def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) ->
     return own
 
 
-def field_call(tool: str, input: Mapping[str, Any], cwd: Path) -> tuple[str, dict[str, Any]]:
+def claude_code_call(tool: str, input: Mapping[str, Any], cwd: Path) -> tuple[str, dict[str, Any]]:
     """Return a call with only the names of other agents."""
     if tool == "ask_user":
-        return FIELD_NAMES[tool], field_question(str(input.get("question", "")), input.get("options") or ())
+        return CLAUDE_CODE_NAMES[tool], claude_code_question(str(input.get("question", "")), input.get("options") or ())
     own_names = ARGUMENTS.get(tool, {}).values()
-    both = field_input(tool, input, cwd)
-    return FIELD_NAMES.get(tool, tool), {name: value for name, value in both.items() if name not in own_names}
+    both = input_with_both_names(tool, input, cwd)
+    return CLAUDE_CODE_NAMES.get(tool, tool), {name: value for name, value in both.items() if name not in own_names}
 
 
-def field_question(question: str, options: Sequence[str]) -> dict[str, Any]:
+def claude_code_question(question: str, options: Sequence[str]) -> dict[str, Any]:
     """Return a question to the person as the arguments of `AskUserQuestion`."""
     choices = [{"label": option, "description": ""} for option in options]
     return {"questions": [{"question": question, "header": "", "options": choices, "multiSelect": False}]}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agentcli.cli.field_flags import split_rules, split_tools
+from agentcli.cli.claude_code_flags import split_rules, split_tools
 from tests.app.running import Place, call
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
