@@ -1,7 +1,6 @@
 """The beginning of a conversation: the system text, the notes on the environment, and instruction files.
 
-Instruction files (AGENTS.md and the like) are data that a project gives the model: they are untrusted, and marked with
-their paths.
+Instruction files (AGENTS.md and the like) are untrusted data of a project, and marked with their paths.
 """
 
 import os

@@ -128,9 +128,7 @@ class LocalEngine:
         home = folder / "home"
         home.mkdir()
         # AGENTCLI_… variables are left out, because they could change the settings of an attempt.
-        environment = {
-            name: value for name, value in user_config.environment.items() if not name.startswith("AGENTCLI_")
-        }
+        environment = {key: value for key, value in user_config.environment.items() if not key.startswith("AGENTCLI_")}
         environment["HOME"] = str(home)
         paths = Paths(folder / "config", folder / "state", folder / "cache")
         flags = reduce(merge_values, layers)

@@ -255,8 +255,7 @@ def try_hooks(
         fields = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is not a JSON object: {error}.") from error
-    config = configuration()
-    runs, answer = asyncio.run(_fire(config, event, ToolUse("test", ALIASES.get(tool, tool), fields)))
+    runs, answer = asyncio.run(_fire(configuration(), event, ToolUse("test", ALIASES.get(tool, tool), fields)))
     lines = []
     for run in runs:
         parts = " · ".join(filter(None, (run.decision or "no decision", run.reason, run.problem)))

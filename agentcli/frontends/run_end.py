@@ -68,8 +68,7 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
     """Interrupt a turn that has had no events for `limit_s` seconds, unless it is waiting for somebody.
 
-    If the turn does not react, `leave` is called with the reason. `session` returns the open session, which a command
-    may replace.
+    If the turn does not react, `leave` is called with the reason. `session` returns the open session, which may change.
     """
     from agentcli.agent.ops import Interrupt
 

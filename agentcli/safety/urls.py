@@ -238,8 +238,7 @@ def _why_asked(url: WebUrl) -> str:
 
 @cache
 def _documentation_sites() -> frozenset[str]:
-    groups = read_table(__file__, "known_sites")
-    return frozenset(host for group in groups.values() for host in group)
+    return frozenset(host for group in read_table(__file__, "known_sites").values() for host in group)
 
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:

@@ -125,9 +125,6 @@ def _media(data: str, mime_type: str, name: str) -> Text | Image | Document:
             return Text(f"[{name}, {mime_type or 'of an unknown type'}: not supported]")
 
 
-# Questions
-
-
 async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.ElicitResult:
     """Ask the person for the fields of a form one by one, or to open an address; decline if nobody can be asked."""
     if ask is None:

@@ -143,7 +143,6 @@ class CallbackHooks(RunningHooks, kw_only=True):
 
 
 async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
-    """Make a session run the program's hooks."""
     if specs:
         transcript = HookTranscript(session).path
         about = HookSession(id=session.id, mode=lambda: session.state.mode, transcript=transcript)

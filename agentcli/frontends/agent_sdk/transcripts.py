@@ -82,8 +82,7 @@ class HookTranscript:
                 for block in line.get("message", {}).get("content", ()):
                     if block["type"] == "tool_use":
                         block["name"], block["input"] = claude_code_call(block["name"], block["input"], cwd)
-                masked = mask.value(line)[0] if mask else line
-                transcript.write(msgspec.json.encode(masked).decode() + "\n")
+                transcript.write(msgspec.json.encode(mask.value(line)[0] if mask else line).decode() + "\n")
         self._written.update(entry.id for entry in entries)
         return str(file)
 

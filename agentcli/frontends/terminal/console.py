@@ -181,8 +181,6 @@ class Console:
 
         return keys
 
-    # Showing
-
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
         """Add to the transcript; with `is_head`, replace the head if it is still shown."""
         head, self.head = self.head, ()

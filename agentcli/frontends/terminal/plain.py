@@ -186,8 +186,6 @@ class PlainTerminal(TerminalActions):
         self._exit_code = exit_code
         self.leave()
 
-    # For the controller
-
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
         is_above_input: bool = False,

@@ -200,8 +200,6 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     return end
 
 
-# Failures that the sandbox may have caused
-
 # The forms in which curl, git, Node, Python, Go and pip name a host that they could not reach.
 _NAMED_HOST = lazy_pattern(
     r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+(?::\d+)?)"

@@ -167,8 +167,6 @@ def _fits(content: bytes, codec: str) -> bool:
         return False
 
 
-# Pages of the web
-
 _IN_HEADER = lazy_pattern(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
 _IN_PAGE = lazy_pattern(
     r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",

@@ -183,8 +183,6 @@ def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
     return merged(fragments)
 
 
-# Diffs
-
 MIN_NUMBER_COLUMNS = 24  # a narrower window has no room for line numbers
 
 _MAX_COMPARED_CHARS = 500  # of a line

@@ -61,8 +61,7 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
     """Return the living descendants of a process, parents first, without those in `spare` and their descendants."""
     children: dict[int, list[ProcessInfo]] = {}
     try:
-        # pathlib would slow the start
-        processes = [read_process(int(name)) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+        processes = [read_process(int(name)) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208  # pathlib is slow
     except FileNotFoundError:
         processes = [*_list_with_ps()]
     for process in filter(None, processes):
