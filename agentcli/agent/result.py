@@ -34,7 +34,7 @@ _SUBTYPES = {
     "declined": "interrupted",
     "paused": "paused",
 }
-# By exit code: the `subtype` and the `terminal_reason` of a result that does not meet the demand.
+# By exit code: the `subtype` and the `terminal_reason` of a result that does not meet the requirement.
 _UNMET = {
     MISFIT_EXIT: ("error_schema", "schema_not_met"),
     DENIED_EXIT: ("error_permission", "permission_denied"),

@@ -325,7 +325,7 @@ def _unbraced(word: str) -> list[str]:
 
 
 def _simple_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command of a shell text, without the files that output goes to."""
+    """Yield the words of each simple command of a shell script, without the files that output goes to."""
     # Lines that a backslash continues are joined first; other line ends become `;`.
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""  # without comments, in which a file could hide

@@ -18,7 +18,7 @@ from agentcli.safety import hosts
 from agentcli.tables import read_table
 
 MAX_URL_CHARS = 16_000
-MAX_SILENT_TARGET_CHARS = 500  # of path and query; longer ones are asked about, because they may carry data out
+MAX_SILENT_TARGET_CHARS = 500  # of path and query; longer ones lead to a question, because they may carry data out
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*):")

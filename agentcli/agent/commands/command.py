@@ -142,17 +142,17 @@ class SlashCommand(Struct, frozen=True):
         return outcome
 
 
-def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str] = ()) -> str:
-    """Return options as lines, numbered or with these marks, and a last line on `how` to choose without a picker."""
+def listed(options: Sequence[tuple[str, str]], instruction: str, *, marks: Sequence[str] = ()) -> str:
+    """Return options as lines, numbered or with these marks, and an `instruction` to choose one without a picker."""
     width = max(len(label) for label, _ in options)
     marks = marks or [f"  {n:>2} " for n in range(1, len(options) + 1)]
     rows = [f"{mark} {label:<{width}}  {detail}".rstrip() for mark, (label, detail) in zip(marks, options, strict=True)]
-    return "\n".join([*rows, how])
+    return "\n".join([*rows, instruction])
 
 
-def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) -> str:
-    """Return the values of a setting as lines, the present one marked, and a last line on `how` to change it."""
-    return listed(options, how, marks=["●" if number == current else " " for number in range(len(options))])
+def marked(options: Sequence[tuple[str, str]], current: int | None, instruction: str) -> str:
+    """Return the values of a setting as lines, the present one marked, and an `instruction` to change it."""
+    return listed(options, instruction, marks=["●" if number == current else " " for number in range(len(options))])
 
 
 def split_keep(argument: str) -> tuple[str, bool]:

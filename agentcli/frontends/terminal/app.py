@@ -264,8 +264,8 @@ class TerminalApp:
         """Send a notification unless the window has the focus, or the terminal notifies of reported states itself."""
         # If the terminal does not report the focus, only a question is worth a notification.
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
-        how = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
-        if is_away and (codes := notification(text, how, self._console.environment)):
+        method = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
+        if is_away and (codes := notification(text, method, self._console.environment)):
             self._console.write_codes(codes)
 
     def session_opened(self) -> None:

@@ -301,18 +301,18 @@ class Hint:
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
 
-def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
-    """Return the codes of a desktop notification, or a bell; `how` is "auto", "osc9", "osc777", "bell" or "off".
+def notification(text: str, method: str, environment: Mapping[str, str]) -> str:
+    """Return the codes of a desktop notification, or a bell; `method` is "auto", "osc9", "osc777", "bell" or "off".
 
     iTerm2, kitty, WezTerm and Ghostty understand OSC 9; rxvt and VTE understand OSC 777.
     """
     words = " ".join(printable(text).replace(";", ",").split())[:200]  # a semicolon ends a field of OSC 777
-    if how == "auto":
+    if method == "auto":
         program, kitty = environment.get("TERM_PROGRAM"), environment.get("KITTY_WINDOW_ID")
         has_osc9 = kitty or program in ("iTerm.app", "WezTerm", "ghostty")
-        how = "osc9" if has_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
+        method = "osc9" if has_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
     by_form = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
-    codes = by_form.get(how, "")
+    codes = by_form.get(method, "")
     if environment.get("TMUX") and codes.startswith("\x1b"):  # tmux passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

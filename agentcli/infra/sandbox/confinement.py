@@ -217,14 +217,14 @@ def is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
 
 
-def kind_of(path: str) -> Literal["nothing", "link", "folder", "file"]:
+def kind_of(path: str) -> Literal["nothing", "symlink", "folder", "file"]:
     """Return the kind of the entry at a path, without following a link; devices, pipes and sockets are files."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
         return "nothing"
     if stat.S_ISLNK(mode):
-        return "link"
+        return "symlink"
     return "folder" if stat.S_ISDIR(mode) else "file"
 
 
@@ -333,7 +333,7 @@ class Protection(msgspec.Struct, kw_only=True):
             _add(self.writable, path)
             path = f"{path}/{part}"
         match kind_of(path):
-            case "link":
+            case "symlink":
                 self.problems.append(f"{path} is a symbolic link, which a command can replace.")
                 target = os.path.realpath(path)
                 if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":

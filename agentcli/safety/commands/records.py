@@ -156,7 +156,7 @@ def _word_list(kind: str) -> tuple[str, ...]:
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
-    """Return True for a shell, or an interpreter or tool that runs the text or program in its arguments."""
+    """Return True for a shell, or an interpreter or tool that runs the script or program in its arguments."""
     if _is_known_module(words):
         return False
     name = words[0].rpartition("/")[2]

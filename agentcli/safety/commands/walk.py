@@ -150,9 +150,9 @@ class Walk:
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
-        if not reading.is_complete:
+        if not reading.is_complete:  # a part was not even read
             self._give_up(reading.problem)
-        if reading.problem:
+        if reading.problem:  # a loop, a function or a syntax error: its commands may not be all that runs
             self.runs_unseen = self.runs_unseen or reading.problem
             if reading.has_function and re.search(refused.FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
@@ -281,7 +281,7 @@ class Walk:
         values += [Field(each.text.partition("=")[2]) for each in set_by_wrappers]
         if own_problem:
             effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
-        # A script that must be asked about makes the command ask.
+        # A script that leads to a question makes the command ask.
         grave = next((each.reason for inner in inner_walks for each in inner.segments if each.verdict == "ask"), "")
         reason = own_problem or problem
         segment = Segment(
@@ -349,7 +349,7 @@ class Walk:
     def _look_into(self, text: str, state: State, *, is_shown: bool) -> "Walk":
         """Walk through a script that the command may run, and take over what was found, apart from the segments.
 
-        If it `is_shown`, as a shell's text among the words, a catastrophe in it refuses the command; otherwise the
+        If it `is_shown`, as the script in `sh -c SCRIPT` is, a catastrophe in it refuses the command; otherwise the
         command must ask. The script's own `runs_unseen` is not taken over: the command around it has one itself.
         """
         inner = Walk(self.places)

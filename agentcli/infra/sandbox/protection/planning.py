@@ -112,7 +112,7 @@ class RepositoryPlanner:
                 plan.read_only.append(dot_git)
                 if may_commit:
                     self._add_repository_elsewhere(dot_git, worktree, plan)
-            case "link", True:
+            case "symlink", True:
                 plan.protect(worktree, ".git")
         return plan
 
@@ -281,7 +281,7 @@ def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> li
 
 def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
     """Add a file or folder; return the reason if it cannot be protected."""
-    if kind_of(f"{folder}/{name}") == "link":
+    if kind_of(f"{folder}/{name}") == "symlink":
         return [f"{folder}/{name} is a symbolic link, which a command could replace"]
     plan.protect(folder, name)
     return []

@@ -105,7 +105,7 @@ class State(Struct, frozen=True):
     def likely_paths(self, field: Field) -> list[str]:
         """Return the path of a secret or auto-executed file if the known part of a word names one, as in `$X/.env`.
 
-        A command that may use such a file is thus asked about even if it cannot be read in full.
+        A command that may use such a file therefore leads to a question even if it cannot be read in full.
         """
         for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
