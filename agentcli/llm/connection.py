@@ -95,8 +95,7 @@ class Connections:
             streams = await self._through_socks(proxy, origin)
         else:
             tls: dict[str, Any] = {"ssl": self._tls, "server_hostname": peer.host} if peer.scheme == "https" else {}
-            # RFC 8305 §5
-            streams = await asyncio.open_connection(address, peer.port, happy_eyeballs_delay=0.25, **tls)
+            streams = await asyncio.open_connection(address, peer.port, happy_eyeballs_delay=0.25, **tls)  # RFC 8305 §5
         connection = Response(origin, streams, self._where, self._read_timeout)
         try:
             if proxy is not None and url.scheme == "https":

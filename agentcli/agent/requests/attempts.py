@@ -208,7 +208,7 @@ log = logging.getLogger(__name__)
 class Rewrite(Struct, frozen=True):
     """A change to a rejected request."""
 
-    description: str  # "without tool results", as the person reads it
+    phrase: str  # "without tool results", as the person reads it
     keys: frozenset[str]  # the parts of the request for `without` to leave out
     stands_alone: bool = False  # it is undone if it does not help; others add up
 
@@ -240,14 +240,12 @@ async def with_repairs(
             if str(error) != last_text:
                 last_text, cumulative, proven = str(error), omitted, omitted
             ladder = rewrites(without(request, proven), error)
-            rewrite = next(
-                (rung for rung in ladder if rung.description not in tried and not rung.keys <= omitted), None
-            )
+            rewrite = next((rung for rung in ladder if rung.phrase not in tried and not rung.keys <= omitted), None)
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:  # a partly shown reply is not repeated
                 raise error from failure.__cause__
-            log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.description)
-            emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.description}."))
-            tried.add(rewrite.description)
+            log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.phrase)
+            emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.phrase}."))
+            tried.add(rewrite.phrase)
             if rewrite.stands_alone:
                 omitted = proven | rewrite.keys
             else:
