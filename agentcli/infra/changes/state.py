@@ -306,7 +306,9 @@ class BorrowedObjects:
         # Neither of these two commands makes git run another program.
         paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_REV_PARSE_PATHS)
         user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)
-        top, index, objects, attributes = os.fsdecode(paths).splitlines()  # in the order of `_REV_PARSE_PATHS`
+        top, index, objects, attributes = (
+            os.fsdecode(paths).removesuffix("\n").split("\n")
+        )  # in the order of `_REV_PARSE_PATHS`
         # The attributes of the repository and of the person decide which files git converts: see `_UNCONVERTED`.
         setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
         settings = ("-c", setting) if user_file.strip() else ()

@@ -172,7 +172,7 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
             seen.add(folders)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
-            git_folder, common = folders.splitlines()
+            git_folder, _, common = folders.removesuffix("\n").partition("\n")
             common = os.path.realpath(Path(where[1], common))  # git prints it relative to where it was started
             top = (ask(where, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _find_program(ask(where, "config --list --null --show-scope"), common, top):
