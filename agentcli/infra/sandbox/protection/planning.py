@@ -112,7 +112,7 @@ class RepositoryPlanner:
                 plan.read_only.append(dot_git)
                 if may_commit:
                     self._add_repository_elsewhere(dot_git, worktree, plan)
-            case "symlink", True:
+            case "symlink", _:
                 plan.protect(worktree, ".git")
         return plan
 
