@@ -160,6 +160,18 @@ async def test_a_supervisor_takes_one_command_after_another(tmp_path: Path) -> N
     assert not any(is_alive(int(output.split()[1])) for output in (first, *together))
 
 
+async def test_whoever_reads_the_end_of_a_command_those_who_wait_for_it_are_woken(tmp_path: Path) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    process, read = await started(keeper, tmp_path, "/bin/sleep", "0.2")
+    waiting = asyncio.ensure_future(process.wait_until_gone())
+    await asyncio.sleep(0)
+    while not process.is_over():  # without giving the event loop a turn
+        time.sleep(0.01)
+    await asyncio.wait_for(waiting, 5)
+    os.close(read)
+    await keeper.aclose()
+
+
 async def test_a_command_runs_after_one_that_was_ended_and_one_that_was_cancelled(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT)
     process, read = await started(keeper, tmp_path, "/bin/sleep", mark)

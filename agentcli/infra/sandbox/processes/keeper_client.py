@@ -44,6 +44,7 @@ class Process:
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
         self._unfinished_line = b""
+        self._waiters: set[asyncio.Future[None]] = set()  # end the waits for a report, which anybody may have read
         self.error = OSError(0, "no process could be made for it")  # why the command did not start; unused if it did
 
     async def wait_until_gone(self) -> None:
@@ -52,7 +53,11 @@ class Process:
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         self.read_reports()
         while not condition():
-            await readable(self._control.fileno())
+            self._waiters.add(ready := asyncio.get_running_loop().create_future())
+            try:
+                await readable(self._control.fileno(), ready)
+            finally:
+                self._waiters.discard(ready)
             self.read_reports()
 
     def is_over(self) -> bool:
@@ -99,6 +104,8 @@ class Process:
             *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
                 self._apply_report(line.split())
+            for waiter in [*self._waiters]:  # perhaps of another thread's loop
+                waiter.get_loop().call_soon_threadsafe(_finish, waiter)
         self.confinement.close()  # not while processes run, because their protection depends on it
 
     def _apply_report(self, words: list[bytes]) -> None:
@@ -248,14 +255,19 @@ def _encoded(environment: Mapping[str, str]) -> dict[bytes, bytes]:
     return variables
 
 
-async def readable(descriptor: int) -> None:
-    """Wait until something can be read, or the other end is closed. Several tasks may wait for one descriptor."""
+async def readable(descriptor: int, ready: "asyncio.Future[None] | None" = None) -> None:
+    """Wait until something can be read, the other end is closed, or `ready` is done. Several tasks may wait at once."""
     loop = asyncio.get_running_loop()
     copy = os.dup(descriptor)  # a loop accepts only one reader for each number
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(copy, lambda: None if ready.done() else ready.set_result(None))
+    ready = ready or loop.create_future()
+    loop.add_reader(copy, _finish, ready)
     try:
         await ready
     finally:
         loop.remove_reader(copy)
         os.close(copy)
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
