@@ -110,11 +110,12 @@ def _tool_use(call: Any, number: int) -> ToolUse:
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
     """Return the agent's tools for LangChain, or those that are named. The agent's permissions apply to their calls.
 
-    The tools are asynchronous. Called with a model's `ToolCall`, they return a `ToolMessage` with its id; an error has
-    the status "error". Raises `UsageError` for a name that no tool has.
+    Tools that a client or the session carries out are left out, because LangChain runs neither. The others are
+    asynchronous. Called with a model's `ToolCall`, they return a `ToolMessage` with its id; an error has the status
+    "error". Raises `UsageError` for a name that no tool has.
     """
     chosen = (await agent.session()).runtime.calls.tools.clone(only=names)
-    return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]  # others need a client or session
+    return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]  # it runs here
 
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:

@@ -220,8 +220,8 @@ class Checkpoints(Protocol):
     async def forget(self, mark: Any | None) -> None:
         """Forget a call whose changes are in the log; None means the calls that `interrupted` returned."""
 
-    async def under_way(self) -> Sequence[FilesChanged]:
-        """Return the changes so far of calls that still run, such as background jobs; each change only once."""
+    async def changes_in_progress(self) -> Sequence[FilesChanged]:
+        """Return the changes of running calls, such as background jobs, apart from those already returned."""
 
     async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
         """Return the changes of killed calls. `reported` has the Unix times of the calls in the log, by id."""

@@ -126,6 +126,6 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
 
             models = Models(config)
             table = ((f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table())
-            return [*((name, "here") for name in await models.running()), *table]
+            return [*((name, "here") for name in await models.local_models()), *table]
         case _:
             return []

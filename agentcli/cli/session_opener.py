@@ -67,7 +67,7 @@ class ConfiguredOpener:
         return f"Starting with the next request: {info.name}, window {info.window:,} tokens.{known}"
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        here = [(name, "on this machine") for name in await self.models.running()]
+        here = [(name, "on this machine") for name in await self.models.local_models()]
         if self.models.embedded_path().is_file():
             here.append((EMBEDDED, "on this machine"))
         known = await asyncio.to_thread(self.known_models, with_key=with_key)

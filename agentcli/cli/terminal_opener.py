@@ -210,7 +210,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                     case 1:
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
                     case 2:
-                        if not await self.models.running():
+                        if not await self.models.local_models():
                             self.on_notice("No running model found in Ollama or LM Studio. Start one, then try again.")
                     case 3:
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
@@ -273,7 +273,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def _use_key(self, provider: str, key: str, health: Health, *, is_stored: bool) -> Login:
         """Use a key from now on, and store it if `is_stored`. `health` is the result of the test."""
         variable = self.models.keys.variables(provider)[0]
-        self._config.kept_keys.typed[variable] = key
+        self._config.stored_keys.typed[variable] = key
         self.models.forget(provider)
         message = f"This session uses the key for {provider}."
         if is_stored:
@@ -311,7 +311,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def read_config(self) -> Config:
         """Load the settings again: some may have been stored since the start, as by `/model NAME keep`."""
-        return msgspec.structs.replace(load_for(self._options, self._config.cwd), kept_keys=self._config.kept_keys)
+        return msgspec.structs.replace(load_for(self._options, self._config.cwd), stored_keys=self._config.stored_keys)
 
     def forget_key(self, provider: str) -> str:
         message = self.models.keys.remove(provider, self.models.keys.variables(provider))

@@ -65,7 +65,7 @@ def with_attachments(
 def unattached_files(content: Sequence[Block]) -> list[str]:
     """Return sentences about the files named in a prompt that `with_attachments` could not attach."""
     texts = (block.text for block in content[1:] if isinstance(block, Text))
-    return [f"{one[1]} was not attached: {one[2]}" for one in (_UNATTACHED.match(text) for text in texts) if one]
+    return [f"{match[1]} was not attached: {match[2]}" for match in map(_UNATTACHED.match, texts) if match]
 
 
 def foreign_text(name: str, text: str) -> Text:

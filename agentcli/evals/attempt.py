@@ -133,7 +133,7 @@ class LocalEngine:
         paths = Paths(folder / "config", folder / "state", folder / "cache")
         flags = reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
-        return msgspec.structs.replace(config, kept_keys=user_config.kept_keys, project=ProjectUse(is_allowed=True))
+        return msgspec.structs.replace(config, stored_keys=user_config.stored_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:

@@ -32,34 +32,29 @@ class CommandFailed(UserError):
 
 
 class Dialogue:
-    """Carries out input lines in order; only answers and interrupts are carried out at once.
+    """Carries out input lines in order, but interrupts and the client's answers to questions at once.
 
-    A slash command in a message waits for the answers to earlier prompts; one in a control line only for earlier lines.
+    A slash command in a message waits for the replies to earlier prompts; one in a control line only for earlier lines.
     Once `leaving` is set, the dialogue ends with the current turn.
     """
 
     def __init__(
-        self,
-        host: ScreenlessHost,
-        write: Callable[[dict[str, Any]], None],
-        *,
-        partial: bool,
-        requirements: Requirements,
-        leaving: asyncio.Event,
-    ) -> None:
+        self, host: ScreenlessHost, write: Callable[[dict[str, Any]], None], *, partial: bool,
+        requirements: Requirements, leaving: asyncio.Event,
+    ) -> None:  # fmt: skip
         self.host = host
         self.write = write
         self.partial = partial
         self.requirements = requirements
         self._leaving = leaving
         self._code = 0  # the exit code of the newest turn or command
-        self._unmet: set[int] = set()  # exit codes of requirements that an answer did not meet
+        self._unmet: set[int] = set()  # exit codes of requirements that a reply did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
         self._has_client = True  # until the input ends: somebody can still answer questions
         self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # for `_work`; None: the input ended
         self._tasks: set[asyncio.Task[None]] = set()
-        self.asides: set[asyncio.Task[None]] = set()  # commands that run beside the others
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # has the error, if one ends it
+        self.parallel_tasks: set[asyncio.Task[None]] = set()  # they run alongside the input lines
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or the error that ended it
         self._turn_ended = asyncio.Event()
         self.begin(host.session)
 
@@ -85,7 +80,7 @@ class Dialogue:
         return init_object(self.host.session, [command.name for command in commands], skills=skills)
 
     async def run(self, first: CliPrompt, input: json_input.InputLines | None) -> int:
-        """Answer the first prompt, if there is one, then all lines of the input; return the exit code."""
+        """Carry out the first prompt, if there is one, then all lines of the input; return the exit code."""
         if input is None:
             self.lines.put_nowait(None)
         else:
@@ -97,7 +92,7 @@ class Dialogue:
         self.spawn(self._work(first))
         self.spawn(self._wake_to_leave())
         try:
-            await self._over
+            await self._finished
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -108,8 +103,8 @@ class Dialogue:
 
         def has_ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None and not self._over.done():
-                self._over.set_exception(error)
+            if not task.cancelled() and (error := task.exception()) is not None and not self._finished.done():
+                self._finished.set_exception(error)
 
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -133,7 +128,7 @@ class Dialogue:
             self.output.show(event)
             self._code = exit_code(event, self.requirements)
             self._unmet |= self.requirements.unmet(event)
-            # When the program is about to end, queued messages are not answered any more.
+            # When the program is about to end, queued messages get no reply any more.
             self.session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
             self._turns_ended += 1
             self._turn_ended.set()
@@ -149,7 +144,7 @@ class Dialogue:
             await self._turn_ended.wait()
 
     async def _listen(self, input: json_input.InputLines) -> None:
-        """Carry out interrupts and answers at once, and queue the other lines."""
+        """Carry out interrupts and the client's answers at once, and queue the other lines."""
         async for raw in input:
             if (line := self.parse(raw)) is None:
                 continue
@@ -174,7 +169,7 @@ class Dialogue:
         self.session.submit(ops.SetAttended(False))
 
     async def _work(self, first: CliPrompt) -> None:
-        """Answer the first prompt, then the input lines in order until the input ends; asides run in parallel."""
+        """Carry out the first prompt, then the input lines in order; some commands run alongside."""
         if first.text or first.piped:
             await self._submit((Text(first.text),), first)
         while not self.host.has_left and (line := await self.lines.get()) is not None:
@@ -183,20 +178,20 @@ class Dialogue:
             request = line.request
             typed = self.host.command_in(request.text) if isinstance(request, json_input.CommandControl) else None
             if typed and isinstance(typed.command, SlashCommand) and typed.command.is_aside:
-                self.asides.add(self.spawn(self._handle_line(line)))
+                self.parallel_tasks.add(self.spawn(self._handle_line(line)))
             else:
                 await self._handle_line(line)
         self.end_input()
-        if self.asides:
-            await asyncio.wait(self.asides)
+        if self.parallel_tasks:
+            await asyncio.wait(self.parallel_tasks)
         await self._wait_for_results()
         if self._has_rejected and not self._has_accepted and not self._leaving.is_set():
             # A client whose lines were all rejected is still waiting for a result.
             failed = TurnFailed("Every line of the input was rejected, so there was no prompt.", False, cost_usd=0.0)
             self.output.show(failed)
             self._code = exit_code(failed, self.requirements)
-        if not self._over.done():
-            self._over.set_result(None)
+        if not self._finished.done():
+            self._finished.set_result(None)
 
     async def _handle_line(self, line: json_input.InputLine) -> None:
         """Carry out a line; report an error, and acknowledge the line if it has an id."""
@@ -236,7 +231,9 @@ class Dialogue:
         self._has_accepted = True
         typed = self.host.command_of(content)
         if typed is None:
-            self.session.submit(ops.Prompt(self.host.attach(f"{first.text}{first.piped}") if first else content))
+            # The command line's prompt may have piped text and name files, which `content` lacks.
+            message = self.host.attach(f"{first.text}{first.piped}") if first else content
+            self.session.submit(ops.Prompt(message))
             return
         await self._wait_for_results()
         if self._leaving.is_set():

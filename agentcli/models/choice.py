@@ -20,7 +20,7 @@ from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.files import current_folder, from_home
-from agentcli.settings.keys import KeptKeys, split_command
+from agentcli.settings.keys import StoredKeys, split_command
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.structs import ServerSettings
 
@@ -133,18 +133,18 @@ class Models:
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
             (model for _, model in KEYED_MODELS if model.partition("/")[0] in with_helper),
-            (model for variable, model in KEYED_MODELS if self._config.kept_keys.place(variable)),
+            (model for variable, model in KEYED_MODELS if self._config.stored_keys.place(variable)),
         )
         if keyed := next(keyed_models, ""):
             named = self._config.environment.get("ANTHROPIC_MODEL")
             return f"anthropic/{named}" if named and keyed.startswith("anthropic/") else keyed
-        if running := await self.running():
+        if running := await self.local_models():
             return running[0]
         if find_spec("xllamacpp") and self.embedded_path().is_file():
             return EMBEDDED
         raise NoModel(NO_MODEL)
 
-    async def running(self) -> list[str]:
+    async def local_models(self) -> list[str]:
         """Return the models of Ollama and LM Studio, if they run on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
         answers = await asyncio.gather(
@@ -166,9 +166,9 @@ class Models:
 
     async def try_key(self, provider: str, key: str) -> Health:
         """Ask the provider whether it accepts a key. This costs no tokens."""
-        keys = KeptKeys()
+        keys = StoredKeys()
         keys.typed[self.keys.variables(provider)[0]] = key
-        models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
+        models = Models(msgspec.structs.replace(self._config, stored_keys=keys))
         try:
             async with asyncio.timeout(KEY_TEST_S):
                 health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
@@ -276,7 +276,7 @@ def create_provider(name: str, *, model: str | ModelInfo, api_key: str = "", **s
     if api_key:
         if not (variables := models.keys.variables(name)):
             raise UsageError(f"{name} takes no API key.")
-        config.kept_keys.typed[variables[0]] = api_key
+        config.stored_keys.typed[variables[0]] = api_key
     models.keys.require(name)
     info = models.info(f"{name}/{model}") if isinstance(model, str) else msgspec.structs.replace(model, provider=name)
     return ProviderMaker(config, models.keys, None, models.local_path).make(info)

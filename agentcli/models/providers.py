@@ -59,7 +59,7 @@ class ProviderKeys:
         if self._server(provider).api_key_helper and not self._is_at_hand(provider):
             yield next(iter(variables), provider), f"from providers.{provider}.api_key_helper"
         else:
-            yield from ((variable, self._config.place_of_key(variable)) for variable in variables)
+            yield from ((variable, self._config.key_source(variable)) for variable in variables)
 
     def place(self, provider: str) -> str:
         """Describe where a provider's key is; empty if there is none. Raises `ConfigError`."""
@@ -84,7 +84,7 @@ class ProviderKeys:
         if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
             # The command runs outside of projects, whose files could change what it does.
             folder = config.paths.config if config.paths.config.is_dir() else Path.home()
-            name, seen_keys = f"providers.{provider}.api_key_helper", config.kept_keys.printed
+            name, seen_keys = f"providers.{provider}.api_key_helper", config.stored_keys.printed
             helper = KeyHelper(
                 command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
             )
@@ -92,7 +92,7 @@ class ProviderKeys:
         if not (variables := self.variables(provider)):
             return "", ""
         first, *token_variables = variables
-        if first in config.kept_keys.typed:  # the person typed it in this session, so it is the newest
+        if first in config.stored_keys.typed:  # the person typed it in this session, so it is the newest
             return config.key(first), ""
         token = next(filter(config.key_in_environment, token_variables), "")
         uses_key = not token or config.key_in_environment(first)  # a token takes precedence over a stored key
@@ -101,12 +101,12 @@ class ProviderKeys:
     def lines(self) -> list[str]:
         """Return a line for each key that is set, with its place but not its value. Raises `ConfigError`."""
         places = {name: place for provider in self.takers() for name, place in self.places(provider)}
-        places[SEARCH_KEY] = self._config.place_of_key(SEARCH_KEY)
+        places[SEARCH_KEY] = self._config.key_source(SEARCH_KEY)
         return [f"{name} {place}" for name, place in places.items() if place]
 
     def store(self, provider: str, variable: str, key: str) -> str:
         """Store a key, and return a sentence about its place. Raises `ConfigError`."""
-        place = self._config.kept_keys.store(variable, key)
+        place = self._config.stored_keys.store(variable, key)
         kept = f"The key for {provider} is {place}. To remove it: agentcli login --remove {provider}"
         if self._config.key_in_environment(variable):
             kept += f"\nIn later sessions, {variable} in the environment overrides it."
@@ -114,7 +114,7 @@ class ProviderKeys:
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
         """Remove the keys that were stored or typed, and return a sentence. Raises `UsageError` if there are none."""
-        places = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
+        places = [place for variable in variables if (place := self._config.stored_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still has one." if in_environment else ""
         if not places:
@@ -123,7 +123,7 @@ class ProviderKeys:
 
     def _is_at_hand(self, provider: str) -> bool:
         """Return True if the key was typed or is in the environment: then commands and stored keys are not used."""
-        typed, in_environment = self._config.kept_keys.typed, self._config.key_in_environment
+        typed, in_environment = self._config.stored_keys.typed, self._config.key_in_environment
         return any(name in typed or in_environment(name) for name in self.variables(provider))
 
     def _server(self, provider: str) -> ServerSettings:

@@ -25,7 +25,7 @@ class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
     in_keyring: bool = False
 
 
-class KeptKeys:
+class StoredKeys:
     """The keys that the person gave, keyed by the environment variable that they replace.
 
     The file lists every stored key, also those in the keyring. A keyring is slow and may ask for a password, so it is

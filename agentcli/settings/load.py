@@ -15,7 +15,7 @@ import msgspec
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.check import explain_error, find_error, is_table
 from agentcli.settings.files import Paths, find_paths, home_of
-from agentcli.settings.keys import KeptKeys, sendable_key
+from agentcli.settings.keys import StoredKeys, sendable_key
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import terminal_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
@@ -81,7 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     notices: tuple[str, ...] = ()
     layers: tuple[SettingsLayer, ...] = ()
-    kept_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
+    stored_keys: StoredKeys = msgspec.field(default_factory=StoredKeys)
     project: ProjectUse = ProjectUse()
 
     @property
@@ -100,17 +100,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises `ConfigError` if the key cannot be read, or contains characters that no HTTP header can carry.
         """
-        keys = self.kept_keys
+        keys = self.stored_keys
         key = keys.typed.get(variable) or self.key_in_environment(variable) or keys.get(variable).strip()
         return sendable_key(key, lambda message: ConfigError(message, key=variable))
 
     def key_in_environment(self, variable: str) -> str:
         return self.environment.get(variable, "").strip()  # pasted and mounted keys may end with a newline
 
-    def place_of_key(self, variable: str) -> str:
+    def key_source(self, variable: str) -> str:
         """Describe where a key comes from; empty if there is none. Raises `ConfigError`."""
-        in_environment = self.key_in_environment(variable) and variable not in self.kept_keys.typed
-        return "in the environment" if in_environment else self.kept_keys.place(variable)
+        in_environment = self.key_in_environment(variable) and variable not in self.stored_keys.typed
+        return "in the environment" if in_environment else self.stored_keys.place(variable)
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
         """Build an error about a setting, or about one item of its list. It names the source of the value."""
@@ -169,7 +169,7 @@ def load_config(
         environment=dict(environment),
         notices=tuple(notices),
         layers=tuple(layers),
-        kept_keys=KeptKeys(paths.credentials),
+        stored_keys=StoredKeys(paths.credentials),
         project=ProjectUse(bool(trusted), trust),
     )
     terminal = config.settings.terminal

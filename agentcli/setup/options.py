@@ -75,7 +75,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
 
     system_prompt: str | None = None
     append_system_prompt: str = ""
-    is_bare: bool = False  # without hooks, skills, MCP servers, memory and instruction files
+    is_bare: bool = False  # ignores hooks, skills, MCP servers, memory and instructions of the person and the project
     accepts_client_tools: bool = False  # a prompt may bring tools with it
     added: AddedDefinitions = AddedDefinitions()
     mcp: McpOptions = McpOptions()
@@ -213,7 +213,7 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
 
 def has_key(config: Config, variable: str) -> bool:
     try:
-        return bool(config.place_of_key(variable))
+        return bool(config.key_source(variable))
     except ConfigError:  # reported where the key is needed, and by doctor
         return False
 

@@ -47,8 +47,8 @@ class PrefixBuilder(Struct, kw_only=True):
     _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict)
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
-        kind = (info.small, info.window, tools)
-        if (prefix := self._built.get(kind)) is None:
+        key = (info.small, info.window, tools)
+        if (prefix := self._built.get(key)) is None:
             own_tools = [tool for tool in tools if not tool.server]  # not of MCP servers
             specs = tuple(tool.spec() for tool in own_tools)
             if info.small and not self.config.settings.tools.only:  # fewer and shorter tools, unless the person chose
@@ -61,7 +61,7 @@ class PrefixBuilder(Struct, kw_only=True):
             replace, style = self._style()
             append = _join(style, self.options.append_system_prompt, agents, skills, note)
             text = system_prompt(small=info.small, replace=replace, append=append)
-            prefix = self._built[kind] = Prefix(text, (*specs, *server_specs))
+            prefix = self._built[key] = Prefix(text, (*specs, *server_specs))
         return prefix
 
     def _style(self) -> tuple[str | None, str]:

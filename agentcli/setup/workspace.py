@@ -119,7 +119,7 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
     from agentcli.infra.sandbox.environment import credentials_in
     from agentcli.safety.secrets.masking import Masker
 
-    return Masker((*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config), *values))
+    return Masker((*credentials_in(config.environment), *config.stored_keys.values, *secret_headers(config), *values))
 
 
 def make_sandbox(

@@ -135,12 +135,14 @@ class CommandResult(Struct, frozen=True):
     later: Awaitable[CommandResult] | None = None
 
 
-class ChangeSummary(Struct, frozen=True, kw_only=True):
-    """One change that can be applied by itself."""
+class ChangeSummary(
+    Struct, frozen=True, kw_only=True, rename={"is_auto_executed": "is_obeyed", "permanent_loss": "loses"}
+):
+    """One change that can be applied by itself. In JSON, clients know some fields by the names in `rename`."""
 
     name: str  # unique: the path relative to the workspace, or absolute; both paths of a renamed file
     kind: Literal["created", "changed", "deleted", "mode", "renamed"]
-    what: Literal["file", "folder", "link", "pipe", "repository", "tree"]
+    what: Literal["file", "folder", "link", "pipe", "repository", "tree"]  # "tree": changes in a folder that stays
     # A unified diff, or git's description of a repository; empty if the contents are the same, not text or too long.
     diff: str = ""
     hunks: int = 1  # of several hunks of the diff (`diff_hunks`), each can be applied by itself
@@ -148,13 +150,15 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     size: int = 0  # bytes of these files
     # What a person should know before it is applied; for a renamed file the last note is how much of it is the same.
     notes: tuple[str, ...] = ()
-    is_obeyed: bool = False  # it affects something that other programs run or obey unasked
-    loses: Literal["", "work", "tree"] = ""  # "work": commits, stashes, uncommitted changes; "tree": `.git`, most files
+    is_auto_executed: bool = False  # it affects something that other programs run or obey unasked
+    # Lost for good by applying it: commits, stashes or uncommitted changes ("work"), `.git` or most files ("tree").
+    permanent_loss: Literal["", "work", "tree"] = ""
     moves: str = ""  # what happened to a branch of a changed repository
     worktree: tuple[tuple[str, int], ...] = ()  # for a repository: what happened to files outside `.git`, to how many
 
     @property
     def outcome(self) -> str:
+        """The word that `count_changes` shows for `kind`; a new mode counts as an edit."""
         return "edited" if self.kind in ("changed", "mode") else self.kind
 
 

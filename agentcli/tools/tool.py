@@ -122,7 +122,7 @@ class ToolContext(Generic[Deps]):
 
     @property
     def grants(self) -> Grants:
-        """The grants of this call alone."""
+        """Permissions granted for this call only."""
         return self.terms.grants
 
     @property

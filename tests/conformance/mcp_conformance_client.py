@@ -19,9 +19,9 @@ import httpx2
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.connection import ServerConnection, connect
-from agentcli.extensions.mcp.oauth import KeptLogins, login_auth
+from agentcli.extensions.mcp.oauth import StoredLogins, login_auth
 from agentcli.extensions.mcp.tools import HttpSpec, RemoteTool, ServerSpec
-from agentcli.settings.keys import KeptKeys
+from agentcli.settings.keys import StoredKeys
 
 SAMPLES = {"string": "text", "number": 5, "integer": 3, "boolean": True, "array": [], "object": {}}
 
@@ -59,7 +59,7 @@ async def main(url: str) -> None:
         browsing.add(asyncio.create_task(browse(address)))
 
     with tempfile.TemporaryDirectory() as folder:
-        logins = KeptLogins(KeptKeys(Path(folder, "keys")))
+        logins = StoredLogins(StoredKeys(Path(folder, "keys")))
         async with AsyncExitStack() as stack:
             address = HttpSpec(url=url, oauth=oauth_of(given))
             spec = ServerSpec(name="conformance", transport=address)

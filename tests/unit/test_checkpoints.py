@@ -164,7 +164,7 @@ async def test_changes_of_a_killed_job_are_remembered_until_they_are_stored(tmp_
     killed = recorder()
     await killed.begin("job", None)
     (project / "a").write_text("a")
-    (told,) = await killed.under_way()
+    (told,) = await killed.changes_in_progress()
     told_at = time.time()
     await asyncio.sleep(1.5)  # a sign of life comes each half second
     (project / "b").write_text("b")
@@ -198,7 +198,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_under_way(tmp_path: Path
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert await recorder.under_way() == []
+    assert await recorder.changes_in_progress() == []
     assert not (tmp_path / "checkpoints/under_way/s").exists()
     (roots[0] / "a").write_text("mine")
-    assert await recorder.under_way() == []
+    assert await recorder.changes_in_progress() == []

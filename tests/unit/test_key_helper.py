@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ConfigError
-from agentcli.extensions.mcp.oauth import KeptLogins, ServerLogin
-from agentcli.settings.keys import KeptKeys, KeyHelper
+from agentcli.extensions.mcp.oauth import ServerLogin, StoredLogins
+from agentcli.settings.keys import KeyHelper, StoredKeys
 
 
 def helper(command: str, folder: Path, keys: list[str] | None = None) -> KeyHelper:
@@ -66,7 +66,7 @@ async def test_it_has_ten_seconds(tmp_path: Path) -> None:
 
 
 def test_a_login_that_another_session_removed_is_not_used_again(tmp_path: Path) -> None:
-    file, logins = tmp_path / "keys", KeptLogins(KeptKeys(tmp_path / "keys"))
+    file, logins = tmp_path / "keys", StoredLogins(StoredKeys(tmp_path / "keys"))
     file.touch(mode=0o600)
     file.write_text('{"mcp:https://example.org": {"key": "{}"}}')
     assert logins.load("https://example.org") == ServerLogin()

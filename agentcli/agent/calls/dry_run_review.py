@@ -195,10 +195,10 @@ def _groups(dry_run: DryRun, rules: Rules, base: PatternBase, mode: Mode | None)
             order = _DENIED
         elif (rule := rule_about(paths, rules.ask, base, tools=EDITORS)) is not None:
             order = _ASKED
-        elif change.is_obeyed:  # other programs execute it, such as a git hook
+        elif change.is_auto_executed:  # other programs execute it, such as a git hook
             order = _AUTO_EXECUTED
         else:
-            order = _LOSING if applies_unasked and change.loses else _OTHER
+            order = _LOSING if applies_unasked and change.permanent_loss else _OTHER
         found.setdefault((order, rule), []).append(change)
     return [(order, rule, found[order, rule]) for order, rule in sorted(found, key=lambda key: key[0])]
 
@@ -209,10 +209,10 @@ def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Rul
         return Verdict(decision="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded")
     if ask_rule is not None and mode != "bypassPermissions":
         return None
-    loses = {change.loses for change in changes}
-    # The values of `ChangeSummary.loses` that each mode applies without a question. "tree" always needs one.
+    losses = {change.permanent_loss for change in changes}
+    # The values of `ChangeSummary.permanent_loss` that each mode applies without a question. "tree" always needs one.
     may_lose = {"acceptEdits": {""}, "auto": {"", "work"}, "bypassPermissions": {"", "work"}}.get(mode, set())
-    is_allowed = loses <= may_lose and not any(change.is_obeyed for change in changes)
+    is_allowed = losses <= may_lose and not any(change.is_auto_executed for change in changes)
     return Verdict(decision="allow", reason="") if is_allowed else None
 
 
@@ -247,7 +247,7 @@ def _question(
     if has_failed := result.timed_out or result.exit_code != 0:
         end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
         reasons.insert(0, "it timed out" if result.timed_out else end)
-    if is_auto_executed := changes[0].is_obeyed:  # changes are sorted, auto-executed files first
+    if is_auto_executed := changes[0].is_auto_executed:  # changes are sorted, auto-executed files first
         reasons.insert(0, "other programs execute these files automatically")
     if permitted.dry_run == "on_request":
         reasons.insert(0, f"it {permitted.network}")

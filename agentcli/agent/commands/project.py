@@ -46,7 +46,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     checkpoints = calls.recording.checkpoints
     if checkpoints is None:
         raise UserError("File changes are not recorded because checkpoints.enabled is off. To see git's: /diff all")
-    if not host.session.is_busy and (changed := await checkpoints.under_way()):
+    if not host.session.is_busy and (changed := await checkpoints.changes_in_progress()):
         host.session.append(*changed)
     entries = host.session.state.conversation.entries
     files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)

@@ -183,7 +183,7 @@ async def undo_in(
     """Call `undo` in an open session, and include changes by jobs that still run."""
     _require_idle(session, "then undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
-    if changed := await checkpoints.under_way():
+    if changed := await checkpoints.changes_in_progress():
         session.append(*changed)
     host = UndoHost(
         checkpoints=checkpoints,

@@ -90,7 +90,7 @@ def login_app(
         if remove:
             raise UsageError("Name the provider: agentcli login --remove PROVIDER.")
         rows = [
-            (name, names[0], config.place_of_key(names[0]) if name in SEARCH else models.keys.place(name))
+            (name, names[0], config.key_source(names[0]) if name in SEARCH else models.keys.place(name))
             for name, names in variables.items()
         ]
         data = [dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows]

@@ -209,9 +209,9 @@ class Connector(msgspec.Struct, dict=True):
         connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self.config.cwd)
         if isinstance(spec.transport, StdioSpec):
             return await connect(self._expand_program(spec, spec.transport))
-        from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
+        from agentcli.extensions.mcp.oauth import StoredLogins, stored_auth
 
-        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self.config.kept_keys)
+        address, logins = self.expand_address(spec, spec.transport), StoredLogins(self.config.stored_keys)
         login = await asyncio.to_thread(logins.load, address.url)
         has_authorization = "authorization" in map(str.lower, address.headers)  # configured, so no login is used
         return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))

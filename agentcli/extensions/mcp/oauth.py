@@ -14,7 +14,7 @@ from mcp.shared import auth
 from pydantic import AnyUrl
 
 from agentcli.extensions.mcp.tools import HttpSpec
-from agentcli.settings.keys import KeptKeys
+from agentcli.settings.keys import StoredKeys
 
 _LOGIN_TIMEOUT_S = 300.0
 _MAX_REQUEST_BYTES = 16_384  # of the browser's request with the answer
@@ -30,10 +30,10 @@ class ServerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
     server: str = ""
 
 
-class KeptLogins(msgspec.Struct, frozen=True):
+class StoredLogins(msgspec.Struct, frozen=True):
     """Logins by server address. Its methods raise `ConfigError`, and block while a keyring asks for a password."""
 
-    keys: KeptKeys
+    keys: StoredKeys
 
     def load(self, url: str) -> ServerLogin | None:
         login = self.keys.get(f"mcp:{url}", reread=True)  # another session may have renewed it
@@ -50,7 +50,7 @@ class KeptLogins(msgspec.Struct, frozen=True):
 class LoginTokens(msgspec.Struct):
     """The login of one server, stored at each change. Implements the SDK's `TokenStorage`."""
 
-    logins: KeptLogins
+    logins: StoredLogins
     url: str
     login: ServerLogin
 
@@ -94,7 +94,7 @@ class AnonymousAuth(httpx2.Auth):
             raise OAuthFlowError("The server requires a login.")
 
 
-def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
+def stored_auth(logins: StoredLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
     """Return the authentication of requests to a server; instead of opening a browser, it raises `OAuthFlowError`."""
     if login is None:
         return AnonymousAuth()
@@ -131,7 +131,7 @@ def _provider(
 
 @asynccontextmanager
 async def login_auth(
-    logins: KeptLogins, server_address: HttpSpec, show: Callable[[str], None]
+    logins: StoredLogins, server_address: HttpSpec, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
     """Yield the authentication of requests during a login, and `show` the address for the browser.
 

@@ -134,9 +134,9 @@ def log_out(name: Name) -> None:
     config = configuration(warns=True)
     spec = _servers(config).get(name).spec
     load_sdk()
-    from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
+    from agentcli.extensions.mcp.oauth import StoredLogins  # the SDK: 0.6 s
 
-    is_removed = KeptLogins(config.kept_keys).remove(_address(config, spec).url)
+    is_removed = StoredLogins(config.stored_keys).remove(_address(config, spec).url)
     echo(f"Logged out of {name}." if is_removed else f"You are not logged in to {name}.")
 
 
@@ -234,7 +234,7 @@ async def _log_in(config: Config, server: Server) -> str:
     if address.url.startswith("http://") and not is_loopback(urlsplit(address.url).hostname or ""):
         raise UsageError(f"{spec.name} uses an unencrypted connection, which would expose the login. Use https://.")
     sdk = load_sdk()
-    from agentcli.extensions.mcp.oauth import KeptLogins, login_auth  # the SDK: 0.6 s
+    from agentcli.extensions.mcp.oauth import StoredLogins, login_auth  # the SDK: 0.6 s
 
     def show(address: str) -> None:
         echo(f"If your browser does not open, log in here: {address}")
@@ -242,7 +242,7 @@ async def _log_in(config: Config, server: Server) -> str:
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
-    async with login_auth(KeptLogins(config.kept_keys), address, show) as auth:
+    async with login_auth(StoredLogins(config.stored_keys), address, show) as auth:
         client = await sdk.connect(spec, server, config.cwd, address, auth=auth)
         tools = await client.list_tools()
         await client.close()

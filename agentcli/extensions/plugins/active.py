@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class Plugins(Struct, kw_only=True, dict=True):
     """The plugins of one configuration. Without any, the modules that read plugins are not imported.
 
-    `folders` are those of `--plugin-dir`, which need no trust. A session that `is_bare` has no other plugins.
+    `folders` are those of `--plugin-dir`, which need no trust. A session that `is_bare` has no others.
     """
 
     config: Config
-    is_bare: bool = False
+    is_bare: bool = False  # as in `SessionOptions`
     on_notice: Callable[[str], None]
     folders: Sequence[Path] = ()
 

@@ -80,9 +80,9 @@ class ControlDialogue(Dialogue):
                 return json_input.InputLine(raw, ops.SetModel(self._first_model if is_first else str(name)), id)
             case _:
                 self._handling[id] = task = self.spawn(self._answer(id, request))
-                self.asides.add(task)  # the request is answered even if the input ends first
+                self.parallel_tasks.add(task)  # the request is answered even if the input ends first
                 task.add_done_callback(lambda done: self._handling.pop(id, None))
-                task.add_done_callback(self.asides.discard)
+                task.add_done_callback(self.parallel_tasks.discard)
                 return None
 
     async def _answer(self, id: str, request: dict[str, Any]) -> None:

@@ -250,7 +250,7 @@ class QuestionPanel:
                 role, text = parts[0] if parts else ("", "run a command")
                 parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
-            is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
+            is_grave = any(change.kind == "deleted" or change.permanent_loss for change in question.changes)
             title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
             parts = [("bold error" if is_grave else "bold", exposed(title))]
             parts += [("muted", exposed(question.reason))] if question.reason else []

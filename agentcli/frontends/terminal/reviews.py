@@ -45,7 +45,7 @@ def declined_hunks(question: AnyQuestion, answer: Approve) -> str:
 
 def is_risky(change: ChangeSummary) -> bool:
     """Return True for a change that takes something away, or of a file that other programs run by themselves."""
-    return change.kind == "deleted" or bool(change.loses) or change.is_obeyed
+    return change.kind == "deleted" or bool(change.permanent_loss) or change.is_auto_executed
 
 
 class HunkReview:

@@ -67,7 +67,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
 def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Join a deleted file and a new one with most of its lines into one group: a rename, applied as a whole."""
     old_groups, new_groups = (  # without auto-executed files, which stay groups of their own
-        [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_obeyed) == (kind, "file", False)]
+        [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_auto_executed) == (kind, "file", False)]
         for kind in ("deleted", "created")
     )
     for old in old_groups if len(old_groups) * len(new_groups) <= _MAX_PAIRS else ():
@@ -110,9 +110,9 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
 
 
 def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
-    """Return the sort key that puts the groups that need the person's attention first."""
+    """Return the sort key that puts the groups that need the person's attention first: False before True."""
     summary = group.summary
-    return (not summary.is_obeyed, not summary.loses, not summary.notes, summary.name)  # False is sorted before True
+    return (not summary.is_auto_executed, not summary.permanent_loss, not summary.notes, summary.name)
 
 
 def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
@@ -172,7 +172,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         files=int(entry.kind != "folder"),
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
-        is_obeyed=is_executed,
+        is_auto_executed=is_executed,
     )
 
 
@@ -213,8 +213,8 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
         # Commands can write files that git executes, such as hooks, only in a repository that they make.
-        is_obeyed=is_new if is_git else is_auto_executed(PurePath(path)),
-        loses="tree" if is_git and is_gone else "",
+        is_auto_executed=is_new if is_git else is_auto_executed(PurePath(path)),
+        permanent_loss="tree" if is_git and is_gone else "",
     )
 
 

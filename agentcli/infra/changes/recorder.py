@@ -82,8 +82,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
     async def forget(self, mark: Mark | None) -> None:
         await self._in_thread(lambda: self._forget(mark))
 
-    async def under_way(self) -> Sequence[FilesChanged]:
-        return await self._in_thread(self._under_way)
+    async def changes_in_progress(self) -> Sequence[FilesChanged]:
+        return await self._in_thread(self._changes_in_progress)
 
     async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
         return await self._in_thread(lambda: [*self._interrupted(reported)])
@@ -160,7 +160,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             self._open = [other for other in self._open if other is not mark]
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
-    def _under_way(self) -> list[FilesChanged]:
+    def _changes_in_progress(self) -> list[FilesChanged]:
         if not self._open or not self._try_attribution(self._open[-1]):  # they go to the call that began last
             return []
         return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]

@@ -75,6 +75,7 @@ class LocalSandbox:
 
     @property
     def jobs(self) -> Shell:
+        """The session's shell, which implements `Jobs`."""
         return self._shell.load()
 
     def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:

@@ -285,7 +285,7 @@ class PostgresTables(tables.Tables):
                     break
                 entry = tables.read_entry(row)
                 if words.are_in(tables.text_of(entry.body)):
-                    results.append(words.hit_in(session_id, title, entry))
+                    results.append(words.make_hit(session_id, title, entry))
         return results
 
 

@@ -54,7 +54,7 @@ class SqliteTables(tables.Tables):
         while _index_some(self._db):  # entries that `SqliteSessions.search` has not indexed before
             pass
         hits = await self.rows(tables.SQLITE["search"], words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
-        return [words.hit_in(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
+        return [words.make_hit(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
 
 
 def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables.T]:

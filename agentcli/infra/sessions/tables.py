@@ -273,7 +273,7 @@ class Words:
         line = "".join(character if character.isprintable() else " " for character in part)
         return f"{'…' if begin > 0 else ''}{' '.join(line.split())}{'…' if stop < len(text) else ''}"
 
-    def hit_in(self, session_id: str, title: str, entry: log_entries.Entry) -> SearchHit:
+    def make_hit(self, session_id: str, title: str, entry: log_entries.Entry) -> SearchHit:
         kind = str(entry.body.__struct_config__.tag)
         return SearchHit(session_id, entry.id, kind, self.excerpt(text_of(entry.body)), time=entry.time, title=title)
 

@@ -1,6 +1,6 @@
 """Claude through the Messages API, from Anthropic or from a cloud (Bedrock, Vertex AI, Microsoft Foundry).
 
-Anthropic's SDK signs the requests for the clouds; their bodies are our own. A thread imports it, in over a second.
+Anthropic's SDK signs the clouds' requests; bodies are our own. Importing it takes over a second, so a thread does it.
 """
 
 import asyncio

@@ -240,10 +240,11 @@ def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    """Return why cd may lead out of the folders that may be listed ("names" in `Options`); empty if it cannot."""
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
         return "agentcli can't predict where cd leads"
-    return check.problem(targets or [Field(check.state.home or HOLE)], "names")
+    return check.problem(targets or [Field(check.state.home or HOLE)], "names")  # HOLE: an unknown home
 
 
 def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:

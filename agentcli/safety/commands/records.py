@@ -241,18 +241,19 @@ def _anchored(pattern: str, base: PatternBase) -> str:
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
     clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # or anything in such a folder
+    return re.compile(_GLOB_TOKEN.sub(_token_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # or anything in such a folder
 
 
-_GLOB_PART = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
+_GLOB_TOKEN = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
 
 
-def _part_as_regex(found: re.Match[str]) -> str:
-    if found["members"] is not None:
-        members = re.sub(r"([\\[&~|])", r"\\\1", found["members"])  # special only in a character set of `re`
-        return f"[{'^' if found['negation'] else ''}{members}]"
-    known = {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    return known.get(found[0]) or (".*" if found[0].startswith("**") else re.escape(found[0]))
+def _token_as_regex(match: re.Match[str]) -> str:
+    """Translate one token of a glob."""
+    if match["members"] is not None:
+        members = re.sub(r"([\\[&~|])", r"\\\1", match["members"])  # escapes and set operations only in `re`
+        return f"[{'^' if match['negation'] else ''}{members}]"
+    token, wildcards = match[0], {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    return ".*" if token.startswith("**") else wildcards.get(token, re.escape(token))
 
 
 def is_path_glob(pattern: str) -> bool:

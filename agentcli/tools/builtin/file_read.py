@@ -20,14 +20,10 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, opened, with_similar_names
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-from agentcli.tools.text.encoding import (
-    MAX_EDITABLE_BYTES,
-    SNIFFED_BYTES,
-    EncodingGuess,
-    decode,
-    errors_of,
-    without_surrogates,
-)
+
+from agentcli.tools.text.encoding import (  # isort: skip
+    MAX_EDITABLE_BYTES, SNIFFED_BYTES, EncodingGuess, decode, errors_of, without_surrogates,
+)  # fmt: skip
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -45,9 +41,8 @@ MAX_TEXT_LINES = 1_000_000  # the same limit in lines: while it is handled, a sh
 
 async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
     path = context.readable(arguments.path)
-    return await with_similar_names(
-        asyncio.to_thread(read_file, arguments, path, context.workspace), path, context.workspace
-    )
+    reading = asyncio.to_thread(read_file, arguments, path, context.workspace)
+    return await with_similar_names(reading, path, context.workspace)
 
 
 def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
@@ -221,21 +216,21 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset:
             collector.feed(body)
     except UnicodeDecodeError:
         return None
-    encoding = guess.encoding()
-    if encoding is None:
+    if (encoding := guess.encoding()) is None:
         return None
-    is_certain = True
-    if not guess.wide and not guess.bom and guess.broken:
-        is_certain = guess.is_certain
-        if file.tell() <= MAX_EDITABLE_BYTES:  # larger files cannot be edited, so their exact charset does not matter
-            file.seek(head_end)
-            decoded = decode(head + file.read(), declared_charset)
-            encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
-    errors = errors_of(encoding)
-    # "replace", because another program may have changed the file since its encoding was found.
-    codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, "replace" if errors == "strict" else errors)
+    is_valid = not guess.invalid_bytes  # UTF-16 and UTF-32 have none: `_bodies` raises an error there
+    is_certain = is_valid or guess.is_certain
+    # Not UTF-8: find the charset from the whole file. Larger files cannot be edited, so their charset matters less.
+    if not is_valid and not guess.bom and file.tell() <= MAX_EDITABLE_BYTES:
+        file.seek(head_end)
+        decoded = decode(head + file.read(), declared_charset)
+        is_certain = decoded is not None and decoded.is_certain
+        encoding = decoded.encoding if decoded else encoding
+    codec, errors = ("utf-8", "surrogatepass") if guess.wide else (encoding, errors_of(encoding))
+    if errors == "strict":  # another program may have changed the file since its encoding was found
+        errors = "replace"
     return LinesRead(
-        lines=tuple(_decode_line(content, cut, *codec) for content, cut in collector.lines),
+        lines=tuple(_decode_line(content, cut, codec, errors) for content, cut in collector.lines),
         is_full=collector.is_full,
         total_lines=collector.newlines + (not collector.ends_with_newline),
         ends_with_newline=collector.ends_with_newline,

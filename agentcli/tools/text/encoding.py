@@ -106,7 +106,7 @@ class EncodingGuess:
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
         self._pending = b""  # the beginning of a character whose other bytes are still to come
         self._continuations = 0  # bytes of valid UTF-8 after the first one of each character
-        self._broken = 0  # bytes that are not UTF-8
+        self._invalid_bytes = 0  # bytes that are not UTF-8
         self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f so far, which are printable only in Windows-1252
 
     def feed(self, chunk: bytes) -> None:
@@ -117,26 +117,26 @@ class EncodingGuess:
             text, used = codecs.utf_8_decode(chunk, "strict", False)
         except UnicodeDecodeError:
             text, used = codecs.utf_8_decode(chunk, "surrogateescape", False)
-            self._broken += len(_SURROGATE.findall(text))
+            self._invalid_bytes += len(_SURROGATE.findall(text))
         self._continuations += used - len(text)  # a character of n bytes has n - 1 of them
         self._c1.update(chunk.translate(None, _ALL_BUT_C1))
         self._pending = chunk[used:]
 
     @property
-    def broken(self) -> int:
-        return self._broken + len(self._pending)
+    def invalid_bytes(self) -> int:
+        return self._invalid_bytes + len(self._pending)
 
     @property
     def is_certain(self) -> bool:
         """False if `encoding` is only a guess, with which only ASCII characters may be written."""
         # In another encoding, few bytes look like UTF-8 by chance.
-        return bool(self.bom) or not self.broken or self._continuations >= max(8, 4 * self.broken)
+        return bool(self.bom) or not self.invalid_bytes or self._continuations >= max(8, 4 * self.invalid_bytes)
 
     def encoding(self) -> str | None:
         """Return UTF-8 (a few broken bytes are allowed), else Windows-1252 or Latin-1; None for a binary file."""
         if self._is_binary or self.wide:
             return self.wide
-        if not self.broken or self.bom or self._continuations > self.broken:
+        if not self.invalid_bytes or self.bom or self._continuations > self.invalid_bytes:
             return "utf-8"
         if self._has_controls:
             return None

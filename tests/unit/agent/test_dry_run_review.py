@@ -204,7 +204,7 @@ async def test_most_of_the_tree_goes_in_no_mode_unasked(
         if is_asked:
             request = await stage.heard(QuestionEvent)
             assert "18 of the 21 files" in "".join(request.hunks)
-            assert {change.loses for change in request.changes} == {"tree"}
+            assert {change.permanent_loss for change in request.changes} == {"tree"}
             await answer(stage, False)
         assert stage.count(QuestionEvent) == is_asked
         assert not is_asked or (stage.workspace / "src/7").read_text() == "7\n"
@@ -297,7 +297,7 @@ async def test_auto_executed_files_have_their_own_question(
     tmp_path: Folder, command: str, name: str, other: str, allowed: bool
 ) -> None:
     async with asked(tmp_path, mode="acceptEdits", command=command) as (stage, request):
-        assert [(change.name, change.is_obeyed) for change in request.changes] == [(name, True)]
+        assert [(change.name, change.is_auto_executed) for change in request.changes] == [(name, True)]
         assert request.rules == ()
         await answer(stage, allowed)
         assert (stage.workspace / name).exists() == allowed

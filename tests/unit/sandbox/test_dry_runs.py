@@ -287,9 +287,9 @@ def test_a_folder_with_much_in_it_is_one_change_and_what_is_auto_executed_is_its
     subprocess.run(["bash", "-c", make], cwd=base / "twin", check=True)
     first, second, *others = outcome.changes
     assert {first.name, second.name} == {"build/.vscode/tasks.json", "build/inner/.git"}
-    assert first.is_obeyed
-    assert second.is_obeyed
-    assert [(c.name, c.kind, c.what, c.files, c.is_obeyed) for c in others] == [
+    assert first.is_auto_executed
+    assert second.is_auto_executed
+    assert [(c.name, c.kind, c.what, c.files, c.is_auto_executed) for c in others] == [
         ("build", "created", "folder", 22, False),
         ("other", "created", "folder", 20, False),
     ]
@@ -308,7 +308,7 @@ def test_a_folder_that_went_is_one_change(base: Path) -> None:
         (base / f"ws/lib/{number}").touch()
     outcome = tried(base, "rm -r lib; echo x >>a.txt")
     assert told(outcome) == {"lib": ("deleted", "folder"), "a.txt": ("changed", "file")}
-    assert (outcome.changes[0].files, outcome.changes[0].loses) == (22, "tree")
+    assert (outcome.changes[0].files, outcome.changes[0].permanent_loss) == (22, "tree")
     assert not (base / "ws/lib").exists()
 
 
@@ -462,7 +462,7 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
     command = "echo more >>a.txt; git commit -qam second; git add b.txt; git update-ref -d refs/heads/x/y"
     [change] = tried(base, f"{command}; git update-ref refs/heads/x HEAD; git gc -q").changes
     assert (change.name, change.kind, change.what) == (".git", "changed", "repository")
-    assert (change.loses, change.notes) == ("work", ("loses entries of the log of refs/heads/x/y",))
+    assert (change.permanent_loss, change.notes) == ("work", ("loses entries of the log of refs/heads/x/y",))
     head = git(ws, "rev-parse", "--short=7", "x").strip()
     for said in (f"main: {first} → {head}", f"  + {head} second", "x: none → ", "x/y: ", "staged: A\tb.txt", "+more"):
         assert said in change.diff
@@ -501,7 +501,7 @@ def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str
     (ws / "pages").write_text("work\f\nmore\f\n")  # a form feed ends no line
     before = tree_of(ws)
     [change] = tried(base, command, drops=True).changes
-    assert change.loses == "work"
+    assert change.permanent_loss == "work"
     assert any(said.startswith(note) for said in change.notes), change.notes
     assert tree_of(ws) == before
 
@@ -528,7 +528,7 @@ def test_nothing_is_marked_when_no_work_is_lost(
     git(ws, "config", "user.email", "a@example.org")
     (ws / "lib/one.py").write_text("work\n")
     found = tried(base, command, drops=True).changes
-    assert [(change.name, change.loses, change.notes) for change in found] == changes
+    assert [(change.name, change.permanent_loss, change.notes) for change in found] == changes
 
 
 def test_a_linked_worktrees_repository_is_held_back_as_well(base: Path) -> None:
@@ -730,7 +730,7 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
             command = Command(shlex.join(argv), at.ws, timeout_s=60, dry_run="narrow", most_bytes=200_000)
             async with discarding(await runs.run(command)) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
-                marked = {change.name for change in tried.changes if change.is_obeyed}
+                marked = {change.name for change in tried.changes if change.is_auto_executed}
                 assert {".git", "vendor/lib/.git", ".agentcli/hooks", ".mcp.json"} <= marked
             runs.close()
             await shell.aclose()
@@ -748,7 +748,7 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "is_obeyed", "says"),
+    ("command", "is_auto_executed", "says"),
     [
         ("git branch -m main trunk", False, "config: + branch.trunk.remote = 'origin'"),
         ("git remote add other /srv/other", False, "config: + remote.other.url = '/srv/other'"),
@@ -764,15 +764,15 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
     ],
 )
 def test_gits_own_settings_change_and_those_that_run_something_are_marked(
-    base: Path, command: str, is_obeyed: bool, says: str
+    base: Path, command: str, is_auto_executed: bool, says: str
 ) -> None:
     ws = repository(base)
     git(ws, "remote", "add", "origin", str(ws))
     git(ws, "fetch", "-q")
     git(ws, "branch", "-q", "-u", "origin/main")
-    outcome = tried(base, command, drops=is_obeyed)
+    outcome = tried(base, command, drops=is_auto_executed)
     [change] = outcome.changes
-    assert (change.what, change.is_obeyed) == ("repository", is_obeyed)
+    assert (change.what, change.is_auto_executed) == ("repository", is_auto_executed)
     assert says in change.diff
     assert not outcome.output, "git has nothing to complain about"
 
@@ -788,7 +788,7 @@ def test_names_that_are_not_there_are_not_seen_and_are_marked_once_made(base: Pa
         drops=True,
     )
     assert outcome.output.split() == [".env", "a.txt", "b.txt", "empty", "lib", "link", "tool", "clean"]
-    assert {".vscode/tasks.json", ".mcp.json"} <= {change.name for change in outcome.changes if change.is_obeyed}
+    assert {".vscode/tasks.json", ".mcp.json"} <= {change.name for change in outcome.changes if change.is_auto_executed}
     assert tried(base, "true").changes == []
     assert (base / "ws/.vscode").is_dir()
 

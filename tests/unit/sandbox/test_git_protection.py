@@ -79,7 +79,7 @@ LAYOUTS = {
     **{
         f"a git folder that a command forged as {what} makes nothing around the workspace writable": Layout(
             FORGED, "echo evil >../../main.py; touch ../../new ../../objects/new", first=forge,
-            holds="! test -s p/main.py; test -z $(find p -name new)", said="does not lead back",
+            holds="! test -s p/main.py; test -z $(find p -name new)", said="does not refer back",
             bounds={"roots": ("p/worktrees/feature",)},
         )
         for what, forge in {
@@ -104,7 +104,7 @@ LAYOUTS = {
             "repo home/repository; mkdir evil; echo ../home >evil/commondir; echo $PWD/ws/.git >evil/gitdir;"
             f" echo 'gitdir: {link}' >ws/.git",
             "touch ../home/x ../home/repository/x ../home/repository/.git/x ../evil/x",
-            holds="test -z $(find . -name x)", said="does not lead back", bounds={"home": Path("/nowhere")},
+            holds="test -z $(find . -name x)", said="does not refer back", bounds={"home": Path("/nowhere")},
         )
         for link in ("../home", "../home/repository", "../evil")
     },

@@ -229,10 +229,10 @@ class Screen(Renderer):
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
-        # The cursor's row counts up to the character in the cursor's cell, because both may be wrapped together.
-        before = sum(end <= self._column for end in accumulate(map(width, texts[-1])))
-        texts[-1] = texts[-1][: before + 1]
-        return self._row + sum(advance(0, text, columns)[0] for text in texts)
+        # The cursor's row counts up to the character under the cursor, because the cursor is wrapped with it.
+        chars_before_cursor = sum(end <= self._column for end in accumulate(map(width, texts[-1])))
+        texts[-1] = texts[-1][: chars_before_cursor + 1]
+        return self._row + sum(extra_rows for extra_rows, _ in (advance(0, text, columns) for text in texts))
 
     def _switch_modes(self, *, on: bool) -> None:
         if self._modes_are_on != on:

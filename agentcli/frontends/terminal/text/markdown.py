@@ -66,7 +66,7 @@ class MarkdownStream:
         self._blank_depth: int | None = None  # quote marks of a blank line that is not printed yet
         self._depth = 0  # quote marks of the last line
         self._has_printed, self._empty_lines = False, 0  # empty lines are printed when something follows
-        self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the screen's columns, its rows
+        self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # cached by characters and columns
 
     def feed(self, text: str) -> list[Fragment]:
         """Take more text; return what can be printed now."""
@@ -113,7 +113,7 @@ class MarkdownStream:
     def _take_output(self) -> list[Fragment]:
         out, self._out = merged(self._out), []
         if out:
-            self._preview = (0, 0, [])  # the next block may have as many characters
+            self._preview = (0, 0, [])  # else a next block of the same length would find the old preview
         return out
 
     def _extend_open_line(self, text: str) -> None:

@@ -54,7 +54,7 @@ class GitChanges(NamedTuple):
     text: str
     lost: tuple[str, ...]  # commits and stashes that are lost once the changes are applied
     moves: str = ""  # how a branch moves
-    is_obeyed: bool = False  # True if some settings may make git run a program, or send something elsewhere
+    is_auto_executed: bool = False  # True if some settings may make git run a program, or send something elsewhere
 
 
 class _RepositoryState(NamedTuple):
@@ -132,8 +132,8 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
         return not (names_program or changes_existing)
 
     has_harmless_names = all(_HARMLESS.fullmatch(setting.name) for setting in (*removed, *added))
-    is_obeyed = new.is_refused or not (has_harmless_names and all(map(is_harmless, added)))
-    return git._replace(text="".join(lines) + git.text, is_obeyed=is_obeyed)
+    is_auto_executed = new.is_refused or not (has_harmless_names and all(map(is_harmless, added)))
+    return git._replace(text="".join(lines) + git.text, is_auto_executed=is_auto_executed)
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
@@ -215,12 +215,12 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
         for group in others
         if group.changes.root == root
         and group.paths[0].startswith(top)
-        and not group.summary.is_obeyed
+        and not group.summary.is_auto_executed
         and group.summary.what != "repository"
     ]
     files = [group.summary for group in joined]
-    loses = {file.loses for file in files}
-    loses_work = bool(git.lost or shortened_logs or "work" in loses)
+    losses = {file.permanent_loss for file in files}
+    loses_work = bool(git.lost or shortened_logs or "work" in losses)
     worktree = Counter[str]()
     for file in files:
         worktree[file.outcome] += file.files
@@ -237,8 +237,8 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
             *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in shortened_logs),
             *(f"{file.name}: {note}" for file in files for note in file.notes),
         ),
-        is_obeyed=repository.summary.is_obeyed or git.is_obeyed,
-        loses="tree" if "tree" in loses else "work" if loses_work else "",
+        is_auto_executed=repository.summary.is_auto_executed or git.is_auto_executed,
+        permanent_loss="tree" if "tree" in losses else "work" if loses_work else "",
     )
     paths = (*repository.paths, *(path for group in joined for path in group.paths))
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]
@@ -259,7 +259,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
         lost = gone_files[group.changes.root].intersection(group.paths)
         if group.summary.kind == "changed" and _is_rewritten(group.summary.diff):
             lost.update(group.paths)
-        if lost and not group.summary.loses and group.summary.kind in ("changed", "deleted", "renamed"):
+        if lost and not group.summary.permanent_loss and group.summary.kind in ("changed", "deleted", "renamed"):
             found.setdefault(group.changes.root, set()).update(lost)
     return found
 
@@ -275,7 +275,7 @@ def mark_lost_work(
     }
 
     def loses_work(group: ChangeGroup) -> bool:
-        may_lose = not group.summary.loses and group.summary.kind != "created"  # if it is not marked already
+        may_lose = not group.summary.permanent_loss and group.summary.kind != "created"  # if it is not marked already
         return may_lose and group.changes.root == root and not lost.isdisjoint(group.paths)
 
     return [_mark(one, "work", "loses its uncommitted contents") if loses_work(one) else one for one in groups]
@@ -296,8 +296,8 @@ def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[Ch
     return marked
 
 
-def _mark(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> ChangeGroup:
-    return group._replace(summary=replace(group.summary, loses=loses, notes=(*notes, *group.summary.notes)))
+def _mark(group: ChangeGroup, loss: Literal["work", "tree"], *notes: str) -> ChangeGroup:
+    return group._replace(summary=replace(group.summary, permanent_loss=loss, notes=(*notes, *group.summary.notes)))
 
 
 def _is_rewritten(diff: str) -> bool:

@@ -135,10 +135,10 @@ class RepositoryPlanner:
         return plan
 
     def _add_repository_elsewhere(self, git_file: str, worktree: str, plan: Protection) -> None:
-        """Add the repository to which the `.git` file of a linked worktree or of a submodule leads.
+        """Add the repository to which the `.git` file of a linked worktree or of a submodule refers.
 
-        The file may name any folder, which would become writable. A folder that is not writable yet must therefore
-        point back to the file: only the person's git can have made it do so.
+        A forged `.git` file could make any folder writable. A repository that is not writable yet must therefore refer
+        back to the file: only the person's git can have made it do so.
         """
         self.depends_only_on_stamps = False
         folder = path_in(git_file, "gitdir: ")
@@ -147,17 +147,17 @@ class RepositoryPlanner:
             return
         common = path_in(f"{folder}/commondir") or folder
         around = self._innermost_writable_around(folder)
-        if around is not None:
+        if around is not None:  # all of it is writable already: this grants nothing new
             is_genuine = is_inside(common, around)
         elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
-            points_back = _is_same_path(path_in(f"{folder}/gitdir"), git_file)
-            is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
+            refers_back = _is_same_path(path_in(f"{folder}/gitdir"), git_file)
+            is_genuine = refers_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
             is_genuine = _is_same_path(self._paths_named_in(folder).worktree, worktree)
         if is_genuine and looks_like_git_dir(common):
             self._add_committable(common, worktree, plan)
         else:
-            plan.problems.append(f"{git_file} leads to {folder}, which does not lead back: commands cannot commit.")
+            plan.problems.append(f"{git_file} refers to {folder}, which does not refer back: commands cannot commit.")
 
     def _add_committable(self, folder: str, worktree: str, plan: Protection) -> None:
         """Add a git folder so that commands can commit; it is read-only if a part cannot be protected by a mount."""
