@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentcli.agent.events import (
@@ -298,6 +299,7 @@ async def test_auto_executed_files_have_their_own_question(
 ) -> None:
     async with asked(tmp_path, mode="acceptEdits", command=command) as (stage, request):
         assert [(change.name, change.is_auto_executed) for change in request.changes] == [(name, True)]
+        assert '"is_obeyed":true,"loses":""' in str(msgspec.json.encode(request.changes))  # the names in JSON
         assert request.rules == ()
         await answer(stage, allowed)
         assert (stage.workspace / name).exists() == allowed

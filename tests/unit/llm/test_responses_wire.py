@@ -239,6 +239,6 @@ def test_reasoning_that_is_refused_can_be_left_out() -> None:
     request = asking(*messages)
     error = error_for_status(400, "The encrypted content for item rs_1 could not be verified.")
     error.sent = to_body(request, MODEL, Quirks(), "openai")
-    (way, *_) = [way for way in rewrites(request, error) if way.how == "without earlier reasoning"]
+    (way, *_) = [way for way in rewrites(request, error) if way.phrase == "without earlier reasoning"]
     left = to_body(without(request, way.keys), MODEL, Quirks(), "openai")["input"]
     assert [item["type"] for item in left] == ["message"] * 3
