@@ -165,6 +165,14 @@ class ChangeSummary(
 _OUTCOMES = ("edited", "renamed", "created", "deleted")
 
 
+def format_counts(counts: Mapping[str, int]) -> str:
+    """Format numbers of files by what happened to them: `2 files edited, 1 deleted`; empty if all are 0."""
+    files = [f"{counts[outcome]:,} {outcome}" for outcome in _OUTCOMES if counts.get(outcome)]
+    if files:  # only the first count has a noun
+        files[0] = files[0].replace(" ", " file " if files[0].startswith("1 ") else " files ")
+    return ", ".join(files)
+
+
 def count_changes(changes: Sequence[ChangeSummary]) -> str:
     """Count the files by what happened to them: `2 files edited, 1 deleted`; add what happened to branches."""
     counts, others = Counter[str](), list[str]()
@@ -176,10 +184,7 @@ def count_changes(changes: Sequence[ChangeSummary]) -> str:
             others.append(change.moves or f"{change.what} {change.outcome}")
         elif change.moves:
             others.append(change.moves)
-    files = [f"{counts[outcome]:,} {outcome}" for outcome in _OUTCOMES if counts[outcome]]
-    if files:  # only the first count has a noun
-        files[0] = files[0].replace(" ", " file " if files[0].startswith("1 ") else " files ")
-    return ", ".join([*files, *dict.fromkeys(others)])
+    return ", ".join(filter(None, [format_counts(counts), *dict.fromkeys(others)]))
 
 
 class Conflict(Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agentcli import Agent
-from agentcli.events import OutputDelta
+from agentcli.events import OutputDelta, ToolFinished
 from tests.app.running import Place, Ran, call
 from tests.app.terminal import Terminal
 from tests.app.undo_model import interleave
@@ -99,6 +99,31 @@ def test_tracked_files_that_were_not_copied_come_back_after_the_repository_lost_
     go(project, bash(f"{WRECK}; rm -rf f* .git/objects/*"))
     assert undo(project)["done"]
     assert tree_of(project.folder) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "summary"),
+    [
+        ("rm -r sub link missing", "exit 1; 3 files deleted"),
+        ("sed -i s/one/two/ a.txt && touch new", "no output; 1 file edited, 1 created"),
+        ("mv a.txt b.txt", "no output; 1 file renamed"),
+        ("mkdir -p made/inner", "no output; folder created"),
+        ("git reset -q --hard", "no output; 1 file edited"),
+        ("true", "no output"),
+    ],
+)
+async def test_a_command_that_runs_directly_says_what_it_changed(project: Place, command: str, summary: str) -> None:
+    git(project, "init", "-q")
+    (project.folder / "kept").write_text("as committed\n")
+    git(project, "add", "kept")
+    git(project, "commit", "-qm", "first")
+    (project.folder / "kept").write_text("not committed\n")
+    model = project.script(bash(command), {"text": "done"})
+    async with Agent(model, cwd=project.folder, permissions="bypassPermissions") as agent:
+        [done] = [event async for event in agent.stream("go") if isinstance(event, ToolFinished)]
+    *_, changed = summary.split("; ")
+    assert done.summary == summary
+    assert (f"[changes to the workspace: {changed}]" in str(done.result.content)) == (";" in summary)
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from agentcli.agent.calls.dry_run_review import (  # isort: skip
     Obstacle, ask_about_obstacle, dry_run_output, lacks_hosts, last_lines, review_changes,
 )  # fmt: skip
 from agentcli.agent.calls.model import Call, SessionCalls, done_future
-from agentcli.agent.calls.report import Report
+from agentcli.agent.calls.report import Report, count_recorded
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall, call_effects
@@ -289,6 +289,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
     Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
+    report = call.report
     call = call.turn.session.parent_call or call  # a subagent's changes are recorded under the call that created it
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
@@ -304,7 +305,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     try:
         yield mark.note
     finally:
-        end = _store_changes(call, checkpoints, mark)
+        end = _store_changes(call, checkpoints, mark, report if paths is None else None)
         if paths is None and (jobs := _running_jobs(session) - before):
             _run_in_background(session.recording.tasks, _end_after_jobs(session, jobs, end))
         else:  # not later, so that changes by others are not attributed to the call
@@ -346,8 +347,8 @@ async def _end_after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[
     await end
 
 
-async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
-    """Store the changes of a call, and forget the note about the call once they are on disk."""
+async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any, report: Report | None) -> None:
+    """Store the changes of a call, count them in `report`, and forget the note about the call once they are on disk."""
     turn, recording = call.turn, call.turn.session.recording
     try:
         changes = await checkpoints.end(mark)
@@ -360,6 +361,8 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
         recording.has_reported_gap = True
         why = "; ".join(name.removeprefix("everything: ") for name in changes.left_out)  # "everything: too many files"
         turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))
+    if changes is not None and report is not None:
+        report.changes = count_recorded(changes.changes)
     stored = done_future() if changes is None else turn.store(changes)
 
     async def forget() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,10 @@ import msgspec
 
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
 from agentcli.agent.interfaces import CallRecord
-from agentcli.conversation.entries import Result
+from agentcli.conversation.entries import FileChange, Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.tools.command import format_counts
 from agentcli.tools.observation import MAX_INLINE_BYTES, call_title, cut_middle, formatted
 from agentcli.tools.tool import LazyResult, ToolOutput
 
@@ -47,6 +48,7 @@ class Report:
         self.record: CallRecord | None = None  # for hooks; None until they have let the call pass
         self.shown: list[str] = []  # the output so far, masked
         self.remarks: list[str] = []
+        self.changes = ""  # the recorded changes of a call that could change any file: "2 files edited, 1 deleted"
         self.answer = self.level = ""  # a description of the person's answer, and the output level
         self.is_running = False  # the tool has begun, so it may have changed something
         self.is_dry_run = False  # a dry run is under way, so an interrupt leaves the workspace unchanged
@@ -91,6 +93,9 @@ class Report:
             output = output.whole()
         elif isinstance(output.structured, LazyResult):
             output = msgspec.structs.replace(output, structured=OMITTED)
+        if self.changes:
+            summary = "; ".join(filter(None, (output.summary, self.changes)))
+            output = msgspec.structs.replace(output, summary=summary)
         output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
             text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[timed out after 30 s]"
@@ -100,7 +105,8 @@ class Report:
         if error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
         content = output.content or ""
-        if remark := self.mask.text("\n".join(self.remarks)):
+        changes = [f"[changes to the workspace: {self.changes}]"] if self.changes else []
+        if remark := self.mask.text("\n".join([*self.remarks, *changes])):
             content = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
         record, kind = self.record, error.kind if error else ""
         common: dict[str, Any] = {
@@ -152,6 +158,25 @@ class Report:
         effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
         output = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()
         self.finish(ToolOutput(output if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+
+
+def count_recorded(changes: Iterable[FileChange]) -> str:
+    """Count the files by what happened to them, as for a dry run; folders are named only if no file changed."""
+    counts, folders = Counter[str](), dict[str, None]()
+    contents = {"created": Counter[str](), "deleted": Counter[str]()}
+    for change in changes:
+        outcome = "created" if change.before is None else "deleted" if change.after is None else "edited"
+        state = change.after or change.before
+        assert state is not None, "a path that never existed has not changed"
+        if state.kind == "folder":
+            folders[f"folder {outcome}"] = None
+            continue
+        counts[outcome] += 1
+        if outcome in contents and state.size and state.content:
+            contents[outcome][state.content] += 1
+    renamed = (contents["created"] & contents["deleted"]).total()
+    counts.update(renamed=renamed, created=-renamed, deleted=-renamed)
+    return format_counts(counts) or ", ".join(folders)
 
 
 def _with_partial(error: ToolError, output: str) -> str:
