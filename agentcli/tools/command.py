@@ -130,6 +130,7 @@ class CommandResult(Struct, frozen=True):
     made: tuple[Path, ...] = ()  # new or changed files and folders that other programs obey, such as an editor's tasks
     ended: tuple[str, ...] = ()  # names of processes that the command left running and the sandbox ended
     reverts: Reverts = field(default_factory=Reverts)
+    denials: tuple[str, ...] = ()  # the reasons for which the sandbox denied connections, perhaps of another command
     dry_run: DryRun | None = None  # with the changes of a dry run
     # The result of a dry run that continues as a job. Awaiting it raises `ToolError`, or is cancelled with the session.
     later: Awaitable[CommandResult] | None = None

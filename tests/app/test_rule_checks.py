@@ -245,3 +245,15 @@ def test_a_host_that_is_none_cannot_be_opened(place: Place) -> None:
     assert ran.code == 2
     assert "Could not allow 'ftp://x': " in ran.err
     assert ".." not in ran.err
+
+
+def test_the_reason_for_a_denied_connection_is_read_though_the_program_does_not_print_it(place: Place) -> None:
+    (place.home).mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text('[sandbox]\nhosts = ["example.net"]\n')
+    command = {"tool_calls": [call("bash", command="curl -sS https://example.org | head -n3")]}
+    model = place.script(command, {"text": "{{last_result}}"})
+    ran = place.run("-p", "go", "-m", model, "--permission-mode", "bypassPermissions")
+    assert (
+        "[the sandbox's proxy: host example.org is not granted. The user can grant it: /sandbox host example.org"
+        in (ran.out)
+    ), ran

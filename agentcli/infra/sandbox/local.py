@@ -157,7 +157,7 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        confinement, grants = self.confinement, command.grants
+        confinement, grants, started = self.confinement, command.grants, time.monotonic()
         if command.profile != "own":  # the person's own commands run unconfined
             await confinement.make_ready(grants)
         if command.dry_run is not None:
@@ -168,7 +168,7 @@ class LocalSandbox:
 
             async def run_dry(detach_handle: DetachHandle | None) -> CommandResult:
                 dry_run = await dry_runs.run(command, on_output=on_output, masked=secrets, detach_handle=detach_handle)
-                return replace(dry_run.result, dry_run=dry_run)
+                return replace(dry_run.result, dry_run=dry_run, denials=confinement.denials(grants, since=started))
 
             return await dry_runs.background.start(run_dry, detach)
         is_job = detach is not None and detach.is_set()  # set before the start: the command was requested as a job
@@ -178,7 +178,8 @@ class LocalSandbox:
         roots = confinement.roots(grants)
         before = auto_executed.watched_states(roots)
         result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(auto_executed.find_new_or_changed(before, roots, confinement.git(grants))))
+        made = tuple(auto_executed.find_new_or_changed(before, roots, confinement.git(grants)))
+        return replace(result, made=made, denials=confinement.denials(grants, since=started))
 
     def _open_shell(self) -> Shell:
         """Create the shell; it is imported late so that a session's first prompt does not wait for the import."""

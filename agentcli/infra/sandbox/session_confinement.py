@@ -300,6 +300,11 @@ class SessionConfinement:
             await proxy.start()
             self._proxies[hosts] = proxy
 
+    def denials(self, grants: Grants, *, since: float) -> tuple[str, ...]:
+        """Return the reasons for which the proxy denied connections to these hosts since a monotonic time."""
+        proxy = self._proxies.get(frozenset(grants.hosts))
+        return tuple(dict.fromkeys(why for at, why in proxy.denials if at >= since)) if proxy is not None else ()
+
     async def aclose(self) -> None:
         is_reverted = self._snapshot is None or self._snapshot.close()
         if self._cleanup_note is not None:

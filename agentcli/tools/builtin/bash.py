@@ -132,7 +132,7 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     if workspace.facts.confines and not arguments.unconfined:
-        notes += _explain_failures(result.output, workspace, start)
+        notes += _explain_failures(result, workspace, start)
     cwd = start if arguments.cwd else _follow(result, start, context, notes)
     notes += _describe_rest(result, workspace)
     if is_late:
@@ -206,7 +206,7 @@ _NAMED_HOST = lazy_pattern(
     r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
     r"|unable to access 'https?://([\w.-]+)"
 )
-_UNREACHED_HOST = lazy_pattern(r"([\w.-]+) cannot be reached: (.+)")  # a message of the sandbox's own proxy
+_PROXY_FAILED = lazy_pattern("connect|proxy|tunnel", re.IGNORECASE)  # few programs show the proxy's reason, too
 _NO_SERVER = lazy_pattern("[Cc]onnection refused|ECONNREFUSED|Couldn't connect to server")
 _NO_HOST = lazy_pattern(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
@@ -216,6 +216,7 @@ _REFUSED = lazy_pattern("Read-only file system|Device or resource busy|Permissio
 _GITS_SETTINGS = lazy_pattern("could not (write|lock) config file")
 _UNREAD = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
+_MAX_DENIALS = 3  # that are explained
 _MAX_NAMES = 200  # names in an output that are looked up as paths
 
 
@@ -235,8 +236,9 @@ def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) ->
     return paths
 
 
-def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[str]:
+def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) -> Iterator[str]:
     """Yield notes on failures in an output that the sandbox has probably caused, each with a way around it."""
+    output = result.output
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     names = {name for word in words for name in word.split("/")}
@@ -263,8 +265,9 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
     missing = [line for line in lines if "No such file or directory" in line and re.search(temporary_path, line)]
     if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):  # a root may be in /tmp
         yield "[/tmp is new and empty for each command. Keep files for later commands in the workspace.]"
-    if unreached := _UNREACHED_HOST.search(output):
-        yield f"[commands may reach {unreached[1]}, but the connection failed: {unreached[2].strip()}]"
+    if result.denials and (result.exit_code or _PROXY_FAILED.search(output)):
+        new = [reason for reason in result.denials if reason not in output]
+        yield from (f"[the sandbox's proxy: {reason}]" for reason in new[:_MAX_DENIALS])
     elif _NO_SERVER.search(output):
         yield (
             "[the sandbox has a network of its own. A server on this machine, or of a job, is reached on a port "

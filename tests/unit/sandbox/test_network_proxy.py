@@ -167,7 +167,11 @@ NOT_GRANTED = "403 agentcli: host example.org is not granted"
         ("example.net", "CONNECT example.org:443 HTTP/1.1\r\nHost: example.net\r\n\r\n", NOT_GRANTED, "", None),
         ("example.net", "GET http://example.org/ HTTP/1.1\r\nHost: example.net\r\n\r\n", NOT_GRANTED, "", None),
         # A granted name that leads to this machine.
-        ("a.example:PORT", "CONNECT a.example:PORT HTTP/1.1\r\n\r\n", "403 ", "", ("93.184.215.14", "127.0.0.1")),
+        ("a.example:PORT", "CONNECT a.example:PORT HTTP/1.1\r\n\r\n",
+         "403 agentcli: a.example leads to 127.0.0.1:PORT, an address that is not public and must be granted itself",
+         "", ("93.184.215.14", "127.0.0.1")),
+        ("a.example:PORT 127.0.0.1:PORT", f"CONNECT a.example:PORT HTTP/1.1\r\n\r\n{GET}", "200 ", GET, ("127.0.0.1",)),
+        ("a.example:PORT 127.0.0.1:1", "CONNECT a.example:PORT HTTP/1.1\r\n\r\n", "403 ", "", ("127.0.0.1",)),
         ("example.org", "CONNECT example.org:443 HTTP/1.1\r\n\r\n",
          "502 agentcli: example.org cannot be reached: Name or service not known", "", ()),
         *(
@@ -192,12 +196,12 @@ async def test_a_request_is_answered(
     more = {} if addresses is None else {"resolve": leading_to(*addresses)}
     async with (
         server() as (port, heads),
-        proxy(grant.replace("PORT", str(port)), how_to_grant="Say HOST.", **more) as one,
+        proxy(*grant.replace("PORT", str(port)).split(), how_to_grant="Say NAME.", **more) as one,
     ):
         answer = await ask(one, request_text.replace("PORT", str(port)).encode())
-    assert answer.startswith(f"HTTP/1.1 {answered}".encode())
+    assert answer.startswith(f"HTTP/1.1 {answered}".replace("PORT", str(port)).encode())
     assert not passed or answer.endswith(b"hello")
-    assert answered != NOT_GRANTED or answer.endswith(f"{NOT_GRANTED[4:]}. Say HOST.\n".encode())
+    assert answered != NOT_GRANTED or answer.endswith(f"{NOT_GRANTED[4:]}. Say example.org.\n".encode())
     assert heads == [passed.replace("PORT", str(port)).encode()] * bool(passed)
 
 

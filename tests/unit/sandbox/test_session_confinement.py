@@ -269,7 +269,6 @@ HOSTS = "the sandbox lets commands reach only"
         ("cat $PWD/log.txt", ""),
         ("git ls-remote https://example.org/x.git", HOSTS),
         ("python3 -c \"import socket; socket.getaddrinfo('example.org', 80)\"", HOSTS),
-        ("echo 'a.org cannot be reached: Name or service not known'; false", "commands may reach a.org, but the"),
     ],
 )
 def test_failures_caused_by_the_sandbox_are_explained(home: Path, root: Path, command: str, note: str) -> None:
@@ -277,7 +276,7 @@ def test_failures_caused_by_the_sandbox_are_explained(home: Path, root: Path, co
     (root / ".idea/workspace.xml").write_text("mine")
     (root / ".env").write_text("mine")
     said_by(sandbox := sandbox_in(root, home), "git init -q")
-    notes = re.findall(r"^\[((?:the sandbox|/tmp is|commands may).*)\]$", told(sandbox, command), re.MULTILINE)
+    notes = re.findall(r"^\[((?:the sandbox|/tmp is).*)\]$", told(sandbox, command), re.MULTILINE)
     assert [found[: len(note)] for found in notes] == ([note] if note else [])
 
 

@@ -9,18 +9,21 @@ import asyncio
 import contextlib
 import re
 import socket
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.hosts import HostGrant, find_grant, may_lead_to, read_host, split_port
+from agentcli.safety.hosts import WEB_PORTS, HostGrant, find_grant, may_lead_to, read_host, split_port
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _MAX_HEAD_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0  # for the head of a request, and for a connection
 _MAX_CONNECTIONS = 256
+_MAX_DENIALS = 100  # that are remembered
 _CHUNK = 65_536
 _REQUEST_LINE = lazy_pattern(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
 _HEADER = lazy_pattern(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
@@ -42,6 +45,7 @@ class NetworkProxy:
     """Serves between `start` and `aclose`, on a socket in `folder`, which must have a short path.
 
     If nothing listens on a granted port of this machine, `connect_to_job`, which blocks, may connect to one of a job.
+    A denial says `how_to_grant` the host, which replaces NAME. `denials` has the newest, with their monotonic times.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class NetworkProxy:
     ) -> None:
         self._grants = grants
         self.socket = folder / "proxy"
+        self.denials: deque[tuple[float, str]] = deque(maxlen=_MAX_DENIALS)
         self._how_to_grant, self._resolve, self._connect_to_job = how_to_grant, resolve, connect_to_job
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -82,6 +87,7 @@ class NetworkProxy:
                 raise _Denial(503, "too many connections at once")
             await self._serve(reader, writer)
         except _Denial as denial:
+            self.denials.append((time.monotonic(), denial.args[1]))
             with contextlib.suppress(OSError):
                 writer.write(_build_answer(*denial.args))
                 await writer.drain()
@@ -116,16 +122,16 @@ class NetworkProxy:
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         grant = find_grant(self._grants, host, port)
         if grant is None:
-            name = host if port in {80, 443} else _format_authority(host, port, default=None)
-            raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
+            raise self._denial("host {} is not granted.", host, port)
         failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 # The name is looked up only once, so that no unchecked address is used. One bad address denies all.
                 addresses = await self._resolve(host, port)
-                if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
-                    reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
-                    raise _Denial(403, reason)
+                for address in addresses:
+                    if not (may_lead_to(grant, address) or find_grant(self._grants, address, port)):
+                        why = f"{host} leads to {{}}, an address that is not public and must be granted itself, too."
+                        raise self._denial(why, address, port)
                 for address in addresses:
                     try:
                         return await asyncio.open_connection(address, port)
@@ -138,6 +144,11 @@ class NetworkProxy:
             raise _Denial(504, f"{host} does not answer") from error
         except OSError as error:
             raise _Denial(502, f"{host} cannot be reached: {error.strerror or error}") from error
+
+    def _denial(self, why: str, host: str, port: int) -> _Denial:
+        """Return the denial of a host, whose name replaces the `{}` in `why`."""
+        name = host if port in WEB_PORTS else _format_authority(host, port, default=None)
+        return _Denial(403, f"{why.format(name)} {self._how_to_grant.replace('NAME', name)}")
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
