@@ -249,7 +249,6 @@ class ToolTally(Struct, kw_only=True):
     """The calls of one tool or of all. `tokens` estimates the length of their results."""
 
     calls: int = 0
-    failed: int = 0
     duration_ms: float = 0.0
     tokens: int = 0
     retries: int = 0
@@ -258,18 +257,27 @@ class ToolTally(Struct, kw_only=True):
 
     def add(self, result: Result, tokens: int) -> None:
         self.calls += 1
-        self.failed += result.result.is_error
         self.duration_ms += result.duration_ms
         self.tokens += tokens
         self.retries += result.retry_count
         if result.result.is_error:
-            self.errors[result.error_code or result.error_kind or "not run"] += 1
+            other = "not run" if result.result.text.startswith("Not run: ") else "failed"
+            self.errors[result.error_code or result.error_kind or other] += 1
         if result.output_level:
             self.output_levels[result.output_level] += 1
 
     @property
+    def ran(self) -> int:
+        """The number of calls that were neither declined nor skipped: only these can succeed or fail."""
+        return self.calls - self.errors["not run"] - self.errors["permission_denied"]
+
+    @property
     def success_rate(self) -> float:
-        return 1 - self.failed / self.calls if self.calls else 1.0
+        return (self.calls - self.errors.total()) / self.ran if self.ran else 1.0
+
+    def top_errors(self, limit: int) -> str:
+        errors = ", ".join(f"{count} {error}" for error, count in self.errors.most_common(limit))
+        return errors.replace("permission_denied", "declined")
 
     @property
     def mean_ms(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.app.terminal import Open, Terminal
@@ -52,6 +54,18 @@ def test_esc_closes_the_list_and_words_can_be_given_at_once(open_terminal: Open)
     terminal.see(r"Search this session: prsr\n❯ The parser reads quotes\. +answer · just now\n  1 choice ")
     terminal.type("\x1b")
     assert "1 choice" not in terminal.see("› Ask, or describe")
+
+
+def test_the_report_of_a_background_agent_is_no_prompt(open_terminal: Open, tmp_path: Path) -> None:
+    child = tmp_path / "child.jsonl"
+    child.write_text('{"text": "Three modules."}\n')
+    task = {"task": "look around", "model": f"scripted/{child}", "background": True}
+    script = [{"tool_calls": [{"name": "create_subagent", "input": task}]}, {"text": "Meanwhile."}, {"text": "Heard."}]
+    terminal = open_terminal(script, "go", "--permission-mode", "bypassPermissions")
+    terminal.see("Heard|Meanwhile")
+    terminal.rest()
+    terminal.type("/find\r")
+    assert "reports" not in terminal.see("❯ › go .*\n  1 choice ")
 
 
 def test_while_a_turn_runs_the_session_so_far_is_searched(open_terminal: Open) -> None:

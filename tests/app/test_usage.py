@@ -29,6 +29,16 @@ def usage(place: Place, *arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_calls_that_were_declined_neither_succeeded_nor_failed(place: Place) -> None:
+    commands = [call("bash", command=command) for command in ("true", "exit 3", "cat x", "cat y")]
+    model = place.script({"tool_calls": commands}, LAST)
+    place.run("-m", model, "-p", "go", "--deny", "Bash(cat *)", "--permission-mode", "bypassPermissions")
+    (row,) = (row for row in usage(place)["tools"] if row["tool"] == "bash")
+    assert (row["success_rate"], row["errors"]) == (0.5, {"failed": 1, "permission_denied": 2})
+    assert "4 calls  50% ok" in (shown := place.run("usage").out), shown
+    assert "2 declined, 1 failed" in shown
+
+
 def test_usage_adds_up_what_is_stored(place: Place) -> None:
     assert place.run("usage").out == "No usage in the last 30 days. To see all, add --days 0.\n"
     model = place.script({"error": {"kind": "overloaded"}}, FIRST, LAST)
@@ -85,7 +95,7 @@ def test_the_slash_command_tells_of_turns_tools_and_budgets(place: Place) -> Non
     assert "1,100 tokens in (900 cached), 40 out, $1.7500" in out
     assert "last turn" in out
     assert "1 turn, 2 rounds, 6 messages" in out
-    assert "1 call, none succeeded" in out
+    assert "1 call, 0% succeeded" in out
     assert "session's budget $1.75 of $5.00 (35%)" in " ".join(out.split())
 
 

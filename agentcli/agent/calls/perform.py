@@ -289,8 +289,8 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
     Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
-    report = call.report
-    call = call.turn.session.parent_call or call  # a subagent's changes are recorded under the call that created it
+    # A subagent's changes are recorded under the call that created it, but its own call reports them.
+    report, call = call.report, call.turn.session.parent_call or call
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
     if checkpoints is not None and (paths is None or paths):

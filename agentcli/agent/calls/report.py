@@ -48,7 +48,7 @@ class Report:
         self.record: CallRecord | None = None  # for hooks; None until they have let the call pass
         self.shown: list[str] = []  # the output so far, masked
         self.remarks: list[str] = []
-        self.changes = ""  # the recorded changes of a call that could change any file: "2 files edited, 1 deleted"
+        self.changes = ""  # "2 files edited, 1 deleted", if the call could change any file
         self.answer = self.level = ""  # a description of the person's answer, and the output level
         self.is_running = False  # the tool has begun, so it may have changed something
         self.is_dry_run = False  # a dry run is under way, so an interrupt leaves the workspace unchanged
@@ -94,8 +94,8 @@ class Report:
         elif isinstance(output.structured, LazyResult):
             output = msgspec.structs.replace(output, structured=OMITTED)
         if self.changes:
-            summary = "; ".join(filter(None, (output.summary, self.changes)))
-            output = msgspec.structs.replace(output, summary=summary)
+            self.remarks.append(f"[changes to the workspace: {self.changes}]")
+            output = msgspec.structs.replace(output, summary=f"{output.summary}; {self.changes}".removeprefix("; "))
         output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
             text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[timed out after 30 s]"
@@ -105,8 +105,7 @@ class Report:
         if error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
         content = output.content or ""
-        changes = [f"[changes to the workspace: {self.changes}]"] if self.changes else []
-        if remark := self.mask.text("\n".join([*self.remarks, *changes])):
+        if remark := self.mask.text("\n".join(self.remarks)):
             content = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
         record, kind = self.record, error.kind if error else ""
         common: dict[str, Any] = {
@@ -163,17 +162,17 @@ class Report:
 def count_recorded(changes: Iterable[FileChange]) -> str:
     """Count the files by what happened to them, as for a dry run; folders are named only if no file changed."""
     counts, folders = Counter[str](), dict[str, None]()
-    contents = {"created": Counter[str](), "deleted": Counter[str]()}
+    contents = {outcome: Counter[str]() for outcome in ("created", "deleted", "edited")}
     for change in changes:
         outcome = "created" if change.before is None else "deleted" if change.after is None else "edited"
         state = change.after or change.before
         assert state is not None, "a path that never existed has not changed"
         if state.kind == "folder":
             folders[f"folder {outcome}"] = None
-            continue
-        counts[outcome] += 1
-        if outcome in contents and state.size and state.content:
-            contents[outcome][state.content] += 1
+        else:
+            counts[outcome] += 1
+            contents[outcome][state.content if state.size else ""] += 1
+    del contents["created"][""]  # empty files, and files whose contents are not stored
     renamed = (contents["created"] & contents["deleted"]).total()
     counts.update(renamed=renamed, created=-renamed, deleted=-renamed)
     return format_counts(counts) or ", ".join(folders)

@@ -206,11 +206,10 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
     parts += [counted(total.retries, "retry", "retries")] if total.retries else []
     lines.append(("session", ", ".join([*parts, _seconds(whole)])))
     for name, tool in sorted(whole.tools.items(), key=lambda item: -item[1].calls)[:MAX_TOOLS]:
-        errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
-        succeeded = f"{tool.success_rate:.0%} succeeded" if tool.success_rate else "none succeeded"
+        success = f"{tool.success_rate:.0%} succeeded" if tool.ran else "none ran"
         took = f", {tool.mean_ms:,.0f} ms on average" if tool.mean_ms >= 1 else ""
-        text = f"{counted(tool.calls, 'call')}, {succeeded}{took}, about {tool.tokens:,} tokens{errors}"
-        lines.append((name, text))
+        text = f"{counted(tool.calls, 'call')}, {success}{took}, about {tool.tokens:,} tokens"
+        lines.append((name, ", ".join(filter(None, (text, tool.top_errors(2))))))
     for account, kind, limit, spent in session.state.budgets.limits():
         text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
         lines.append((f"{account.scope}'s budget", text))

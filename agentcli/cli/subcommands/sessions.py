@@ -296,9 +296,9 @@ def _print_usage(found: UsageCollector, *, one_session: bool) -> None:
     if found.tools:
         rows = []
         for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls):
-            errors = ", ".join(f"{kind} {count}" for kind, count in tool.errors.most_common(3))
-            figures = f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
-            rows.append((name, counted(tool.calls, "call"), *figures, errors))
+            success = f"{tool.success_rate:.0%} ok" if tool.ran else "none ran"
+            figures = success, f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
+            rows.append((name, counted(tool.calls, "call"), *figures, tool.top_errors(3)))
         print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
         calls, skills = total.calls, "".join(f", skill {name} {n}×" for name, n in total.skills.most_common())
         means = f"{calls.mean_ms:,.0f} ms and {calls.tokens / calls.calls:,.0f} tokens on average"

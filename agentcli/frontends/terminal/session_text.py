@@ -22,6 +22,7 @@ MAX_FOUND = 200  # parts that a search returns
 MAX_GAP = 8  # characters between two letters of a word that was typed in part
 CHARS_BEFORE = 12  # of an excerpt, before the match
 MAX_EXCERPT_CHARS = 60
+_REPORT = "<system-reminder>"  # begins the report of a background subagent, which is stored as a prompt
 # The person's own command with its output, as the session stores it.
 _OWN_COMMAND = re.compile(r"<bash-input>(.*)</bash-input>\n<bash-output>(.*)</bash-output>", re.DOTALL)
 
@@ -119,6 +120,9 @@ def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
     calls: dict[str, ToolUse] = {}
     for entry in entries:
         match entry.body:
+            case User(content, is_reminder=False) as report if report.text.startswith(_REPORT):
+                text = message_text(content).removeprefix(_REPORT).removesuffix("</system-reminder>")
+                yield TranscriptPart(label="report", text=text, time=entry.time)
             case User(content, is_reminder=False):
                 yield TranscriptPart(label="prompt", text=f"› {message_text(content)}", time=entry.time)
             case User((Text(text),)) | ContextNote(text) if own := _OWN_COMMAND.fullmatch(text):
@@ -143,7 +147,9 @@ def _letters_in_order(word: str) -> re.Pattern[str]:
 def replay(conversation: Conversation, view: TurnView) -> None:
     """Print the newest part of a stored conversation."""
     bodies = [e.body for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
-    bodies = [body for body in bodies if not (isinstance(body, User) and body.is_reminder)]
+    bodies = [
+        body for body in bodies if not (isinstance(body, User) and (body.is_reminder or body.text.startswith(_REPORT)))
+    ]
     if len(bodies) > MAX_ENTRIES:
         view.print_line(f"… {len(bodies) - MAX_ENTRIES:,} earlier entries", "muted")
     calls: dict[str, ToolUse] = {}

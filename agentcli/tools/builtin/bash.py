@@ -216,7 +216,6 @@ _REFUSED = lazy_pattern("Read-only file system|Device or resource busy|Permissio
 _GITS_SETTINGS = lazy_pattern("could not (write|lock) config file")
 _UNREAD = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
-_MAX_DENIALS = 3  # that are explained
 _MAX_NAMES = 200  # names in an output that are looked up as paths
 
 
@@ -238,8 +237,7 @@ def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) ->
 
 def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) -> Iterator[str]:
     """Yield notes on failures in an output that the sandbox has probably caused, each with a way around it."""
-    output = result.output
-    lines = output.splitlines()
+    output, lines = result.output, result.output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     names = {name for word in words for name in word.split("/")}
     protected = sorted(filter(is_read_only_name, names))
@@ -266,8 +264,7 @@ def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) ->
     if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):  # a root may be in /tmp
         yield "[/tmp is new and empty for each command. Keep files for later commands in the workspace.]"
     if result.denials and (result.exit_code or _PROXY_FAILED.search(output)):
-        new = [reason for reason in result.denials if reason not in output]
-        yield from (f"[the sandbox's proxy: {reason}]" for reason in new[:_MAX_DENIALS])
+        yield from (f"[the sandbox's proxy: {reason}]" for reason in result.denials[:3] if reason not in output)
     elif _NO_SERVER.search(output):
         yield (
             "[the sandbox has a network of its own. A server on this machine, or of a job, is reached on a port "

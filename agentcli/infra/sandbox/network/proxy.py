@@ -23,7 +23,6 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 _MAX_HEAD_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0  # for the head of a request, and for a connection
 _MAX_CONNECTIONS = 256
-_MAX_DENIALS = 100  # that are remembered
 _CHUNK = 65_536
 _REQUEST_LINE = lazy_pattern(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
 _HEADER = lazy_pattern(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
@@ -45,7 +44,6 @@ class NetworkProxy:
     """Serves between `start` and `aclose`, on a socket in `folder`, which must have a short path.
 
     If nothing listens on a granted port of this machine, `connect_to_job`, which blocks, may connect to one of a job.
-    A denial says `how_to_grant` the host, which replaces NAME. `denials` has the newest, with their monotonic times.
     """
 
     def __init__(
@@ -53,13 +51,13 @@ class NetworkProxy:
         grants: Sequence[HostGrant],
         *,
         folder: Path,
-        how_to_grant: str = "The person can grant it.",
+        how_to_grant: str = "The person can grant it.",  # NAME in it stands for the host
         resolve: Resolve = resolve,
         connect_to_job: Callable[[int], socket.socket | None] = lambda port: None,
     ) -> None:
         self._grants = grants
         self.socket = folder / "proxy"
-        self.denials: deque[tuple[float, str]] = deque(maxlen=_MAX_DENIALS)
+        self.denials: deque[tuple[float, str]] = deque(maxlen=100)  # the newest, with their monotonic times
         self._how_to_grant, self._resolve, self._connect_to_job = how_to_grant, resolve, connect_to_job
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
