@@ -290,7 +290,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
     # A subagent's changes are recorded under the call that created it, but its own call reports them.
-    report, call = call.report, call.turn.session.parent_call or call
+    call, report = call.turn.session.parent_call or call, call.report if paths is None else None
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
     if checkpoints is not None and (paths is None or paths):
@@ -305,7 +305,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     try:
         yield mark.note
     finally:
-        end = _store_changes(call, checkpoints, mark, report if paths is None else None)
+        end = _store_changes(call, checkpoints, mark, report)
         if paths is None and (jobs := _running_jobs(session) - before):
             _run_in_background(session.recording.tasks, _end_after_jobs(session, jobs, end))
         else:  # not later, so that changes by others are not attributed to the call

@@ -143,8 +143,7 @@ class NetworkProxy:
         except OSError as error:
             raise _Denial(502, f"{host} cannot be reached: {error.strerror or error}") from error
 
-    def _denial(self, why: str, host: str, port: int) -> _Denial:
-        """Return the denial of a host, whose name replaces the `{}` in `why`."""
+    def _denial(self, why: str, host: str, port: int) -> _Denial:  # the host replaces the `{}` in `why`
         name = host if port in WEB_PORTS else _format_authority(host, port, default=None)
         return _Denial(403, f"{why.format(name)} {self._how_to_grant.replace('NAME', name)}")
 
