@@ -531,6 +531,38 @@ def test_a_slash_command_is_no_answer_and_waits_until_the_question_is_answered(
     assert (tmp_path / "project/made").exists()
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_slash_command_is_no_answer_to_the_model_but_a_path_is(open_terminal: Open, plain: bool) -> None:
+    asks = calls(("ask_user", {"question": "Which folder?", "options": ["src", "lib"]}))
+    terminal = open_terminal([asks, TOLD], *(["--plain"] if plain else []), "go")
+    terminal.see("Choose" if plain else "Your answer")
+    terminal.settle(0.5)
+    terminal.type("/agents" if plain else "/")
+    if not plain:
+        terminal.see("answer: /")
+        terminal.type("agents")
+    terminal.type("\r")
+    terminal.see("Enter skips it" if plain else r"Your answer(.|\n)*The command waits in the input")
+    if not plain:
+        terminal.settle(0.6)
+        terminal.type("\t")
+        terminal.see("answer:\n")
+    terminal.type("/srv\r")
+    terminal.see("understood: /srv" if plain else "understood: /srv(.|\n)*› /agents")
+
+
+def test_a_slash_command_is_no_reason_for_a_no(open_terminal: Open) -> None:
+    terminal = open_terminal([edit(), {"text": "edited"}], "go")
+    terminal.asked()
+    terminal.type("\t")
+    terminal.see("No, because:")
+    terminal.type("/diff\r")
+    terminal.see(r"Make this edit(.|\n)*The command waits in the input")
+    terminal.settle(0.6)
+    terminal.type("y")
+    terminal.see(r"\nedited(.|\n)*› /diff")
+
+
 def test_what_a_question_is_about_stays_right_above_it(open_terminal: Open) -> None:
     terminal = open_terminal([run("seq 9", "touch made"), {"text": "all"}], "go")
     terminal.asked()

@@ -199,6 +199,11 @@ class CommandSet:
         except UsageError:
             return True
 
+    def is_known(self, text: str) -> bool:
+        """Return True for a text that begins with a command's name."""
+        word = text.partition(" ")[0]
+        return word.startswith("/") and word[1:] in self._by_name
+
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)

@@ -88,19 +88,27 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     def accept(self, *, queue: bool = False) -> None:
         """Take the typed text; with `queue` it waits for the end of the turn."""
-        if self.dialogs.purpose != "prompt":
+        text, commands = self.buffer.text.strip(), self.controller.commands
+        if self.dialogs.purpose in ("comment", "line", "words") and commands.is_known(text):
+            self.dialogs.end_answer()
+            self.composer.area.set_text(text)
+            self._lay_command_aside()
+        elif self.dialogs.purpose != "prompt":
             self.dialogs.accept_answer()
         elif self.shows_keys:
             self.composer.area.replace_text("")
         elif not self.composer.text.strip():
             self.controller.go_on()
-        elif self.dialogs.panel is not None and self.controller.commands.is_command(self.buffer.text.strip()):
-            self.dialogs.end_writing()
-            self.console.hint.show("The command waits in the input until you have answered.", 8.0)
+        elif self.dialogs.panel is not None and commands.is_command(text):
+            self._lay_command_aside()
         else:
             shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
             self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
+
+    def _lay_command_aside(self) -> None:
+        self.dialogs.end_writing()
+        self.console.hint.show("The command waits in the input until you have answered.", 8.0)
 
     def accept_with_menu(self) -> None:
         """Take the marked completion; a command that needs nothing more is run at once."""

@@ -127,8 +127,12 @@ class PlainTerminal(TerminalActions):
         if shows_all or (panel.unread and (not word or (choice is not None and choice.is_yes))):
             self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.unread, shows_all=shows_all)
             return
-        if not choice and not isinstance(panel.question, Question) and self._controller.commands.is_command(line):
-            first = f"Answer the question first (Enter declines), then type {line} again.\n"
+        commands = self._controller.commands  # a mistyped one may be an answer to the model, such as /srv
+        is_asked = isinstance(panel.question, Question)
+        if not choice and (commands.is_known(line) if is_asked else commands.is_command(line)):
+            first = (
+                f"Answer the question first (Enter {'skips it' if is_asked else 'declines'}), then type {line} again.\n"
+            )
             self._view.print_question([("warning", first)])
             self._ask(panel)
             return
