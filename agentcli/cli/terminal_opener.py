@@ -253,10 +253,19 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         elif provider not in takers:
             raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(takers)}.")
         question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
+        rejected = ""
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
             if not health.ok:
                 self.on_notice(health.detail)
+                if (
+                    health.is_reached and key != rejected
+                ):  # people paste the next key at once, but a list shows its text
+                    rejected, question = (
+                        key,
+                        "This key does not work. Paste another, or this one again to use it anyway.",
+                    )
+                    continue
                 title = "This key does not work"
                 if not health.is_reached:
                     title = f"{provider} could not be reached, so the key was not tested"

@@ -200,8 +200,6 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
         terminal.type("sk-wrong\r")
         terminal.see("This key does not work")
         assert "Incorrect API key" in terminal.text()
-        terminal.type(ENTER)
-        terminal.see("key:$|key:\n")
         terminal.type("sk-right")
         terminal.see(r"key: \*{8}")
         terminal.settle(1.0)

@@ -254,6 +254,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if self.picker.type(text):  # a letter for Yes or No
             self.dialogs.close_list(chooses=True)
 
+    def paste_into_list(self, text: str) -> None:
+        if not self.picker.paste(text):
+            self.console.hint.show("No option matches the pasted text.")
+
 
 class _When:
     """The states in which keys differ: a list is open, a question takes keys, or the person writes.
@@ -363,7 +367,8 @@ def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         (("c-s",), partial(dialogs.close_list, chooses=True, keeps=True), can_keep),
         (("escape",), dialogs.close_list, list_takes_key),
         (("backspace",), actions.narrow_list, when.narrowing),
-        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.narrowing),
+        ((Keys.Any,), actions.narrow_list, when.narrowing),
+        ((Keys.BracketedPaste,), actions.paste_into_list, when.narrowing),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
     )
 
