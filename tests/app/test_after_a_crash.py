@@ -101,10 +101,22 @@ def test_the_terminal_asks_again_too(open_terminal: Open, tmp_path: Path) -> Non
     first.asked()
     first.kill(signal.SIGKILL)
     second = open_terminal([{"text": "the end"}], "-c", **NO_TRIES)
-    assert COUNT in second.asked()
+    assert f"✗ Run {COUNT} · not run: it waited for your answer\n" in second.asked()
     second.type("y")
     second.see("the end")
     assert (tmp_path / "project/count").read_text() == "x\n"
+
+
+@pytest.mark.slow
+def test_a_dry_run_that_a_kill_cut_off_is_reported_as_discarded(open_terminal: Open, tmp_path: Path) -> None:
+    first = open_terminal([{"tool_calls": [bash("./count.sh")]}], "go")
+    (tmp_path / "project/count.sh").write_text("#!/bin/sh\necho x > count\n")
+    (tmp_path / "project/count.sh").chmod(0o755)
+    assert "Apply these changes" in first.asked()
+    first.kill(signal.SIGKILL)
+    second = open_terminal([{"text": "the end"}], "-c")
+    second.see("✗ Run ./count.sh · dry run discarded: nothing was applied\n")
+    assert not (tmp_path / "project/count").exists()
 
 
 @pytest.mark.slow

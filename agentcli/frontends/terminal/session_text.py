@@ -169,10 +169,14 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                 view.print_call(finished, view.format_title(call_title(name, call.input if call else {})))
             case Unreadable(error):
                 view.print_line(f"[{error}]", "warning")
-    for id in conversation.open_calls:  # the program ended while these calls ran
+    for id in conversation.open_calls:  # the program ended before these calls did
         if call := calls.get(id):
-            result = ToolResult(id, "", is_error=True)
-            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; it may have partially run")
+            result, end = ToolResult(id, "", is_error=True), "cut off; it may have partially run"
+            if call in conversation.unstarted_calls:
+                end = "not run: it waited for your answer"
+            elif id in conversation.dry_runs:
+                end = "dry run discarded: nothing was applied"
+            cut = events.ToolFinished(id, call.name, result, 0.0, end)
             view.print_call(cut, view.format_title(call_title(call.name, call.input)))
     if bodies:
         view.print_gap()
