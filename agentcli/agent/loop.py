@@ -303,7 +303,7 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
     """Return sentences on what the person can do next."""
     limits, steps = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
-        steps.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
+        steps.append("To wait for the reset and continue by itself: agentcli config set limits.wait_for_reset true.")
     if isinstance(error, llm_errors.ProviderError) and error.is_retryable:
         now, later = "Press Enter to retry, or /model to switch.", "Try again later, or choose another model with -m."
         steps.append(now if limits.is_interactive else later)

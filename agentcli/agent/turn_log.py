@@ -18,6 +18,7 @@ from agentcli.llm.models import RequestTarget
 
 log = logging.getLogger(__name__)
 PROMPT_REMOVED = "Your message was removed from the conversation."
+PROMPT_RETURNED = "Change your message, then send it again."  # to a person, whose input has it again
 
 
 def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
@@ -209,7 +210,7 @@ def take_back_refused(turn: Turn) -> str:
         return ""
     add(turn, entries.Retracted(ids))
     if not turn.log.accepted:  # the prompt itself is among them
-        return PROMPT_REMOVED
+        return PROMPT_RETURNED if turn.runtime.limits.is_interactive else PROMPT_REMOVED
     note = entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)
     return "The last reply and its tool results were removed from the conversation."

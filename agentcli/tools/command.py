@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from signal import SIGTERM
 from typing import Literal, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import astuple
+
+STOPPED_CODES = (-SIGTERM, 128 + SIGTERM)  # exit codes of a stopped command; the second as a shell reports it
 
 Access = Literal["read", "write"]
 

@@ -115,6 +115,17 @@ def test_ctrl_b_lets_a_dry_run_go_on_and_its_changes_are_asked_about_at_its_end(
     assert any(b"The dry run in the background has finished" in content for content in stored)
 
 
+def test_a_dry_run_that_the_person_stops_has_not_finished(open_terminal: Open) -> None:
+    slow = {"tool_calls": [call("bash", command="for n in 1; do sleep 30; done")]}
+    terminal = open_terminal([slow, {"text": "went on"}], "go")
+    terminal.see("sleep 30")
+    terminal.settle(1)
+    terminal.type("\x02")
+    terminal.see("went on(.|\n)*1 job")
+    terminal.type("/stop job_1\r")
+    terminal.see("Background dry run stopped: (.|\n)*changed nothing")
+
+
 def test_what_a_job_reports_stands_below_the_question_that_is_open(open_terminal: Open) -> None:
     commands = ("for n in 1; do sleep 4; done", "for n in 1; do echo x >new; done")
     slow, quick = ({"tool_calls": [call("bash", command=command)]} for command in commands)

@@ -44,7 +44,7 @@ def test_a_limit_ends_the_turn_with_its_time_and_the_setting_that_waits(place: P
         assert len(server.requests) == 1
     assert ran.code == 1
     assert "Usage limit reached (HTTP 429). The server asks to wait 3600 s (1 h), until " in ran.err
-    assert "limits.wait_for_reset = true" in ran.err
+    assert "agentcli config set limits.wait_for_reset true" in ran.err
 
 
 def test_a_wait_that_was_killed_continues_at_the_reset_once(place: Place) -> None:

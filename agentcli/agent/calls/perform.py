@@ -23,7 +23,7 @@ from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entr
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.builtin.toolset import MemoryCall
-from agentcli.tools.command import ApplyOutcome, Grants
+from agentcli.tools.command import STOPPED_CODES, ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
 
@@ -179,9 +179,10 @@ async def _explain_foreground(detach_request: asyncio.Event | None, emit: Emit) 
 
 async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[], Awaitable[DryRunReport]]) -> None:
     """Apply the approved changes of a dry run that runs as a job, once it ends; notify the model and the person."""
-    turn = call.turn
+    turn, end = call.turn, "finished"
     try:
         report = await later()
+        end = "stopped" if report.result.exit_code in STOPPED_CODES else end
         try:
             output = await _apply(call, permitted, report)
         finally:
@@ -190,8 +191,8 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
     except (ToolError, UserError, OSError) as error:  # no turn waits for this task and could report the error
         summary = text = str(error)
     title = call_title(call.use.name, call.use.input)
-    turn.emit(Notice(f"Background dry run finished: {title} · {summary}"))
-    turn.state.notes.append(reminder(f"The dry run in the background has finished: {title}\n{text}"))
+    turn.emit(Notice(f"Background dry run {end}: {title} · {summary}"))
+    turn.state.notes.append(reminder(f"The dry run in the background has {end}: {title}\n{text}"))
 
 
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:

@@ -91,7 +91,8 @@ class Subagents:
             return await self._run(run)
         self._background[id] = task = asyncio.create_task(self._run_in_background(run))
         task.add_done_callback(lambda done: self._background.pop(id, None))
-        return ToolOutput(f"{id} is running in the background. You will get its report automatically.", summary=id)
+        text = f"{id} is running in the background. You will get its report automatically."
+        return ToolOutput(text, summary="in the background")
 
     async def _run_in_background(self, run: AgentRun) -> None:
         try:

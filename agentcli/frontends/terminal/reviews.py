@@ -32,14 +32,16 @@ def hunk_word(question: AnyQuestion) -> str:
 
 
 def declined_hunks(question: AnyQuestion, answer: Approve) -> str:
-    """Name the hunks that a review left out: by number and line, or with several changes by file and line."""
-    names = list[str]()
+    """Name the hunks that a review left out: by number and line, or with several changes by file and line or count."""
+    lines: dict[str, list[str]] = {}  # of the hunks, by file, or by the hunk's number if there is one file
     for number, hunk in enumerate(question.hunks):
         if number not in (answer.hunks or ()):
             at = re.search(r"^@@ -\S+ \+(\d+).*\n((?: .*\n)*)", hunk, re.MULTILINE)  # with unchanged lines at its start
-            line = int(at[1]) + at[2].count("\n") if at else ""
-            place = path_of(hunk) or hunk.strip().partition("\n")[0]
-            names.append(f"{place}:{line}".rstrip(":") if question.changes else f"{number + 1} (line {line})")
+            line = int(at[1]) + at[2].count("\n") if at else 0  # 0 also for a file that is deleted
+            name = (path_of(hunk) or hunk.strip().partition("\n")[0]) if question.changes else f"{number + 1}"
+            text = "" if not line else f":{line}" if question.changes else f" (line {line})"
+            lines.setdefault(name, []).append(text)
+    names = [name + (f" ({len(at)} hunks)" if len(at) > 1 else at[0]) for name, at in lines.items()]
     return f" · declined: {', '.join(names)}" if names else ""
 
 

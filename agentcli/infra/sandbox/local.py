@@ -275,7 +275,7 @@ class LocalFacts:
             if unwatched > 0
             else "",
             *backend.limits(self._confinement.bounds(None, self._grants)),
-            (self.dry_run_problem or "Commands that would ask run as dry runs first.")
+            (self.dry_run_problem or "Commands with unknown effects run as dry runs first.")
             if self.profile == "workspace-write"
             else "",
         )

@@ -1,7 +1,6 @@
 """Shows finished calls with an excerpt of their output, and how the log bears out an answer's claims."""
 
 import re
-import signal
 from collections.abc import Sequence
 
 import msgspec
@@ -16,15 +15,15 @@ from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, clipped, plain, row_width, width, wrapped
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.builtin.toolset import TodoItem
-from agentcli.tools.command import BackgroundJob
+from agentcli.tools.command import STOPPED_CODES, BackgroundJob
 
 MAX_DIFF_LINES = 30
-MAX_OUTPUT_LINES = 5
+MAX_OUTPUT_LINES = 5  # of an output with at least `MIN_FOLDED_LINES`
+MIN_FOLDED_LINES = 8  # hiding one line or two saves no room, and the first of few often has the reason of a failure
 MAX_JOB_CHARS = 60  # of an ended job's command
 MAX_CLAIM_CHARS = 60  # of a claim's subject
 MAX_REPEATED_CELLS = 40  # of a call's title that its question has already shown
 MAX_LINE_CHARS = 400  # of a line in an excerpt
-_STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second as a shell reports it
 
 # Ends of a result that repeat the call's own line: the exit code, or the interruption.
 _SHOWN_IN_HEAD = lazy_pattern(
@@ -101,7 +100,9 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     # A subagent's title is its task, which says more than the outcome does.
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))  # begins with the `SubagentEnd`
-    line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
+    goes_on = is_agent and summary == "in the background"
+    sign = ("warning", "■") if was_cut_short else ("accent", "↗") if goes_on else ("ok", "✓")
+    line = [sign, ("", " "), *shown_title, ("muted", outcome)]
     if is_agent:
         return [*clipped(line, columns), ("", "\n")]
     return wrapped([*line, ("", "\n")], columns, hang=2) if row_width(line) > columns else [*line, ("", "\n")]
@@ -120,7 +121,7 @@ def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str)
 def job_end(job: BackgroundJob) -> list[Fragment]:
     """Return a line about a job's end; none after a dry run, which reports its changes, or after SIGTERM."""
     outcome = job.outcome
-    if outcome is None or outcome.is_dry_run or outcome.exit_code in _STOPPED:
+    if outcome is None or outcome.is_dry_run or outcome.exit_code in STOPPED_CODES:
         return []
     mark = ("error", "✗") if outcome.exit_code or outcome.timed_out else ("ok", "✓")
     command = exposed(shorten(" ".join(job.command.split()), MAX_JOB_CHARS))
@@ -139,9 +140,9 @@ def _output_excerpt(text: str, unfold_hint: str) -> list[Fragment]:
     """Return the last lines of an output, where most commands report their result."""
     if (lines := printable(text).strip("\n").split("\n")) == [""]:
         return []
-    hidden = len(lines) - MAX_OUTPUT_LINES
-    more = [("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{unfold_hint}\n")] if hidden > 0 else []
-    cut = (f"{line[:MAX_LINE_CHARS]}…" if len(line) > MAX_LINE_CHARS else line for line in lines[-MAX_OUTPUT_LINES:])
+    hidden = len(lines) - MAX_OUTPUT_LINES if len(lines) >= MIN_FOLDED_LINES else 0
+    more = [("muted", f"  … {hidden:,} more lines{unfold_hint}\n")] if hidden else []
+    cut = (f"{line[:MAX_LINE_CHARS]}…" if len(line) > MAX_LINE_CHARS else line for line in lines[hidden:])
     return [*more, *(("muted", f"  {line}\n") for line in cut)]
 
 

@@ -179,6 +179,12 @@ def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
     assert shown.folded.text == lines
 
 
+def test_a_short_output_is_shown_in_full() -> None:
+    shown = view(finished("fatal: the reason\n" + "more\n" * 6))
+    assert "  fatal: the reason\n" in plain(shown.fragments)
+    assert shown.folded is None
+
+
 def test_a_line_without_end_is_cut() -> None:
     shown = text(finished("x" * 1_000_000))
     assert shown.splitlines()[1] == f"  {'x' * MAX_LINE_CHARS}…"
