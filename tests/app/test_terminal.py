@@ -692,10 +692,13 @@ def test_esc_twice_rewinds_to_an_earlier_prompt(open_terminal: Open) -> None:
         terminal.type(f"{prompt}\r")
         terminal.see(answer)
         terminal.see("Ask, or describe")
+    terminal.type("\x1b[5~")
+    assert "› second" not in terminal.settle().splitlines()[-2], "PageUp recalls nothing"
     terminal.type("\x1b")
     terminal.see("Esc again")
     terminal.type("\x1b")
     terminal.see("❯ .*(first|second) question")
+    assert "Press Esc again" not in terminal.text()
     terminal.type("second")
     terminal.settle()
     terminal.type("\r")

@@ -40,7 +40,7 @@ _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes a
     events.PlanApproval: ("Plan accepted", "Plan sent back"),
     events.Question: ("Answered", "Skipped"),
 }
-_ALWAYS_OFFERED = ("no", "not-yet", "words", "hunks", "leave", "leave_file", "back")
+_ALWAYS_OFFERED = ("no", "not-yet", "words", "hunks", "leave", "leave_file", "leave_all", "back")
 _SCOPES = {"session": " for this session", "always": " always, in this project"}
 
 
@@ -78,7 +78,8 @@ class QuestionPanel:
         choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
         match self.question:
             case events.Question():
-                choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))  # before the no
+                words = "Something else, in your own words" if self.question.options else "Answer in your own words"
+                choices.insert(-1, Choice("words", "Tab", words))  # before the no
             case events.PlanApproval():
                 count = len(self._plan_comments.comments)
                 so_far = f" ({count} so far)" if count else ""

@@ -19,7 +19,7 @@ _OF_FILE = (
     Choice("take_file", "f", "Yes to all in this file"),
     Choice("leave_file", "d", "Next file, leaving the rest of this one"),
 )
-_OF_ALL = (Choice("take_all", "a", "Yes to all the rest"), Choice("leave_file", "d", "No to all the rest"))
+_OF_ALL = (Choice("take_all", "a", "Yes to all the rest"), Choice("leave_all", "q", "No to all the rest"))
 _BACK = Choice("back", "Esc", "Back")
 _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just type)")
 
@@ -84,8 +84,7 @@ class HunkReview:
     def choices(self) -> list[Choice]:
         next_hunk, end_of_file, end = self._number + 1, self._ends[self._number], len(self._hunks)
         of_file = _OF_FILE if next_hunk < end_of_file < end else ()  # more hunks follow, here and in other files
-        # No to all the rest is offered only in the last file, where it equals leaving the file.
-        of_all = _OF_ALL[: 2 if end_of_file == end else 1] if next_hunk < end else ()
+        of_all = _OF_ALL if next_hunk < end else ()
         of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
         return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
 
@@ -106,8 +105,8 @@ class HunkReview:
         """Decide on the hunk that is shown, or on several; return the answer after the last one."""
         self._comments += [comment] if comment else []
         end_of_file = self._ends[self._number]
-        ends = {"take_file": end_of_file, "leave_file": end_of_file, "take_all": len(self._hunks)}
-        end = ends.get(choice_id, self._number + 1)
+        of_file, of_all = choice_id.endswith("_file"), choice_id.endswith("_all")
+        end = len(self._hunks) if of_all else end_of_file if of_file else self._number + 1
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
         self.has_shown_end, self._top = False, 0

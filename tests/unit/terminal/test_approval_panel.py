@@ -230,7 +230,7 @@ def test_answers_carry_how_far_they_reach() -> None:
 
 @pytest.mark.parametrize(
     ("answers", "taken"),
-    [("take take leave", (0, 1)), ("leave take_all", (1, 2)), ("take leave_file", (0,)), ("leave leave leave", None)],
+    [("take take leave", (0, 1)), ("leave take_all", (1, 2)), ("take leave_all", (0,)), ("leave leave leave", None)],
 )
 def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | None) -> None:
     asked = panel(hunks=(HUNK,) * 3, name="file_edit")
@@ -264,7 +264,7 @@ def test_the_changes_of_a_dry_run_command_are_shown_and_decided_file_by_file() -
     text = preview(asked)
     assert "  src/a.py\n1 - old\n1 + new\n  deleted folder build\n" in text
     asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
-    assert [choice.key for choice in asked.choices] == ["y", "n", "f", "d", "a", "Tab", "Esc"]
+    assert [choice.key for choice in asked.choices] == ["y", "n", "f", "d", "a", "q", "Tab", "Esc"]
     assert rows(asked)[1] == "  src/a.py"
     asked.decide_in_review("take_file")
     assert rows(asked)[1] == "  deleted folder build"
@@ -350,7 +350,7 @@ def test_before_all_was_on_the_screen_only_a_hunk_that_was_can_be_taken() -> Non
     assert [choice.id for choice in asked.offered] == ["no", "words", "hunks"]
     asked.start_review(asked.offered[-1])
     asked.rows(60, max_rows=20)
-    assert [choice.id for choice in asked.offered] == ["leave", "leave_file", "words", "back"]
+    assert [choice.id for choice in asked.offered] == ["leave", "leave_all", "words", "back"]
     assert asked.review is not None
     asked.review.move(100)
     asked.rows(60, max_rows=20)

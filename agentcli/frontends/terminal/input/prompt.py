@@ -379,7 +379,7 @@ class Picker:
             label, detail = self._options[number]
             signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
             row = draw(label, detail, is_marked=position == at, signs=signs)
-            is_cut = position == at and " ".join(detail.split()) not in plain(row)
+            is_cut = position == at and " ".join(detail.split()) not in " ".join(plain(row).split())
             rows += [row, clipped([("muted", f"    {detail}")], columns)] if is_cut else [row]
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))

@@ -77,3 +77,9 @@ def test_all_words_count_in_any_order_and_the_last_row_says_how_many_there_are()
     chooser.type("2 detail opt")
     assert chooser.shown == [2, 5, 8, 11, 12, 14, 17]
     assert shown(chooser, most=30)[-1] == "  7 choices · Enter to select · Esc to cancel"
+
+
+def test_only_a_detail_that_was_cut_is_repeated_in_full_below_the_marked_option() -> None:
+    options = [("small", "✓ key      1M  $2 in"), ("large", "✓ key    200k  $9 in")]
+    assert sum("$2" in plain(row) for row in Picker("Pick", options).rows(60, 20)) == 1
+    assert sum("$2" in plain(row) for row in Picker("Pick", options).rows(26, 20)) == 1
