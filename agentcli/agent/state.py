@@ -177,13 +177,15 @@ class Point(msgspec.Struct, frozen=True):
     entry_id: str
     kind: Literal["prompt", "label"]
     text: str
+    time: float
 
 
 def points(conversation: Conversation) -> list[Point]:
     """Return the prompts of the path, newest first, then the labels of all branches."""
-    found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
+    times = {entry.id: entry.time for entry in conversation.path}
+    found = [Point(id, "prompt", text, times[id]) for id, text in reversed(prompts(conversation))]
     labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, log.Labelled)}
-    return found + [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
+    return found + [Point(entry.id, "label", name, entry.time) for name, entry in reversed(labels.items())]
 
 
 def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, log.Rewound | log.HeadMoved]:

@@ -123,7 +123,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = await self._find_newest(session_choice(self._options)), self.models
-        model = await self._stored_model(choice)
+        model, notice = await self._stored_model(choice)
         try:
             model = model or await models.default()
         except NoModel as missing:
@@ -135,6 +135,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if not model.startswith("local/"):  # creating the local provider would show a message
             await asyncio.to_thread(models.provider, model)  # imports its modules while nobody waits for an answer
         session = await self._builder.build_session(choice, model=model)
+        if notice:  # not before, because another agentcli may have the session
+            self.on_notice(notice)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
             self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows this at any time
@@ -143,8 +145,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
         """Open a session; a stored one keeps its own model if that can be used."""
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
-        model = await self._stored_model(choice) or model
-        opened = await super().open(session_id, model=model, fork=fork, take_over=take_over)
+        stored, notice = await self._stored_model(choice)
+        opened = await super().open(session_id, model=stored or model, fork=fork, take_over=take_over)
+        if notice:
+            self.on_notice(notice)
         await self._close_remote_page()
         return opened
 
@@ -159,15 +163,15 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 return msgspec.structs.replace(choice, how="id", id=newest[0].id)
         return choice
 
-    async def _stored_model(self, choice: SessionChoice) -> str:
-        """Return the model for a session to resume, with a notice if it is not the default; empty for a new session."""
+    async def _stored_model(self, choice: SessionChoice) -> tuple[str, str]:
+        """Return the model for a session to resume, and a notice if it is not the default; both empty for a new one."""
         if not choice.id:
-            return ""
+            return "", ""
         info, entries = await self.stored_sessions.load(choice.id)
         if info.user_id == ONE_SHOTS and not choice.fork:  # from now on somebody talks in it
             await self._store.mark_one_shot(info.id, is_one_shot=False)
         if not (session_model := self._builder.model_of(Conversation(entries))):
-            return ""
+            return "", ""
         usual = self._config.settings.provider.model
         try:
             await asyncio.to_thread(self.check_model, session_model)  # in a thread, because it imports the provider
@@ -175,13 +179,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             with suppress(UserError):  # if no other model can be used either, the person is asked for a key
                 usual = await self.models.default()
                 self.check_model(usual)
-                self.on_notice(
-                    f"{usual} answers now. {session_model}, which this session used, cannot be used: {error}"
-                )
-                return usual
-        if session_model != usual:
-            self.on_notice(f"Resuming with {session_model}. To switch: /model")
-        return session_model
+                why = f"{session_model}, which this session used, cannot be used: {error}"
+                return usual, f"{usual} answers now. {why}"
+        notice = f"Resuming with {session_model}. To switch: /model"
+        return session_model, notice if session_model != usual else ""
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""

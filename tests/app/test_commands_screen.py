@@ -395,6 +395,9 @@ def test_a_resumed_session_says_which_model_answers_before_anything_is_sent(open
                 kept.see("❯ just now")
                 kept.type(ENTER)
             kept.see(r"Resuming with anthropic/claude-haiku-5-5(?s:.*) · claude-haiku-5-5")
+            if how == "-c":
+                refused = open_terminal(None, how, **keys)
+                assert "Resuming with" not in refused.see("is open in another agentcli")
             kept.leave()
             assert kept.exit_code() == 0
         other = open_terminal(None, "-c", OPENAI_API_KEY="sk-1")

@@ -451,7 +451,9 @@ def test_one_is_watched_while_it_works_and_esc_only_closes_the_view(
     terminal.see("Run cat gate")
     if is_background:
         assert "↗ general-1: look around · in the back" in terminal.settle()
-    terminal.type("/agents open general-1\r")
+    terminal.type("/agents open ")
+    terminal.see("open general-1")
+    terminal.type("general-1\r")
     shown = terminal.see(r"▾ general-1: look around\n +› look around\n\n? +First words\.\n +• Run cat gate")
     assert "Esc to close · /agents tell general" in shown
     terminal.type("\x1b")

@@ -228,7 +228,7 @@ _PARTS = ("conversation", "files", "both")
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
     """Rewind the conversation, the files or both to a point. If the argument names the point, nothing is asked."""
-    session, report = host.session, []
+    session, report, now = host.session, [], time.time()
     offered = points(session.state.conversation)
     if not offered:
         return "There is no prompt to rewind to."
@@ -237,9 +237,8 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     if which := " ".join(words):  # otherwise the person chooses
         point = _named_point(which, offered)
     else:
-        options = [
-            (one_line(point.text), "label: rewinds to this point" if point.kind == "label" else "") for point in offered
-        ]
+        kinds = {"prompt": "", "label": "label: rewinds to this point · "}
+        options = [(one_line(point.text), kinds[point.kind] + age(now - point.time)) for point in offered]
         chosen = await host.choose("Rewind to before which prompt?", options)
         if chosen is None:
             return listed(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")

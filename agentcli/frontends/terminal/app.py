@@ -84,7 +84,10 @@ class TerminalApp:
         console.area.mark, console.area.placeholder = lambda: MARKS[dialogs.purpose][0], self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
-        arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
+        arguments = partial(
+            argument_options, commands=commands, opener=opener, appearance=self._appearance,
+            running_agents=lambda: self._view.activity.agents,
+        )  # fmt: skip
         completer = PromptCompleter(commands, arguments, context.files, folder=context.folder, home=context.home)
         console.area.buffer.completer = completer
 
@@ -223,7 +226,11 @@ class TerminalApp:
         if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
             above = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         dialog = self._dialogs.rows(columns, max_rows)[:max_rows]
-        return [*above[: max_rows - len(dialog)], *dialog]
+        room = max_rows - len(dialog)
+        if len(above) > room > 0:
+            more = f"  … {len(above) - room + 1} more rows in a taller window"
+            above[room - 1 :] = [clipped([("muted", more)], columns)]
+        return [*above[:room], *dialog]
 
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
         lines: list[Row] = []
