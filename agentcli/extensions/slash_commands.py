@@ -39,7 +39,7 @@ async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome
 
 # Skills
 
-_MAX_HELP = 72  # characters
+_MAX_HELP = 64  # characters, so that a line of `/help commands` fits into 100 columns
 _SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
 
 
