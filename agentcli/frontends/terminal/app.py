@@ -84,10 +84,7 @@ class TerminalApp:
         console.area.mark, console.area.placeholder = lambda: MARKS[dialogs.purpose][0], self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
-        arguments = partial(
-            argument_options, commands=commands, opener=opener, appearance=self._appearance,
-            running_agents=lambda: self._view.activity.agents,
-        )  # fmt: skip
+        arguments = partial(argument_options, controller=controller, opener=opener, appearance=self._appearance)
         completer = PromptCompleter(commands, arguments, context.files, folder=context.folder, home=context.home)
         console.area.buffer.completer = completer
 

@@ -299,8 +299,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
     busy, idle = when.is_busy & ~when.is_empty & ~when.answering, ~when.is_busy & ~when.answering
     yield from (
-        # prompt_toolkit's bindings would empty the input, or replace it by an earlier prompt.
-        (("c-o", "c-z", "pageup", "pagedown"), lambda: None, Always()),
+        (("c-o", "c-z", "pageup", "pagedown"), lambda: None, Always()),  # prompt_toolkit's would change the text
         (("space",), area.skip_typed_space, when.writing & has_inserted_space),
         ("newline", lambda: buffer.insert_text("\n"), when.writing),
         ("send", actions.enter, when.no_menu),

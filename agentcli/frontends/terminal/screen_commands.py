@@ -143,18 +143,17 @@ async def _find(host: CommandHost, words: str, controller: TerminalController, d
 
 
 def argument_options(
-    name: str, typed: str, *, commands: Iterable[SlashCommand], opener: TerminalOpener, appearance: Appearance,
-    running_agents: Callable[[], Iterable[str]],
-) -> list[tuple[str, str]]:  # fmt: skip
+    name: str, typed: str, *, controller: TerminalController, opener: TerminalOpener, appearance: Appearance
+) -> list[tuple[str, str]]:
     """Return the values of a command's argument that contain the typed text, each with a note."""
     sources: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
         "theme": lambda: ((choice, "") for choice in appearance.themes),
         "effort": lambda: ((effort, "") for effort in get_args(Effort)),
         "copy": lambda: (("code", "only the code blocks"),),
         "agents": lambda: (
-            (f"{verb} {id}", "") for id in running_agents() for verb in ("open", "tell", "stop", "show")
+            (f"{verb} {id}", "") for id in controller.view.activity.agents for verb in ("open", "show", "stop", "tell")
         ),
-        "help": lambda: ((command.name, command.help) for command in commands),
+        "help": lambda: ((command.name, command.help) for command in controller.commands),
         "model": opener.known_models,
     }
     return [(value, note) for value, note in sources.get(name, tuple)() if typed.lower() in value.lower()]
