@@ -131,11 +131,11 @@ class ToolError(AgentcliError):
 
 
 class Declined(ToolError):
-    """The person declined the call, perhaps with a comment."""
+    """The person declined the call, or `what`, perhaps with a comment."""
 
-    def __init__(self, comment: str = "") -> None:
+    def __init__(self, comment: str = "", what: str = "this call") -> None:
         reason = f" They said: {comment}" if comment else ""
-        super().__init__(f"The user declined this call.{reason}", kind="permission_denied")
+        super().__init__(f"The user declined {what}.{reason}", kind="permission_denied")
         self.answer = f"declined: {comment}" if comment else "declined"
 
 

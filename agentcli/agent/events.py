@@ -12,7 +12,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
 from agentcli.conversation.evidence import Claim
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
-from agentcli.tools.command import ChangeSummary
+from agentcli.tools.command import ChangeSummary, DryRunAccess
 
 if TYPE_CHECKING:  # before Python 3.13 only type checkers know type variables with a default
     import typing_extensions
@@ -197,7 +197,7 @@ class QuestionEvent(AgentEvent, frozen=True):
         raise AttributeError(f"{type(self).__name__} has no field {name!r}.")
 
 
-_EMPTY: dict[str, Any] = dict.fromkeys(("reason", "preview", "mode", "output"), "")  # values of missing fields
+_EMPTY: dict[str, Any] = dict.fromkeys(("reason", "preview", "mode", "output", "opens"), "")  # values of missing fields
 _EMPTY |= dict.fromkeys(("rules", "hunks", "effects", "grave", "changes", "options"), ())
 _EMPTY |= dict.fromkeys(("can_try", "has_failed"), False)
 
@@ -218,9 +218,10 @@ class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"
 
 
 class CommandApproval(CallApproval, frozen=True, kw_only=True, tag="command_approval"):
-    """Asks if a command may run; `preview` is its exact text. With `can_try`, the answer may be a dry run first."""
+    """Asks if the command in `preview` may run, with `can_try` also as a dry run, or again as one that `opens` more."""
 
     can_try: bool = False
+    opens: DryRunAccess = ""  # the dry run had no access to it; a yes makes the dry run again with access
 
 
 class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval"):

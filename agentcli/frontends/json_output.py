@@ -58,7 +58,7 @@ class JsonOutput:
                 self._system("question", id=id, **texts, **_exposed(texts), **agent)
             case events.QuestionEvent():  # one object for all kinds of questions: some leave fields empty
                 texts = _fields(event, ("title", "reason", "preview", "rules", "hunks", "effects"))
-                others = _fields(event, ("id", "can_try", "kind", "changes"))
+                others = _fields(event, ("id", "can_try", "opens", "kind", "changes"))
                 about = {"tool_name": event.call.name, "tool_input": event.call.input}
                 self._system("approval_requested", **about, **texts, **others, **_exposed(texts), **agent)
             case events.ApprovalSettled(id):

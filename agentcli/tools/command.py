@@ -18,6 +18,8 @@ Access = Literal["read", "write"]
 # read-only allows no writing; workspace-write, only to the workspace and temporary files; the last confines nothing.
 Profile = Literal["read-only", "workspace-write", "danger-full-access"]
 
+DryRunAccess = Literal["", "file", "files", "host"]  # missing in a dry run; "files" are several, or a folder
+
 
 class Grants(Struct, frozen=True):
     """The exceptions to a sandbox's limits; all paths are real paths."""

@@ -69,6 +69,36 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
+def test_a_dry_run_that_met_a_hidden_file_asks_whether_to_repeat_it_and_a_no_ends_it(
+    open_terminal: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "project/tests").mkdir()
+    (tmp_path / "project/tests/.env").write_text("KEY=1\n")
+    (tmp_path / "project/tests/b.py").write_text("b\n")
+    copies = {"tool_calls": [call("bash", command="cp -r tests copy")]}
+    terminal = open_terminal([copies, copies, {"text": "the end"}], "go")
+    screen = terminal.asked()
+    for said in (
+        "? Writes copy",
+        "the dry run had no access to tests/.env (may hold secrets)",
+        "Run it again with that file?",
+        "y   Yes, run it again with that file",
+        "❯ n   No, discard the dry run",
+    ):
+        assert said in screen
+    terminal.type("n")
+    terminal.see(r"✗ Declined · cp -r tests copy\n(.|\n)*Run it again with")
+    assert "Apply these changes" not in terminal.asked()
+    terminal.type("y")
+    terminal.see("✓ Dry run again · cp -r tests copy")
+    terminal.see("Dry run: 2 files created(.|\n)*Apply these changes")
+    terminal.asked()
+    terminal.type("y")
+    terminal.see("the end")
+    assert (tmp_path / "project/copy/.env").read_text() == "KEY=1\n"
+    terminal.leave()
+
+
 def test_a_review_has_the_whole_command_and_the_end_of_its_output(open_terminal: Open, tmp_path: Path) -> None:
     command = "for n in $(seq 30); do echo line $n; done\necho 'FATAL: broken'; echo x >made; \\\n exit 3"
     terminal = open_terminal([{"tool_calls": [call("bash", command=command)]}, {"text": "the end"}], "go")

@@ -6,18 +6,19 @@ from pathlib import Path
 
 from msgspec import Struct, field, structs
 
-from agentcli.agent.calls.model import Call
+from agentcli.agent.calls.model import NOBODY_LEFT, Call
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.events import ChangesApproval, CommandApproval
+from agentcli.agent.events import ChangesApproval, CommandApproval, Denial
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import PermittedCall
+from agentcli.agent.permissions.approvals import PermittedCall, call_effects, command_effects
 from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
 from agentcli.agent.permissions.modes import Mode, Verdict
 from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.conversation.history import counted, listed_names
+from agentcli.errors import Declined
 from agentcli.safety.commands.records import UNKNOWN
 from agentcli.safety.paths.judge import PatternBase
-from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, DryRunAccess, count_changes
 from agentcli.tools.observation import STANDARD_CHARS, as_shown, call_title, cut_line
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
@@ -33,37 +34,52 @@ _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)
 class Obstacle(Struct, frozen=True, kw_only=True):
     """A reason why a dry run shows less than the real run would, and the way around it that a yes allows."""
 
-    why: str  # such as "it could not reach example.org"
-    then: str  # what agentcli does after a yes: "repeats it with access to that host"
-    effects: tuple[str, ...] = ()  # descriptions of the effects of a yes
-    grave: tuple[str, ...] = ()  # the effects among them that a person must not overlook
-    host: str = ""  # a yes opens this host, or the `path`, to a second dry run
-    path: Path | None = None
+    why: str  # after "the dry run": "could not reach example.org"
+    then: str  # what agentcli will do after a yes: "start it as a job"
+    opens: DryRunAccess = ""
+    host: str = ""  # a yes opens this host, or the `paths`, to a second dry run
+    paths: tuple[Path, ...] = ()
+    is_grave: bool = False  # a person must not overlook what a yes opens
     is_server: bool = False  # the command is a server, which a yes starts as a background job
 
 
-async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle) -> bool:
-    """Ask the person to remove the obstacle to a dry run; return True if they agree."""
-    use, state = call.use, call.turn.state
-    needs_access = bool(obstacle.host or obstacle.path)
-    if state.mode == "bypassPermissions":
-        return not needs_access  # only a person may open a host or a path
-    if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
+async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle, report: DryRunReport) -> bool:
+    """Ask the person to remove the obstacle to a dry run; return True if they agree.
+
+    Raises `Declined` if they do not open files: without them the command failed, so half of its changes are missing.
+    """
+    use, turn, opens = call.use, call.turn, obstacle.opens
+    if turn.state.mode == "bypassPermissions":
+        return not opens  # only a person may open a host or a path
+    if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
         return False
+    facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
+    effects = call_effects(facts, permitted.verdict)
+    if permitted.dry_run == "always" and facts.command is not None:  # the reason for its dry run is beside the point
+        effects = command_effects(facts, facts.command)
+    line = why if opens else f"{why}; {then}?"
     question = CommandApproval(
         use.id,
         call_title(use.name, use.input),
         call=use,
-        reason=f"during the dry run {obstacle.why}; if you approve, agentcli {obstacle.then}",
+        reason=f"{why}; if you approve, agentcli will {then}" + ("; if not, it is discarded" if obstacle.paths else ""),
         preview=str(use.input.get("command", "")),
-        rules=() if needs_access or obstacle.is_server else permitted.policy.offered_rules,
-        effects=obstacle.effects,
-        grave=obstacle.grave,
+        rules=() if opens or obstacle.is_server else permitted.policy.offered_rules,
+        effects=(*effects.lines, line) if opens else (line, *effects.lines),
+        grave=((line,) if obstacle.is_grave else ()) if opens else effects.grave,  # a dry run deletes nothing
+        opens=opens,
     )
     answer = await permitted.policy.ask(question, None)
-    if isinstance(answer, Approve) and answer.comment:
+    if not isinstance(answer, Approve):
+        return False
+    if obstacle.paths and not answer.allowed and answer.comment != NOBODY_LEFT:
+        turn.denials.append(Denial(use))
+        refusal = Declined(answer.comment, f"to {then}, so the dry run was discarded and nothing was applied")
+        refusal.partial = str(report.output().content)
+        raise refusal
+    if answer.comment:
         call.report.remarks.append(f"[The user said: {answer.comment}]")
-    return isinstance(answer, Approve) and answer.allowed
+    return answer.allowed
 
 
 class Review(Struct, kw_only=True):

@@ -16,10 +16,11 @@ from agentcli.agent.calls.model import Call, SessionCalls, done_future
 from agentcli.agent.calls.report import Report, count_recorded
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
-from agentcli.agent.permissions.approvals import PermittedCall, call_effects
+from agentcli.agent.permissions.approvals import MAX_SHOWN, PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
+from agentcli.conversation.history import listed_names
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.builtin.toolset import MemoryCall
@@ -124,7 +125,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
     An obstacle is a question, and a yes opens a host or path for a second dry run (which asks about none), runs the
     command directly, or starts its server as a job. A doubt about a requested dry run is an obstacle, too.
     """
-    opened: Obstacle | None = None  # the host or path that the person has opened
+    opened: Obstacle | None = None  # the host or paths that the person has opened
     while True:
         output = await _try_out(call, permitted, context, opened)
         if output.later is not None:  # the dry run continues as a background job
@@ -139,15 +140,20 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
                     call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
             elif opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
+            if obstacle is None:
+                return await _apply(call, permitted, report)
+            # A dry run of `rm` needs no approval to see a file that it deletes: the review asks about the deletion.
+            is_harmless = bool(obstacle.paths) and _only_deletes(permitted.policy.facts)
+            if not (is_harmless or await ask_about_obstacle(call, permitted, obstacle, report)):
                 return await _apply(call, permitted, report)
         finally:
             await report.dry_run.discard()
-        if not (obstacle.host or obstacle.path):  # there is nothing to open, so the yes was to run it directly
+        if not obstacle.opens:  # there is nothing to open, so the yes was to run it directly
             call.report.is_dry_run = False
             arguments = permitted.arguments
             arguments = changed(arguments, background=True) if obstacle.is_server else arguments
             return changed(permitted, arguments=arguments, dry_run="never")
+        await call.turn.session.services.load_secrets()  # the review's diffs may show the files that it opens
         opened = obstacle
 
 
@@ -155,7 +161,7 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
     """Make a dry run with access to the host or path of `opened`, if given."""
     grants = permitted.grants
     if opened is not None:
-        grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
+        grants += Grants(readable=opened.paths, hosts=(opened.host,) if opened.host else ())
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = not grants.hosts  # data sent to a host cannot be discarded
@@ -197,8 +203,7 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
 
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return a question about a requested dry run that may not show the command's real effects, if so. Blocks."""
-    result, facts = report.result, permitted.policy.facts
-    findings = []
+    result, findings = report.result, []
     if too_much := report.dry_run.too_much:
         findings.append(f"was ended: {too_much}")
     if result.timed_out or result.exit_code:
@@ -207,49 +212,49 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
         findings.append("changed nothing")
     if not findings and not lacks_hosts(permitted):
         return None
-    why, effects = ", ".join(filter(None, (*findings, permitted.network))), call_effects(facts, permitted.verdict)
-    return Obstacle(
-        why=f"it {why}",
-        then="runs it for real",
-        effects=(f"the dry run {why}; run it for real?", *effects.lines),
-        grave=effects.grave,
-    )
+    return Obstacle(why=", ".join(filter(None, (*findings, permitted.network))), then="run it for real")
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return an obstacle to a dry run that the person can remove, if there is one. Blocks."""
     dry_run = report.dry_run
     if dry_run.too_much:
-        return Obstacle(why=dry_run.too_much, then="runs it directly in the workspace")
+        return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
-        return Obstacle(why=f"it {report.result.stall.partition(';')[0]}", then="starts it as a job", is_server=True)
+        return Obstacle(why=report.result.stall.partition(";")[0], then="start it as a job", is_server=True)
     if host := report.needed_host:
-        effects = (f"reaches {host}",)
-        return Obstacle(
-            why=f"it could not reach {host}",
-            then="repeats it with access to that host",
-            effects=effects,
-            grave=effects,
-            host=host,
-        )
+        then = f"run it again with access to {host}"
+        return Obstacle(why=f"could not reach {host}", then=then, opens="host", host=host, is_grave=True)
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
+    hidden: dict[str, list[Path]] = {}  # what a yes can open, by its kind
     for path in report.unread:
-        kind, hidden = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
+        kind, where = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
         # Of the paths that are hidden from every command ("always"), a grant opens only secret files.
-        can_open = hidden == "here" or (hidden == "always" and kind == "secret")
+        can_open = where == "here" or (where == "always" and kind == "secret")
         if can_open and not rule_about([path], deny, lookup.base, tools=READERS):
-            shown = lookup.workspace.shown(path)
-            effect = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
-            if kind == "secret":
-                effect += f", which {WHY[kind]}"
-            return Obstacle(
-                why=f"it could not read {shown}",
-                then="repeats it with access to that path",
-                effects=(effect,),
-                grave=(effect,) if kind == "secret" else (),
-                path=path,
-            )
-    return None
+            hidden.setdefault(kind, []).append(path)
+    if not hidden:
+        return None
+    # Secret files are known by their names. Of other paths only the first is opened: an error may quote many.
+    first = next(iter(hidden))
+    paths = hidden[first] if first == "secret" else hidden[first][:1]
+    shown = listed_names([lookup.workspace.shown(path) for path in paths], MAX_SHOWN)
+    note = {"secret": f" ({WHY['secret']})", "outside": " (outside the project)"}.get(first, "")
+    return Obstacle(
+        why=f"had no access to {shown}{note}",
+        then=f"run it again with access to {shown}",
+        opens="file" if len(paths) == 1 and paths[0].is_file() else "files",
+        paths=tuple(paths),
+        is_grave=first == "secret",
+    )
+
+
+def _only_deletes(facts: CallFacts) -> bool:
+    """Return True if a command consists of `rm` alone, which deletes files without reading them."""
+    command = facts.command
+    return (
+        command is not None and not command.problem and all((one.words or [""])[0] == "rm" for one in command.segments)
+    )
 
 
 async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> ToolOutput:

@@ -195,6 +195,7 @@ class QuestionPanel:
             subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
         if isinstance(question, events.CallApproval):
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
+            yes = "Dry run again" if question.opens else yes
         elif isinstance(question, events.PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
             comment = "" if answer.allowed else comment  # the comment of a yes is the plan itself

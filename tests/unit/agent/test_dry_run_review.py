@@ -371,7 +371,8 @@ async def test_a_host_that_a_dry_run_could_not_reach_is_asked_about(tmp_path: Fo
     (tmp_path / "work").mkdir()
     (tmp_path / "work/ask.py").write_text(script)
     async with asked(tmp_path, command="python3 ask.py; echo x >>x.txt") as (stage, request):
-        assert (request.kind, request.effects) == ("run", ("reaches api.example.org",))
+        assert (request.kind, request.opens) == ("run", "host")
+        assert request.effects[-1] == "the dry run could not reach api.example.org"
         stage.submit(Approve("c", allowed))
         keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
@@ -398,11 +399,11 @@ async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) ->
 
 
 OUTSIDE = {
-    "a file of another project": ("other/data.csv", "other/data.csv", "reads outside the project: "),
-    "a folder": ("other", "other", "reads outside the project: "),
-    "a secret of the workspace": ("work/.env", "work/.env", ".env, which may hold secrets"),
-    "a secret of another project": ("other/.env", "other/.env", "other/.env, which may hold secrets"),
-    "through a link": ("work/link", "other/data.csv", "reads outside the project: "),
+    "a file of another project": ("other/data.csv", "other/data.csv", "other/data.csv (outside the project)"),
+    "a folder": ("other", "other", "other (outside the project)"),
+    "a secret of the workspace": ("work/.env", "work/.env", ".env (may hold secrets)"),
+    "a secret of another project": ("other/.env", "other/.env", "other/.env (may hold secrets)"),
+    "through a link": ("work/link", "other/data.csv", "other/data.csv (outside the project)"),
 }
 
 
@@ -443,20 +444,40 @@ async def test_a_path_that_was_hidden_from_a_dry_run_is_asked_about(tmp_path: Fo
         workspace.grants = granted = Grants(hosts=("api.example.org",))
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
-        assert (request.kind, request.rules, len(request.effects)) == ("run", (), 1)
-        assert told in request.effects[0]
+        assert (request.kind, request.rules, request.opens) == ("run", (), "files" if real == "other" else "file")
+        assert request.effects[0] == "writes x.txt", "what the command does comes first"
+        assert request.effects[-1].startswith("the dry run had no access to ")
+        assert request.effects[-1].endswith(told)
         assert bool(request.grave) == ("secrets" in told)
         stage.submit(Approve("c", allowed))
-        keep = await stage.heard(QuestionEvent, 2)
-        assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
-        assert workspace.grants == granted
-        await answer(stage, True)
+        if allowed:
+            keep = await stage.heard(QuestionEvent, 2)
+            assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
+            assert workspace.grants == granted
+            stage.submit(Approve("c", True))
+        await stage.ended()
+        assert (files(stage)["x.txt"] == BEFORE["x.txt"]) == (not allowed)
+        assert stage.count(QuestionEvent) == 1 + allowed, "a no ends the matter"
     content = str(stage.results["c"].content)
+    assert ("The user declined to run it again with access to " in content) == (not allowed)
     assert ("in home/other/.env" in content) == (allowed and real == "other/.env")
     assert ("in home/other/data.csv" in content) == (allowed and real in ("other/data.csv", "other"))
     assert ("in home/other/b.txt" in content) == (allowed and real == "other")
     assert ("in work/.env" in content) == (allowed and real == "work/.env")
     assert ("proxy None" in content) == allowed
+
+
+async def test_a_dry_run_deletes_files_that_it_may_not_read_without_a_question_about_them(tmp_path: Folder) -> None:
+    for name in ("a/.env", "a/b/.env", "a/code.py"):
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text("KEY=1\n")
+    async with asked(tmp_path, command="rm -rf a") as (stage, request):
+        assert (request.kind, request.has_failed) == ("keep", False)
+        await answer(stage, True)
+        assert files(stage) == BEFORE
+    async with asked(tmp_path, command="rm -rf a; cat */.env") as (stage, request):
+        assert request.kind == "run"
+        await answer(stage, False)
 
 
 @pytest.mark.parametrize("mode", ["plan", "dontAsk", "bypassPermissions"])

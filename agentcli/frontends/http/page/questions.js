@@ -7,6 +7,9 @@ const LABELS = {
   keep: ["Apply these changes", "Discard them"],
   plan: ["Carry out this plan", "Keep planning"],
   limit: ["Continue", "Stop"],
+  file: ["Run it again with that file", "Discard the dry run"],
+  files: ["Run it again with those files", "Discard the dry run"],
+  host: ["Run it again with that host", "Go on without it"],
 };
 
 // `answer` sends an op with the question's id and tells if that was taken; the card is then gone.
@@ -43,7 +46,7 @@ function ask(one, seen, node, way) {
 
 function approve(one, seen, node, way) {
   const isKeep = one.kind === "keep";
-  const [yes, no] = LABELS[one.kind === "run" && !one.tool_name ? "limit" : one.kind];
+  const [yes, no] = LABELS[one.opens || (one.kind === "run" && !one.tool_name ? "limit" : one.kind)];
   for (const text of [...seen.effects, seen.reason].filter(Boolean)) node.append(element("p", { className: "note" }, shown(text)));
   const hunks = seen.hunks.length > 1 ? seen.hunks.map((hunk, n) => hunkRow(hunk, n)) : [];
   const head = /^--- .*\n\+\+\+ .*\n/.exec(seen.preview)?.[0];
