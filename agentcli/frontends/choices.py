@@ -8,7 +8,6 @@ from agentcli.agent import events
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.frontends.printable import exposed
-from agentcli.tools.command import DryRunAccess
 
 _HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.CommandApproval: "Run this command?",
@@ -20,7 +19,6 @@ _HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.Question: "Your answer?",
 }
 
-_ACCESS: dict[DryRunAccess, str] = {"file": "that file", "files": "those files", "host": "that host"}
 _PLAN_LABELS: dict[Mode, str] = {"default": "Yes, ask before each edit", "acceptEdits": "Yes, accept edits"}
 
 
@@ -43,7 +41,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 def heading_for(question: events.AnyQuestion) -> str:
     if question.opens:
-        return f"Run it again with {_ACCESS[question.opens]}?"
+        return f"Run it again with the {question.opens}?"
     return "Write this file?" if question.call.name == "file_write" else _HEADINGS[type(question)]
 
 
@@ -67,7 +65,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
             return [*choices, Choice("not-yet", "n", "No, keep planning", no)]
         case events.CommandApproval(opens=opens) if opens:
             label = "No, go on without it" if opens == "host" else "No, discard the dry run"
-            again = Choice("once", "y", f"Yes, run it again with {_ACCESS[opens]}", yes)
+            again = Choice("once", "y", f"Yes, run it again with the {opens}", yes)
             return [again, Choice("no", "n", label, no)]
         case events.LimitQuestion():
             return [Choice("once", "y", "Yes", yes), Choice("no", "n", "No, stop", no)]

@@ -50,7 +50,7 @@ class Terminal:
     def asked(self) -> str:
         """Wait for a question and for as long as nobody could have answered it."""
         verbs = "Run this command|Make this edit|Write this file|Allow this call|Apply these changes"
-        self.see(rf"({verbs}|Run it again with that file)\?")
+        self.see(rf"({verbs}|Run it again with the file)\?")
         return self.settle(0.5)
 
     def see(self, text: str, seconds: float = PATIENCE_S) -> str:

@@ -81,8 +81,8 @@ def test_a_dry_run_that_met_a_hidden_file_asks_whether_to_repeat_it_and_a_no_end
     for said in (
         "? Writes copy",
         "the dry run had no access to tests/.env (may hold secrets)",
-        "Run it again with that file?",
-        "y   Yes, run it again with that file",
+        "Run it again with the file?",
+        "y   Yes, run it again with the file",
         "❯ n   No, discard the dry run",
     ):
         assert said in screen

@@ -140,11 +140,9 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
                     call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
             elif opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-            if obstacle is None:
-                return await _apply(call, permitted, report)
             # A dry run of `rm` needs no approval to see a file that it deletes: the review asks about the deletion.
-            is_harmless = bool(obstacle.paths) and _only_deletes(permitted.policy.facts)
-            if not (is_harmless or await ask_about_obstacle(call, permitted, obstacle, report)):
+            is_harmless = obstacle is not None and obstacle.paths and _only_deletes(permitted.policy.facts)
+            if obstacle is None or not (is_harmless or await ask_about_obstacle(call, permitted, obstacle, report)):
                 return await _apply(call, permitted, report)
         finally:
             await report.dry_run.discard()

@@ -75,7 +75,7 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
         shares = [_shared_part(before, changes.after[new.paths[0]]) for new in new_groups]
         if (share := max(shares, default=0.0)) > _MIN_SHARED:
             new = new_groups.pop(shares.index(share))
-            text, new_text = _text(before) or "", _text(changes.after[new.paths[0]]) or ""
+            text, new_text = text_of_entry(before) or "", text_of_entry(changes.after[new.paths[0]]) or ""
             name, diff = f"{old.summary.name} → {new.summary.name}", unified_diff(new.summary.name, text, new_text)
             notes = (*new.summary.notes, f"{int(share * 100)} %")
             summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
@@ -88,7 +88,7 @@ def _shared_part(before: FileEntry, after: FileEntry) -> float:
     """Return the share of lines that two files have in common: 1 if they are equal, 0 if the old one is empty."""
     if not before.size or has_same_content(before, after):
         return float(before.size > 0)
-    old, new = (Counter((_text(entry) or "").splitlines()) for entry in (before, after))
+    old, new = (Counter((text_of_entry(entry) or "").splitlines()) for entry in (before, after))
     return (old & new).total() / max(old.total(), new.total(), 1)
 
 
@@ -228,7 +228,7 @@ def _counted(noun: str, names: Sequence[str]) -> list[str]:
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
     """Return the diff and the number of hunks to choose from, None if it cannot be shown. Reduces `budget`."""
-    if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
+    if budget[0] <= 0 or (old := text_of_entry(before)) is None or (new := text_of_entry(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
@@ -238,7 +238,7 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: 
     return (diff, hunks) if budget[0] >= 0 else None
 
 
-def _text(entry: FileEntry | None) -> str | None:
+def text_of_entry(entry: FileEntry | None) -> str | None:
     """Return a file's text, "" if there is no file, None if the file is not text or too long."""
     if entry is None or entry.kind != "file":
         return ""

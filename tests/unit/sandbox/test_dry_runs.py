@@ -355,6 +355,15 @@ async def test_a_command_ends_as_usual_where_nobody_can_look_what_it_takes(
     runs.close()
 
 
+def test_the_folder_of_benchmarks_is_a_change_only_with_something_in_it(base: Path) -> None:
+    assert tried(base, "mkdir .benchmarks").changes == []
+    assert told(tried(base, "mkdir .benchmarks; echo 1 >.benchmarks/one.json")) == {
+        ".benchmarks/one.json": ("created", "file")
+    }
+    assert (base / "ws/.benchmarks/one.json").read_text() == "1\n"
+    assert told(tried(base, "mkdir other")) == {"other": ("created", "folder")}
+
+
 async def test_a_new_folder_around_a_cache_is_not_there_for_the_next_try(base: Path) -> None:
     runs = dry_runs(base, US)
     make = "mkdir -p lib/__pycache__ new/__pycache__; echo 1 | tee lib/__pycache__/a.pyc >new/__pycache__/b.pyc"
@@ -504,6 +513,21 @@ def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str
     assert change.permanent_loss == "work"
     assert any(said.startswith(note) for said in change.notes), change.notes
     assert tree_of(ws) == before
+
+
+def test_each_file_that_git_changes_is_shown_once_and_one_that_stays_is_named(base: Path) -> None:
+    ws = repository(base)
+    (ws / "a.txt").write_text("    x\n\n")  # git and agentcli show this change by different lines
+    git(ws, "commit", "-q", "-m", "second", "a.txt")
+    (ws / "a.txt").write_text("}\n\n    x\n}\n")
+    (ws / ".vscode").mkdir()
+    (ws / ".vscode/tasks.json").write_text("{}\n")
+    git(ws, "add", "a.txt", ".vscode")
+    git(ws, "commit", "-q", "-m", "third")
+    [change] = tried(base, "git reset -q --hard HEAD~1", drops=True).changes
+    assert change.diff.count("+++ b/a.txt\n") == 1
+    assert dict(change.worktree) == {"edited": 1}, "the sandbox keeps .vscode as it is"
+    assert "  only in commits or the index: .vscode/tasks.json\n" in change.diff
 
 
 def test_what_git_says_where_no_repository_is_any_more_is_not_a_change(base: Path) -> None:

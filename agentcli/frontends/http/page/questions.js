@@ -7,9 +7,9 @@ const LABELS = {
   keep: ["Apply these changes", "Discard them"],
   plan: ["Carry out this plan", "Keep planning"],
   limit: ["Continue", "Stop"],
-  file: ["Run it again with that file", "Discard the dry run"],
-  files: ["Run it again with those files", "Discard the dry run"],
-  host: ["Run it again with that host", "Go on without it"],
+  file: ["Run it again with the file", "Discard the dry run"],
+  files: ["Run it again with the files", "Discard the dry run"],
+  host: ["Run it again with the host", "Go on without it"],
 };
 
 // `answer` sends an op with the question's id and tells if that was taken; the card is then gone.

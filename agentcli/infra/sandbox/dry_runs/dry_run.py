@@ -270,7 +270,7 @@ class DryRuns:
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
             git_changes = await lost_work.describe_git_changes(f"{folder}/.git", *runners_in(Path(folder)))
             git_changes = await asyncio.to_thread(lost_work.add_configuration_changes, git_changes, group)
-            groups = lost_work.join_worktree_changes(groups, group, git_changes)
+            groups = await asyncio.to_thread(lost_work.join_worktree_changes, groups, group, git_changes)
         return sorted(groups, key=by_weight)
 
     async def _run_read_only(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:

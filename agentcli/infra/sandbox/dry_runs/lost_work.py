@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.conversation.history import counted
-from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
+from agentcli.conversation.history import counted, listed_names
+from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path, text_of_entry
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, text_of
 from agentcli.patterns import lazy_pattern
-from agentcli.tools.text.diff import lf, path_of, split_files
+from agentcli.tools.text.diff import is_diff_of, lf, path_of, split_files
 
 MAX_REFS = 10
 MAX_COMMITS = 20
@@ -225,11 +225,16 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     for file in files:
         worktree[file.outcome] += file.files
     # The diffs of commits often repeat those of the worktree, which are then left out.
-    shown = {*map(_diff_key, split_files(git.text))}
-    diffs = (file.diff for file in files if _diff_key(file.diff) not in shown)
+    git_diffs = [(f"{top}{path_of(diff)}", diff) for diff in split_files(git.text) if path_of(diff)]
+    diffs = (group.summary.diff for group in joined if not _is_among(git_diffs, group))
+    changed_paths = {path for group in joined for path in group.paths}
+    unchanged = [*dict.fromkeys(shown_path(path) for path, _ in git_diffs if path not in changed_paths)]
+    only_in_git = f"  only in commits or the index: {listed_names(unchanged, MAX_REFS)}\n" if unchanged else ""
     summary = replace(
         repository.summary,
-        diff="".join([*(f"  {file.kind} {file.name}\n" for file in files if not file.diff), git.text, *diffs]),
+        diff="".join(
+            [*(f"  {file.kind} {file.name}\n" for file in files if not file.diff), only_in_git, git.text, *diffs]
+        ),
         moves=git.moves,
         worktree=tuple(worktree.items()),
         notes=(
@@ -244,10 +249,11 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]
 
 
-def _diff_key(diff: str) -> tuple[str, str]:
-    """Return a key that is equal for two diffs of one change; git's differ by the function after each `@@ … @@`."""
-    hunks = re.sub(r"(?m)^(@@ [^@]* @@).*", r"\1", diff[diff.find("\n@@ ") + 1 :])
-    return path_of(diff).rpartition("/")[2], hunks
+def _is_among(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:
+    """Return True if one of git's diffs shows just the group's change of a file, which may be a rename."""
+    old, new = group.paths[0], group.paths[-1]
+    before, after = text_of_entry(group.changes.before.get(old)), text_of_entry(group.changes.after.get(new))
+    return any(path == new and is_diff_of(diff, before or "", after or "") for path, diff in git_diffs)
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
