@@ -15,10 +15,11 @@ from typing import Any, BinaryIO, Literal, Protocol
 from msgspec import Struct
 
 from agentcli.errors import ToolError
+from agentcli.safety.commands.records import GitSetup
 from agentcli.tools.command import NO_GRANTS, BackgroundJob, Command, CommandResult, Grants, Profile
 
-# What a path is looked at for: to read it, to change it, or to start git in it.
-Use = Literal["read", "write", "git"]
+# What a path is looked at for: to read it, to change it, to start git in it, or to find the remotes of git in it.
+Use = Literal["read", "write", "git", "remotes"]
 
 
 class PathStatus(Struct, frozen=True, kw_only=True):
@@ -33,9 +34,9 @@ class PathStatus(Struct, frozen=True, kw_only=True):
     links: int = 1  # the number of names that the file has
     errno: int = 0  # the reason why the system refuses to tell the kind
     is_auto_executed: bool = False  # for the use "write": git or a trusted command would run the file or obey it
-    # For the use "git": a setting of the repository by which git may run a program even to read; empty if there is
-    # none, or if the sandbox confines that program.
-    git_program: str = ""
+    # For the uses of git. For "git", only its `program` is set: a setting of the repository by which git may run one
+    # even to read; empty if there is none, or if the sandbox confines that program.
+    git: GitSetup | None = None
 
     @property
     def is_usable(self) -> bool:

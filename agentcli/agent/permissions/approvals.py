@@ -16,7 +16,7 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
 from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide, decide_with_exposure, suggested_rules
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, OVER_SSH, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
 from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
@@ -63,7 +63,7 @@ class CallPolicy(Struct, frozen=True):
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
-            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason)
+            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason, runs_outside=False)
         if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
             verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook requires approval")
         return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
@@ -157,7 +157,7 @@ async def permit(
     if call.input_change is not None and is_answered and verdict.decision != "deny":
         context.workspace.session_grants.exposed.update(verdict.exposed_files)
         await policy.grant(call.input_change, policy.offered_rules)
-        if verdict.decision == "ask":
+        if verdict.decision == "ask" and not verdict.runs_outside:  # nobody was asked about that
             verdict = structs.replace(verdict, decision="allow")
     if verdict.decision in ("allow", "dry_run"):
         return _permitted(policy, verdict, "allowed with changed input" if call.input_change else "")
@@ -176,7 +176,9 @@ async def permit(
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
     """Return a call that needs no further approval, as a dry run if the verdict says so."""
     policy.call.report.answer = answer
-    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict)
+    permitted = PermittedCall(
+        policy=policy, arguments=policy.facts.arguments_for(runs_outside=verdict.runs_outside), verdict=verdict
+    )
     if verdict.decision == "allow":
         return permitted
     # A dry run may write anything, because its changes are not in the workspace yet.
@@ -205,8 +207,8 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     hook = await fire(call.turn.session, "PermissionRequest", call=call.use)
     if hook.decision in ("allow", "deny"):
         reason = hook.reason or "a hook decided"
-        # Hooks cannot open files and hosts outside the sandbox: only a person can.
-        answer = structs.replace(verdict, decision=hook.decision, reason=reason, includes_grants=False)
+        # Hooks open nothing outside the sandbox: only a person can.
+        answer = Verdict(decision=hook.decision, reason=reason, includes_grants=False, only_reads=verdict.only_reads)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
@@ -221,7 +223,9 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if answer.input is not None:
         call.change_input(answer, answer.input)
         return None
-    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
+    permitted = PermittedCall(
+        policy=policy, arguments=facts.arguments_for(runs_outside=verdict.runs_outside), verdict=verdict
+    )
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposed_files)
@@ -303,8 +307,10 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     where = [f"runs in {folder}"] if folder and folder != "." else []
     where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
-    if getattr(arguments, "unconfined", False):
-        return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
+    if getattr(arguments, "unconfined", False) or verdict.runs_outside:
+        program = facts.git_program if verdict.runs_outside else ""
+        outside = (OUTSIDE, f"git may run what the repository chose: {program}") if program else (OUTSIDE,)
+        return CallEffects((*outside, *lines, *([OVER_SSH] if verdict.runs_outside else [])), (*outside, *grave))
     repeats_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
     repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
     return CallEffects(lines if repeats_files or repeats_hosts else (*lines, verdict.reason), grave)
@@ -383,7 +389,7 @@ def _unpredictable_line(command: CommandAnalysis) -> str:
     effects = command.effects
     verbs = [verb for verb, paths in (("delete", effects.deletes), ("write", effects.writes)) if UNKNOWN in paths]
     lines = [f"may {' or '.join(verbs)} files; agentcli can't tell which"] if verbs else []
-    lines += ["connects to unknown hosts"] if UNKNOWN in effects.hosts else []
+    lines += ["connects to unknown hosts (/sandbox host NAME opens one)"] if UNKNOWN in effects.hosts else []
     return ", ".join(lines)
 
 

@@ -11,9 +11,10 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, known
+from agentcli.safety.commands.records import CommandAnalysis, Effects, GitSetup, Places, escaped, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
@@ -140,6 +141,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     files: tuple[judge.PathFacts, ...] = ()  # of a file tool
     hosts: tuple[str, ...] = ()  # of a web tool or a command
     address: UrlVerdict | None = None
+    git_program: str = ""  # the program of a repository that git may run while it connects, see `GitSetup`
     dry_run: DryRunUse = "never"  # when a command makes a dry run first because its text does not show its effects
 
     @property
@@ -155,6 +157,30 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     @property
     def command_text(self) -> str:
         return str(self.arguments.command)
+
+    def arguments_for(self, *, runs_outside: bool) -> Any:
+        return replace(self.arguments, unconfined=True) if runs_outside else self.arguments
+
+    @property
+    def ssh_hosts(self) -> tuple[str, ...]:
+        """The hosts that git reaches by ssh, for which a confined command must leave the sandbox."""
+        sandbox = self.workspace.facts
+        is_unconfined = not sandbox.confines or sandbox.profile == "danger-full-access"
+        if self.command is None or is_unconfined or getattr(self.arguments, "unconfined", True):
+            return ()
+        return self.command.effects.ssh
+
+    @property
+    def outside_rule(self) -> str:
+        """The pattern of the rule that lets exactly this command leave the sandbox to reach its `ssh_hosts`.
+
+        Empty if it does not need to, or if a rule would let files of the workspace decide what else runs there.
+        """
+        command = self.command
+        if command is None or not self.ssh_hosts or command.problem or self.git_program:
+            return ""
+        is_git = all(segment.effects.ssh for segment in command.segments)
+        return escaped(f"outside {' '.join(self.ssh_hosts)}: {self.command_text.strip()}") if is_git else ""
 
     @property
     def blocked_files(self) -> tuple[judge.PathFacts, ...]:
@@ -180,18 +206,29 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
         case "command" if isinstance(getattr(arguments, "command", None), str):
             cwd = getattr(arguments, "cwd", None)
             start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
+            setups: list[GitSetup] = []
+
+            def find_git_setup(folder: str) -> GitSetup | None:
+                setup = workspace.look(Path(folder), "remotes").git
+                setups.extend([setup] if setup is not None else [])
+                return setup
+
             places = Places(
                 cwd=start,
                 roots=paths.roots,
                 home=workspace.settings.home,
                 is_readable=paths.is_readable,
-                program_of_git=lambda folder: workspace.look(folder, "git").git_program,
+                program_of_git=lambda folder: getattr(workspace.look(folder, "git").git, "program", ""),
+                git_setup=find_git_setup,
             )
             from agentcli.safety.commands.walk import analyse  # takes 10 ms, so only when there is a command
 
             command = analyse(arguments.command, places=places)
             hosts = known(command.effects.hosts)
-            return CallFacts(tool=tool, arguments=arguments, paths=paths, command=command, hosts=hosts)
+            program = next((setup.program for setup in setups if setup.program), "")
+            return CallFacts(
+                tool=tool, arguments=arguments, paths=paths, command=command, hosts=hosts, git_program=program
+            )
         case "read" | "edit":
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
@@ -214,7 +251,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 
 def can_dry_run(facts: CallFacts) -> bool:
     """Return True for a confined foreground command, if the machine supports overlays. Blocks at the first call."""
-    is_other = any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
+    is_other = facts.ssh_hosts or any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
     return facts.tool.runs_commands and not is_other and _supports_dry_runs(facts.workspace)
 
 

@@ -42,4 +42,5 @@ class Verdict(Struct, frozen=True, kw_only=True):
     reason: str
     includes_grants: bool = True  # an allowed call gets the files and hosts that it needs and the sandbox would block
     only_reads: bool = False  # the sandbox keeps the command from changing anything
+    runs_outside: bool = False  # a yes runs the command outside the sandbox
     exposed_files: tuple[Path, ...] = ()  # secret files that a yes lets commands read

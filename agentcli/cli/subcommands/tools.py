@@ -18,7 +18,7 @@ from cachetools import TTLCache
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, ToolFinished
-from agentcli.agent.permissions.approvals import command_effects
+from agentcli.agent.permissions.approvals import call_effects, command_effects
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.matches import find_matches
@@ -267,8 +267,9 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        # Only decisions in the mode `auto` depend on the sandbox, and to examine it takes time.
-        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"
+        # Only decisions in the mode `auto` and about ssh depend on the sandbox, and to examine it takes time.
+        self._knows_sandbox = self._mode == "auto"
+        profile: Profile | None = None if self._knows_sandbox else "danger-full-access"
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 
     @cached_property
@@ -280,6 +281,9 @@ class CommandExplainer:
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
         assert analysis is not None  # the tool is bash
+        if analysis.effects.ssh and not self._knows_sandbox:
+            self._workspace, self._knows_sandbox = self._builder.workspace(self._rules), True
+            return self._decide(command)
         if analysis.verdict == "try":
             facts = msgspec.structs.replace(facts, dry_run="always" if self._can_dry_run else "never")
         return decide(facts, self._mode, self._rules), facts, analysis
@@ -327,5 +331,6 @@ class CommandExplainer:
         if len(analysis.segments) > 1:
             rows = [self._explain_segment(segment, facts, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
-        lines += [f"  {line}" for line in command_effects(facts, analysis).lines]
+        effects = call_effects(facts, verdict) if verdict.runs_outside else command_effects(facts, analysis)
+        lines += [f"  {line}" for line in effects.lines]
         return "\n".join(map(exposed, lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from agentcli.infra.sandbox.protection import auto_executed
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues
 from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
+from agentcli.safety.commands.records import GitSetup
 from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
 from agentcli.tools.sandbox import Listing, PathStatus, Search, SearchOutcome, Use
@@ -93,7 +95,7 @@ class LocalSandbox:
             errno=error_number,
             is_auto_executed=use == "write"
             and (any(map(real.is_relative_to, self._settings)) or self.confinement.is_protected(real, grants)),
-            git_program=self._git_program(real, grants) if use == "git" else "",
+            git=self._git_setup(real, use, grants) if use in ("git", "remotes") else None,
         )
 
     def _place_of(self, real: Path, use: Use, grants: Grants) -> Literal["granted", "secret", "inside", "outside"]:
@@ -142,13 +144,20 @@ class LocalSandbox:
             self._secret_files_found_at = now
         return self._secret_values.values_in(self._secret_files, roots, apart_from=apart_from)
 
-    def _git_program(self, folder: Path, grants: Grants) -> str:
-        """Name a setting by which git in a folder may run a program of the repository; "" if it does no harm."""
+    def _git_setup(self, folder: Path, use: Use, grants: Grants) -> GitSetup | None:
         confinement = self.confinement
-        if confinement.confines and not confinement.backend.weakness:
-            return ""  # git then runs in a strong read-only sandbox, where such a program can do no harm
+        if use == "git" and confinement.confines and not confinement.backend.weakness:
+            return None  # git then runs in a strong read-only sandbox, where a program can do no harm
         git, scan = confinement.git(grants), confinement.scan
-        return auto_executed.find_program_setting(folder, git=git, environment=self._environment, scan=scan)
+        if use == "git":
+            program = auto_executed.find_program_setting(folder, git=git, environment=self._environment, scan=scan)
+            return GitSetup(program=program)
+        setup = auto_executed.find_git_setup(folder, git=git, environment=self._environment, scan=scan)
+        for name in ("git", "ssh"):  # a command may have put another program into a folder of the PATH
+            found = Path(shutil.which(name, path=self._environment.get("PATH", "")) or "/")
+            if not found.is_absolute() or any(map(found.is_relative_to, confinement.roots(grants))):
+                return setup and replace(setup, program=str(found))
+        return setup
 
     async def run(
         self,

@@ -26,7 +26,7 @@ class Places(Struct, frozen=True, kw_only=True):
     `cwd` is the shell's folder, `roots` are the workspace's folders, `home` is the person's home; all are absolute. The
     judge sees the disk only through the two functions: `is_readable` returns True for an absolute path that, symlinks
     followed, is inside the workspace and holds no secret; `program_of_git` returns the setting that makes git run a
-    program in a folder, or "".
+    program in a folder, or ""; `git_setup` returns what determines git's remotes in a folder, or None.
     """
 
     cwd: Path
@@ -34,12 +34,40 @@ class Places(Struct, frozen=True, kw_only=True):
     home: Path
     is_readable: Callable[[Path], bool]
     program_of_git: Callable[[Path], str] = lambda folder: ""
+    git_setup: Callable[[str], "GitSetup | None"] = lambda folder: None
+
+
+class GitSetup(Struct, frozen=True, kw_only=True):
+    """The settings of git in a folder, by name as `git config --list` prints them, and its repository there.
+
+    `program` is a setting, or another reason, because of which git may run a program that the repository chose; or "".
+    """
+
+    settings: tuple[tuple[str, str], ...] = ()
+    branch: str = ""  # the one that is checked out
+    top: str = ""  # the top folder of the working tree
+    program: str = ""
+
+    def values(self, name: str) -> list[str]:
+        return [value for key, value in self.settings if key == name]
+
+    @property
+    def remotes(self) -> list[str]:
+        keys = (key for key, _ in self.settings if key.startswith("remote.") and key.endswith(".url"))
+        return list(dict.fromkeys(key[7:-4] for key in keys))
+
+    def replacements(self, kind: str) -> list[tuple[str, str]]:
+        """Return each beginning of an address that git replaces, with the new one; `kind` is such as "insteadof"."""
+        end = len(kind) + 1
+        pairs = ((key, old) for key, old in self.settings if key.startswith("url.") and key.endswith(f".{kind}"))
+        return [(old, key[4:-end]) for key, old in pairs]
 
 
 class Effects(Struct, frozen=True, kw_only=True):
     """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` if there are others.
 
-    `names` are files that it may also open. Because that is not certain, they only keep grants from covering it.
+    `ssh` are those of the hosts that git reaches by ssh, which only works outside the sandbox. `names` are files that
+    it may also open. Because that is not certain, they only keep grants from covering it.
     """
 
     reads: tuple[str, ...] = ()
@@ -48,6 +76,7 @@ class Effects(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    ssh: tuple[str, ...] = ()
 
     def __or__(self, other: "Effects") -> "Effects":
         effects, more = structs.asdict(self), structs.asdict(other)

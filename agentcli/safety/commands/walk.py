@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from agentcli.safety.commands import calls, refused
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
+from agentcli.safety.commands.git_remotes import with_remotes
 from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secrets, sensitive_files
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
@@ -46,6 +47,8 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
             segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
         )
     scratch = _scratch_files(text)
+    if "GIT_" in text:  # a variable such as GIT_DIR may lead git elsewhere
+        places = structs.replace(places, git_setup=lambda folder: None)
     walk = Walk(structs.replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     state = State(places=(str(places.cwd),), home=str(places.home), start=str(places.cwd))
     changes_home = _CHANGES_HOME.search(text) is not None
@@ -270,7 +273,14 @@ class Walk:
         own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
         may_do_more = own_problem or danger
         effects = redirects.effects
-        effects |= effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
+        own_effects = effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
+        if (
+            may_do_more
+            and call.fields[0].text == "git"
+            and not (node.assignments or set_by_wrappers or wrapper_problem)
+        ):
+            own_effects = with_remotes(own_effects, call.fields, state, self.places)
+        effects |= own_effects
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if (
             not allow_forms and only_variables and not context.problem

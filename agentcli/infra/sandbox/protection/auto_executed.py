@@ -24,6 +24,7 @@ from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, r
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
+from agentcli.safety.commands.records import GitSetup
 from agentcli.safety.paths.judge import auto_executed
 
 # Settings that `git init`, `clone` and `remote add` write, and the user's name and address: none starts a program.
@@ -189,6 +190,28 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
     return ""
+
+
+def find_git_setup(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> GitSetup | None:
+    """Find git's settings in a folder, and its repository there; None if git does not answer."""
+    ask, where = partial(_ask_git, git, {**environment, **_READ_ONLY_ENVIRONMENT}), ("-C", str(folder))
+    try:
+        listed = ask(where, "config --list --null") if git else None
+        if listed is None:
+            return None
+        found = [(each.name, each.value or "") for each in map(parse_setting, listed.split("\0")[:-1])]
+        top = (ask(where, "rev-parse --show-toplevel") or "").removesuffix("\n")
+        common = (ask(where, "rev-parse --git-common-dir") or "").removesuffix("\n")
+        branch = (ask(where, "symbolic-ref --quiet --short HEAD") or "").strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    repository = Path(os.path.realpath(folder / common))
+    program = ""
+    if common and (_repository_starts_programs(repository, git) or any(name == "core.hookspath" for name, _ in found)):
+        program = f"hooks or settings in {repository}"
+    elif top and ((repository / "modules").exists() or scan.repositories(top) or scan.is_partial(top)):
+        program = f"those of repositories in {top}"  # git may also fetch in submodules
+    return GitSetup(settings=tuple(found), branch=branch, top=top, program=program)
 
 
 def _ask_git(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:

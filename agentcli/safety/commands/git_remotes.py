@@ -1,0 +1,98 @@
+"""Finds the remotes that a call of git connects to, by git's settings: hosts, or folders of this machine."""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from agentcli.safety.commands.arguments import options, read_arguments, read_table
+from agentcli.safety.commands.reader.syntax import Field, State, normal
+from agentcli.safety.commands.reads import read_git_call
+from agentcli.safety.commands.records import Effects, GitSetup, Places
+from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
+
+_URL = re.compile(r"(https?|ssh|git\+ssh|ssh\+git)://(?:[^/?#]*@)?([^/?#@]*)(?:/.*)?", re.DOTALL)
+_SSH_PATH = re.compile(r"(?:[^/:]*@)?([^/:@]+):(?!:).*", re.DOTALL)  # `user@host:path`; `ext::…` names a program
+
+
+def with_remotes(effects: Effects, words: Sequence[Field], state: State, places: Places) -> Effects:
+    """Return the effects of a call of git with those on its remotes; unchanged if a remote is not certain."""
+    call = read_git_call(words[1:])
+    for folder in call.folders:
+        state = state.entering(folder)
+    if call.problem or not call.words or not state.places or state.home is None:
+        return effects
+    is_push, is_clone = call.words[0].text == "push", call.words[0].text == "clone"
+    found = Effects()
+    for place in state.places:
+        if (setup := places.git_setup(place)) is None or not (remotes := _find_remotes(call.words, setup)):
+            return effects
+        for url in (url for remote in remotes for url in _urls_of(remote, setup, is_push=is_push, is_clone=is_clone)):
+            # In a repository, git works in its top folder.
+            if (effect := _effect_of(url, place if is_clone else setup.top or place, is_push=is_push)) is None:
+                return effects
+            found |= effect
+    return replace(effects, hosts=()) | found
+
+
+def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
+    """Return the remotes of a subcommand, by name or address; none if it has others, or if they are not certain."""
+    name, words = words[0].text, words[1:]
+    if name == "remote" and words:
+        name, words = f"remote {words[0].text}", words[1:]
+    row = read_table("git_remotes")["remotes"].get(name)
+    read = read_arguments(words, options(row)) if row else None
+    if (
+        read is None
+        or read.problem
+        or any(not each.is_known or each.is_glob or each.may_vanish for each in read.operands)
+    ):
+        return []
+    operands, known = [field.text for field in read.operands], setup.remotes
+    if name.startswith("remote "):
+        uses_all = name == "remote update" and not operands and not setup.values("remotes.default")
+        return known if uses_all else operands if set(operands) <= set(known) else []
+    if name in ("fetch", "pull") and "--all" in read.option_names:
+        return known
+    if operands:
+        remote = operands[0]
+    else:
+        of_branch = f"branch.{setup.branch}"
+        keys = (f"{of_branch}.pushremote", "remote.pushdefault") if name == "push" else ()
+        found = (setup.values(key) for key in (*keys, f"{of_branch}.remote"))
+        remote = next((values[-1] for values in found if values), "origin")
+    # A name that is no remote may be one of the old form, in a file below .git.
+    return [remote] if name == "clone" or remote in known or "/" in remote else []
+
+
+def _urls_of(remote: str, setup: GitSetup, *, is_push: bool, is_clone: bool) -> list[str]:
+    """Return the addresses of a remote, with the replacements of `url.*.insteadOf`. Git fetches from the first one."""
+    own = [] if is_clone else setup.values(f"remote.{remote}.url")
+    push_urls = setup.values(f"remote.{remote}.pushurl") if is_push and own else []
+    keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]
+    urls = []
+    for url in push_urls or (own if is_push else own[:1]) or [remote]:
+        by_key = ([pair for pair in setup.replacements(key) if url.startswith(pair[0])] for key in keys)
+        # Of several texts to replace, git takes the longest.
+        text, new = max(next(filter(None, by_key), [("", "")]), key=lambda pair: len(pair[0]))
+        urls.append(new + url.removeprefix(text))
+    return urls
+
+
+def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
+    """Return the effect of connecting to an address; None if it leads to another program or is not clear."""
+    if found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url):
+        address = found[found.lastindex or 1]
+        with suppress(ValueError):
+            host, port = split_port(address, default=None)
+            host, is_web = read_host(host), found.lastindex == 2 and found[1] in ("http", "https")
+            host = f"[{host}]" if ":" in host else host
+            shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
+            return Effects(hosts=(shown,), ssh=() if is_web else (shown,))
+        return None
+    path = url.removeprefix("file://")
+    if not path or "::" in path or "://" in path or path.startswith("~"):
+        return None
+    path = normal(path if path.startswith("/") else f"{base}/{path}")
+    return Effects(reads=(path,), writes=(path,) if is_push else ())
