@@ -1,0 +1,179 @@
+"""A yes to a command of git that connects lets it reach its remote, and nothing that the question did not name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli import Agent, AgentOptions, Allow, Deny, QuestionEvent, ToolFinished
+from tests.app.conftest import MakeModel
+from tests.app.running import Place, call
+
+pytestmark = pytest.mark.usefixtures("library_home")
+OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = {f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env={**os.environ, **identity}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(work: Path) -> Path:
+    git(work, "init", "-q", "-b", "main")
+    git(work, "commit", "-q", "--allow-empty", "-m", "first")
+    return work
+
+
+@pytest.fixture
+def requests() -> Iterator[list[str]]:
+    """The requests that a server on loopback gets, after its port."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *parts: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    seen.append(str(server.server_port))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield seen
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the calls of the `ssh` on the PATH."""
+    calls, folder = tmp_path / "ssh-calls", tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ssh").write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexit 1\n')
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return calls
+
+
+async def ask(
+    model: str, work: Path, answer: Allow | Deny | None = None, **permissions: Any
+) -> tuple[list[QuestionEvent], str]:
+    """Run the model's calls; return the questions, each of which gets the answer, and the last result."""
+    asked: list[QuestionEvent] = []
+
+    def approve(question: QuestionEvent) -> Allow | Deny:
+        asked.append(question)
+        return answer or Allow()
+
+    options = AgentOptions(settings={"permissions": permissions})
+    async with Agent(model, cwd=work, approve=approve, options=options) as agent:
+        ends = [event async for event in agent.stream("go") if isinstance(event, ToolFinished)]
+    return asked, str(ends[-1].result.content)
+
+
+def effects(questions: list[QuestionEvent]) -> list[tuple[str, ...]]:
+    return [question.effects for question in questions]
+
+
+def bash(*commands: str) -> list[dict[str, Any]]:
+    return [*({"tool_calls": [call("bash", command=command)]} for command in commands), {"text": "done"}]
+
+
+@pytest.mark.parametrize("mode", ["default", "auto"])
+async def test_a_yes_to_a_push_opens_the_host_of_the_remote(
+    model: MakeModel, repository: Path, requests: list[str], mode: str
+) -> None:
+    address = f"127.0.0.1:{requests[0]}"
+    git(repository, "remote", "add", "origin", "https://github.com/a/b.git")
+    git(repository, "config", f"url.http://{address}/.insteadOf", "https://github.com/")
+    asked, _ = await ask(model(*bash("git push -f origin main")), repository, mode=mode)
+    (lines,) = effects(asked)
+    assert lines == ("forces the push: it can overwrite commits on the remote", f"reaches {address}")
+    assert requests[1:] == ["/a/b.git/info/refs?service=git-receive-pack"]
+
+
+@pytest.mark.parametrize("mode", ["default", "auto"])
+async def test_a_command_over_ssh_runs_outside_the_sandbox_and_the_question_says_so(
+    model: MakeModel, repository: Path, ssh: Path, mode: str
+) -> None:
+    git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
+    for rule in ("bash", "bash(git *)", "bash(git push origin main)"):
+        asked, _ = await ask(model(*bash("git push origin main")), repository, Deny(), mode=mode, allow=[rule])
+        assert effects(asked)[0][:2] == (OUTSIDE, "reaches github.com")
+        assert not ssh.exists()
+    asked, _ = await ask(model(*bash("git push origin main")), repository, mode=mode)
+    assert ssh.read_text() == "git@github.com git-receive-pack 'a/b.git'\n"
+
+
+@pytest.mark.parametrize("mode", ["dontAsk", "bypassPermissions", "plan"])
+async def test_a_mode_that_asks_nobody_lets_nothing_out_of_the_sandbox(
+    model: MakeModel, repository: Path, ssh: Path, mode: str
+) -> None:
+    git(repository, "remote", "add", "origin", "ssh://git@github.com/a/b.git")
+    asked, _ = await ask(model(*bash("git push origin main")), repository, mode=mode, allow=["bash(git push *)"])
+    assert (asked, ssh.exists()) == ([], False)
+
+
+async def test_an_always_covers_this_command_to_this_host_while_the_repository_runs_nothing(
+    model: MakeModel, repository: Path, ssh: Path
+) -> None:
+    git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
+    push = model(*bash("git push origin main"))
+    asked, _ = await ask(push, repository, Allow(remember="always"))
+    assert asked[0].rules == ("bash(outside github.com: git push origin main)",)
+    asked, _ = await ask(push, repository)
+    assert (asked, ssh.read_text().count("\n")) == ([], 2)
+    git(repository, "remote", "set-url", "origin", "git@example.org:a/b.git")
+    asked, _ = await ask(push, repository, Deny())
+    assert effects(asked)[0][1] == "reaches example.org"
+    git(repository, "remote", "set-url", "origin", "git@github.com:a/b.git")
+    (repository / ".git/hooks/pre-push").write_text("#!/bin/sh\nexit 0\n")
+    asked, _ = await ask(push, repository, Deny())
+    assert effects(asked)[0][:2] == (OUTSIDE, f"git may run what the repository chose: hooks or settings in {repository}/.git")
+    assert asked[0].rules == ()
+
+
+@pytest.mark.parametrize("pulls", [False, True])
+async def test_a_yes_opens_a_remote_that_is_a_folder(
+    model: MakeModel, repository: Path, tmp_path: Path, pulls: bool
+) -> None:
+    remote = tmp_path / "remote.git"
+    git(tmp_path, "init", "-q", "--bare", "-b", "main", "remote.git")
+    git(repository, "remote", "add", "origin", str(remote))
+    if pulls:
+        git(repository, "push", "-q", "origin", "main")
+    command = "git fetch origin && git log -1 --format=%s origin/main" if pulls else "git push origin main"
+    asked, result = await ask(model(*bash(command)), repository)
+    print(effects(asked), result)
+    assert any(line.endswith(f"outside the project: {remote}") for line in effects(asked)[0])
+    assert "first" in result if pulls else git(remote, "log", "-1", "--format=%s") == "first\n"
+
+
+async def test_a_remote_that_is_not_certain_stays_an_unknown_host(model: MakeModel, repository: Path) -> None:
+    git(repository, "remote", "add", "helper", "ext::sh -c x")
+    commands = ("git push", "git push helper", "GIT_DIR=x git push", "git fetch --multiple a b")
+    asked, _ = await ask(model(*bash(*commands)), repository, Deny())
+    assert [lines[0].partition(" (")[0] for lines in effects(asked)] == ["connects to unknown hosts"] * 4
+    assert effects(asked)[0][0].endswith("(/sandbox host NAME opens one)")
+
+
+def test_explain_names_the_remote(place: Place) -> None:
+    git(place.folder, "init", "-q")
+    git(place.folder, "remote", "add", "origin", "https://github.com/a/b.git")
+    git(place.folder, "config", "remote.origin.pushurl", "git@example.org:a/b.git")
+    explained = [place.run("permissions", "explain", f"git {verb} origin main").out for verb in ("fetch", "push")]
+    assert "reaches github.com" in explained[0]
+    assert OUTSIDE not in explained[0]
+    assert OUTSIDE in explained[1]
+    assert "reaches example.org" in explained[1]
