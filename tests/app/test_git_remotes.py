@@ -140,7 +140,10 @@ async def test_an_always_covers_this_command_to_this_host_while_the_repository_r
     git(repository, "remote", "set-url", "origin", "git@github.com:a/b.git")
     (repository / ".git/hooks/pre-push").write_text("#!/bin/sh\nexit 0\n")
     asked, _ = await ask(push, repository, Deny())
-    assert effects(asked)[0][:2] == (OUTSIDE, f"git may run what the repository chose: hooks or settings in {repository}/.git")
+    assert effects(asked)[0][:2] == (
+        OUTSIDE,
+        f"git may run what the repository chose: hooks or settings in {repository}/.git",
+    )
     assert asked[0].rules == ()
 
 
@@ -155,7 +158,6 @@ async def test_a_yes_opens_a_remote_that_is_a_folder(
         git(repository, "push", "-q", "origin", "main")
     command = "git fetch origin && git log -1 --format=%s origin/main" if pulls else "git push origin main"
     asked, result = await ask(model(*bash(command)), repository)
-    print(effects(asked), result)
     assert any(line.endswith(f"outside the project: {remote}") for line in effects(asked)[0])
     assert "first" in result if pulls else git(remote, "log", "-1", "--format=%s") == "first\n"
 

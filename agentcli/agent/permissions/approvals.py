@@ -16,7 +16,7 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
 from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import CHANGES_A_FILE, OVER_SSH, decide, decide_with_exposure, suggested_rules
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
 from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
@@ -176,9 +176,8 @@ async def permit(
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
     """Return a call that needs no further approval, as a dry run if the verdict says so."""
     policy.call.report.answer = answer
-    permitted = PermittedCall(
-        policy=policy, arguments=policy.facts.arguments_for(runs_outside=verdict.runs_outside), verdict=verdict
-    )
+    arguments = policy.facts.arguments_for(runs_outside=verdict.runs_outside)
+    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if verdict.decision == "allow":
         return permitted
     # A dry run may write anything, because its changes are not in the workspace yet.
@@ -223,9 +222,8 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if answer.input is not None:
         call.change_input(answer, answer.input)
         return None
-    permitted = PermittedCall(
-        policy=policy, arguments=facts.arguments_for(runs_outside=verdict.runs_outside), verdict=verdict
-    )
+    arguments = facts.arguments_for(runs_outside=verdict.runs_outside)
+    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposed_files)
@@ -308,9 +306,9 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False) or verdict.runs_outside:
-        program = facts.git_program if verdict.runs_outside else ""
+        program = facts.paths.git_program
         outside = (OUTSIDE, f"git may run what the repository chose: {program}") if program else (OUTSIDE,)
-        return CallEffects((*outside, *lines, *([OVER_SSH] if verdict.runs_outside else [])), (*outside, *grave))
+        return CallEffects((*outside, *lines), (*outside, *grave))
     repeats_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
     repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
     return CallEffects(lines if repeats_files or repeats_hosts else (*lines, verdict.reason), grave)
@@ -338,7 +336,11 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         _effect_line("writes outside the project:", shown(outside)),
         *(f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}" for file in special),
     ]
-    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths)))]
+    remotes = [str(path) for path in facts.remote_folders if str(path) not in blocked_paths]
+    plain = [
+        _effect_line("reads outside the project:", remotes),
+        _effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths))),
+    ]
     if is_opaque and not runs_download:
         # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave

@@ -22,7 +22,6 @@ from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_
 from agentcli.tools.tool import kind_argument
 
 _MAY_FAIL_IN_SANDBOX = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")
-OVER_SSH = "git reaches its remote by ssh, which works only outside the sandbox"
 CHANGES_A_FILE = "it changes a file"  # the reason to ask about an ordinary edit; it adds nothing to a diff
 
 
@@ -32,8 +31,8 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         verdict = _decide_command(facts, facts.command, mode, found, rules=rules)
-        runs_outside = verdict.runs_outside or (verdict.decision == "ask" and bool(facts.ssh_hosts))
-        return structs.replace(verdict, only_reads=only_reads, runs_outside=runs_outside)
+        is_asked_about = verdict.decision == "ask" and mode != "plan" and bool(facts.ssh_hosts)
+        return structs.replace(verdict, only_reads=only_reads, runs_outside=verdict.runs_outside or is_asked_about)
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
@@ -128,11 +127,12 @@ def _decide_command(
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
         return Verdict(decision=person_only, reason=why)
-    if facts.ssh_hosts and mode not in ("bypassPermissions", "plan"):  # no other rule lets a command leave the sandbox
-        for rule in rules.allow:
-            if rule.names(facts.tool.name) and rule.pattern and rule.pattern == facts.outside_rule:
-                return Verdict(decision="allow", reason=f"the rule {rule} allows it", runs_outside=True)
-        return _ask_or_deny(mode, OVER_SSH)
+    if facts.ssh_hosts and mode not in ("bypassPermissions", "plan"):
+        # Only a rule that the person made, not one of the settings, lets a command leave the sandbox.
+        outside = [Rule(facts.tool.name, facts.outside_rule, source) for source in ("session", "granted")]
+        if facts.outside_rule and any(rule in rules.allow for rule in outside):
+            return Verdict(decision="allow", reason=f"the rule {outside[0]} allows it", runs_outside=True)
+        return _ask_or_deny(mode, "git reaches its remote by ssh, which works only outside the sandbox")
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
@@ -209,7 +209,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
     suggested = []
     for text in dict.fromkeys(_candidates(facts)):
         with suppress(UsageError):  # the text of a command may not be valid in a rule
-            with_grants = Rules([*rules.allow, *parse_rules(text)], rules.deny, rules.ask)
+            with_grants = Rules([*rules.allow, *parse_rules(text, "session")], rules.deny, rules.ask)
             if decide(facts, mode, with_grants).decision == "allow":
                 suggested.append(text)
     return tuple(suggested)
@@ -219,7 +219,7 @@ def _candidates(facts: CallFacts) -> Iterator[str]:
     """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern."""
     name, command = facts.tool.name, facts.command
     if command is not None and facts.ssh_hosts:
-        yield from (str(Rule(name, pattern)) for pattern in (facts.outside_rule,) if pattern)
+        yield str(Rule(name, facts.outside_rule))  # without a pattern it allows nothing
         return
     if command is not None:
         if (text := facts.command_text.strip()) and not command.problem:

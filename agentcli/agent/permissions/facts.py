@@ -31,6 +31,7 @@ class PathLookup:
         self.workspace = workspace
         self._look = cache(workspace.look)
         self._facts: dict[tuple[str, Access], judge.PathFacts] = {}
+        self.git_program = ""  # the reason why git may run a program of a repository while it connects, see `GitSetup`
 
     @cached_property
     def base(self) -> judge.PatternBase:
@@ -53,6 +54,11 @@ class PathLookup:
         is_in_tmp = status.real.is_relative_to("/tmp")  # noqa: S108  no file is created
         is_missing = (status.kind, status.errno, status.place) == (None, 0, "outside")
         return is_in_tmp and is_missing and _supports_dry_runs(self.workspace)
+
+    def find_git_setup(self, folder: str) -> GitSetup | None:
+        if (setup := self.workspace.look(Path(folder), "remotes").git) is not None:
+            self.git_program = self.git_program or setup.program
+        return setup
 
     def find(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) if it cannot be resolved."""
@@ -141,7 +147,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     files: tuple[judge.PathFacts, ...] = ()  # of a file tool
     hosts: tuple[str, ...] = ()  # of a web tool or a command
     address: UrlVerdict | None = None
-    git_program: str = ""  # the program of a repository that git may run while it connects, see `GitSetup`
     dry_run: DryRunUse = "never"  # when a command makes a dry run first because its text does not show its effects
 
     @property
@@ -168,19 +173,25 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         is_unconfined = not sandbox.confines or sandbox.profile == "danger-full-access"
         if self.command is None or is_unconfined or getattr(self.arguments, "unconfined", True):
             return ()
-        return self.command.effects.ssh
+        remotes = self.command.effects.remotes
+        return tuple(remote.removeprefix("ssh://") for remote in remotes if remote.startswith("ssh://"))
+
+    @property
+    def remote_folders(self) -> list[Path]:
+        """The folders outside the workspace that are remotes of git. One in /tmp can only be read with a grant."""
+        remotes = self.command.effects.remotes if self.command is not None else ()
+        folders = self.paths.find_each(tuple(remote for remote in remotes if remote.startswith("/")), "read")
+        return [folder.real for folder in folders if folder.kind == "outside"]
 
     @property
     def outside_rule(self) -> str:
-        """The pattern of the rule that lets exactly this command leave the sandbox to reach its `ssh_hosts`.
+        """The pattern of the rule that lets exactly this command of git leave the sandbox to reach its `ssh_hosts`.
 
-        Empty if it does not need to, or if a rule would let files of the workspace decide what else runs there.
+        Empty for any other command, and if files of the workspace could decide what else runs there.
         """
-        command = self.command
-        if command is None or not self.ssh_hosts or command.problem or self.git_program:
-            return ""
-        is_git = all(segment.effects.ssh for segment in command.segments)
-        return escaped(f"outside {' '.join(self.ssh_hosts)}: {self.command_text.strip()}") if is_git else ""
+        calls = [" ".join(segment.words or ()) for segment in self.command.segments] if self.command is not None else []
+        is_plain = bool(self.ssh_hosts) and not self.paths.git_program and calls == [self.command_text]
+        return escaped(f"outside {' '.join(self.ssh_hosts)}: {self.command_text}") if is_plain else ""
 
     @property
     def blocked_files(self) -> tuple[judge.PathFacts, ...]:
@@ -196,7 +207,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     def grants(self) -> Grants:
         readable = tuple(file.real for file in self.blocked_files if file.access == "read")
         writable = tuple(file.real for file in self.blocked_files if file.access == "write")
-        return Grants(readable, writable, self.hosts if self.command is not None else ())
+        return Grants((*readable, *self.remote_folders), writable, self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
@@ -206,29 +217,19 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
         case "command" if isinstance(getattr(arguments, "command", None), str):
             cwd = getattr(arguments, "cwd", None)
             start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
-            setups: list[GitSetup] = []
-
-            def find_git_setup(folder: str) -> GitSetup | None:
-                setup = workspace.look(Path(folder), "remotes").git
-                setups.extend([setup] if setup is not None else [])
-                return setup
-
             places = Places(
                 cwd=start,
                 roots=paths.roots,
                 home=workspace.settings.home,
                 is_readable=paths.is_readable,
                 program_of_git=lambda folder: getattr(workspace.look(folder, "git").git, "program", ""),
-                git_setup=find_git_setup,
+                git_setup=paths.find_git_setup,
             )
             from agentcli.safety.commands.walk import analyse  # takes 10 ms, so only when there is a command
 
             command = analyse(arguments.command, places=places)
             hosts = known(command.effects.hosts)
-            program = next((setup.program for setup in setups if setup.program), "")
-            return CallFacts(
-                tool=tool, arguments=arguments, paths=paths, command=command, hosts=hosts, git_program=program
-            )
+            return CallFacts(tool=tool, arguments=arguments, paths=paths, command=command, hosts=hosts)
         case "read" | "edit":
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))

@@ -281,7 +281,7 @@ class CommandExplainer:
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
         assert analysis is not None  # the tool is bash
-        if analysis.effects.ssh and not self._knows_sandbox:
+        if analysis.effects.remotes and not self._knows_sandbox:
             self._workspace, self._knows_sandbox = self._builder.workspace(self._rules), True
             return self._decide(command)
         if analysis.verdict == "try":

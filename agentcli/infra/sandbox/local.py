@@ -153,11 +153,12 @@ class LocalSandbox:
             program = auto_executed.find_program_setting(folder, git=git, environment=self._environment, scan=scan)
             return GitSetup(program=program)
         setup = auto_executed.find_git_setup(folder, git=git, environment=self._environment, scan=scan)
-        for name in ("git", "ssh"):  # a command may have put another program into a folder of the PATH
-            found = Path(shutil.which(name, path=self._environment.get("PATH", "")) or "/")
-            if not found.is_absolute() or any(map(found.is_relative_to, confinement.roots(grants))):
-                return setup and replace(setup, program=str(found))
-        return setup
+        # Commands may change a repository below the workspace's folder, and what is in their folders of the PATH.
+        roots, search_path = confinement.roots(grants), self._environment.get("PATH", "")
+        programs = [Path(shutil.which(name, path=search_path) or "/") for name in ("git", "ssh")]
+        changeable = [path for path in programs if not path.is_absolute() or _is_below(path, roots)]
+        changeable += [Path(setup.top, ".git")] if setup and _is_below(Path(setup.top or "/"), roots) else []
+        return replace(setup, program=str(changeable[0])) if setup and changeable else setup
 
     async def run(
         self,
@@ -324,3 +325,8 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number
+
+
+def _is_below(path: Path, folders: Sequence[Path]) -> bool:
+    """Return True for a path below one of the folders, with its links resolved or only those in its folder."""
+    return not {path.parent.resolve(), *path.parent.resolve().parents, *path.resolve().parents}.isdisjoint(folders)

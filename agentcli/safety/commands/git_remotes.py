@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import reduce
 
 from msgspec.structs import replace
 
@@ -23,17 +24,16 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, places:
         state = state.entering(folder)
     if call.problem or not call.words or not state.places or state.home is None:
         return effects
-    is_push, is_clone = call.words[0].text == "push", call.words[0].text == "clone"
-    found = Effects()
+    name, found = call.words[0].text, list[Effects | None]()
     for place in state.places:
-        if (setup := places.git_setup(place)) is None or not (remotes := _find_remotes(call.words, setup)):
+        if (setup := places.git_setup(place)) is None:
             return effects
-        for url in (url for remote in remotes for url in _urls_of(remote, setup, is_push=is_push, is_clone=is_clone)):
-            # In a repository, git works in its top folder.
-            if (effect := _effect_of(url, place if is_clone else setup.top or place, is_push=is_push)) is None:
-                return effects
-            found |= effect
-    return replace(effects, hosts=()) | found
+        base = place if name == "clone" else setup.top or place  # in a repository, git works in its top folder
+        remotes = _find_remotes(call.words, setup)
+        urls = [url for remote in remotes for url in _urls_of(remote, setup, name)]
+        found += [_effect_of(url, base, is_push=name == "push") for url in urls] or [None]
+    certain = [effect for effect in found if effect is not None]
+    return reduce(Effects.__or__, certain, replace(effects, hosts=())) if len(certain) == len(found) else effects
 
 
 def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
@@ -43,11 +43,7 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
         name, words = f"remote {words[0].text}", words[1:]
     row = read_table("git_remotes")["remotes"].get(name)
     read = read_arguments(words, options(row)) if row else None
-    if (
-        read is None
-        or read.problem
-        or any(not each.is_known or each.is_glob or each.may_vanish for each in read.operands)
-    ):
+    if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
     operands, known = [field.text for field in read.operands], setup.remotes
     if name.startswith("remote "):
@@ -55,23 +51,20 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
         return known if uses_all else operands if set(operands) <= set(known) else []
     if name in ("fetch", "pull") and "--all" in read.option_names:
         return known
-    if operands:
-        remote = operands[0]
-    else:
-        of_branch = f"branch.{setup.branch}"
-        keys = (f"{of_branch}.pushremote", "remote.pushdefault") if name == "push" else ()
-        found = (setup.values(key) for key in (*keys, f"{of_branch}.remote"))
-        remote = next((values[-1] for values in found if values), "origin")
+    of_branch = f"branch.{setup.branch}"
+    keys = (f"{of_branch}.pushremote", "remote.pushdefault") if name == "push" else ()
+    defaults = [values[-1] for key in (*keys, f"{of_branch}.remote") if (values := setup.values(key))]
+    remote = (*operands, *defaults, "origin")[0]
     # A name that is no remote may be one of the old form, in a file below .git.
     return [remote] if name == "clone" or remote in known or "/" in remote else []
 
 
-def _urls_of(remote: str, setup: GitSetup, *, is_push: bool, is_clone: bool) -> list[str]:
+def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     """Return the addresses of a remote, with the replacements of `url.*.insteadOf`. Git fetches from the first one."""
-    own = [] if is_clone else setup.values(f"remote.{remote}.url")
+    is_push, urls = subcommand == "push", []
+    own = [] if subcommand == "clone" else setup.values(f"remote.{remote}.url")
     push_urls = setup.values(f"remote.{remote}.pushurl") if is_push and own else []
     keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]
-    urls = []
     for url in push_urls or (own if is_push else own[:1]) or [remote]:
         by_key = ([pair for pair in setup.replacements(key) if url.startswith(pair[0])] for key in keys)
         # Of several texts to replace, git takes the longest.
@@ -89,10 +82,10 @@ def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
             host, is_web = read_host(host), found.lastindex == 2 and found[1] in ("http", "https")
             host = f"[{host}]" if ":" in host else host
             shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
-            return Effects(hosts=(shown,), ssh=() if is_web else (shown,))
+            return Effects(hosts=(shown,), remotes=() if is_web else (f"ssh://{shown}",))
         return None
     path = url.removeprefix("file://")
     if not path or "::" in path or "://" in path or path.startswith("~"):
         return None
     path = normal(path if path.startswith("/") else f"{base}/{path}")
-    return Effects(reads=(path,), writes=(path,) if is_push else ())
+    return Effects(reads=(path,), writes=(path,) if is_push else (), remotes=(path,))

@@ -66,8 +66,8 @@ class GitSetup(Struct, frozen=True, kw_only=True):
 class Effects(Struct, frozen=True, kw_only=True):
     """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` if there are others.
 
-    `ssh` are those of the hosts that git reaches by ssh, which only works outside the sandbox. `names` are files that
-    it may also open. Because that is not certain, they only keep grants from covering it.
+    `remotes` are remotes of git that a confined command does not reach by itself: `ssh://HOST`, or a folder. `names`
+    are files that it may also open. Because that is not certain, they only keep grants from covering it.
     """
 
     reads: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Effects(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    ssh: tuple[str, ...] = ()
+    remotes: tuple[str, ...] = ()
 
     def __or__(self, other: "Effects") -> "Effects":
         effects, more = structs.asdict(self), structs.asdict(other)

@@ -274,11 +274,9 @@ class Walk:
         may_do_more = own_problem or danger
         effects = redirects.effects
         own_effects = effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
-        if (
-            may_do_more
-            and call.fields[0].text == "git"
-            and not (node.assignments or set_by_wrappers or wrapper_problem)
-        ):
+        # Other wrappers, and variables, may lead git elsewhere.
+        is_plain = all(layer[0].text in ("git", "time", "timeout") for layer in call.layers) and not node.assignments
+        if may_do_more and is_plain and call.name == "git":
             own_effects = with_remotes(own_effects, call.fields, state, self.places)
         effects |= own_effects
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None

@@ -122,7 +122,8 @@ class Layout:
         # The folders that are bind-mounted on themselves, because they may be writable.
         self._bound_folders = {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}
         # Visible even inside a private folder.
-        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_outer_first)
+        granted = filter(is_real, map(str, bounds.readable_again))
+        self._shown_in_private = sorted({str(bounds.home), cwd, *granted}, key=_outer_first)
         self._mounts: list[Mount] = []  # planned so far; a later one covers an earlier one
 
     def close(self) -> None:
