@@ -216,10 +216,10 @@ SAID_FIRST = [
     ("touch made", "Writes made $ touch made", False),
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made can't predict what else it does $ make", False),
-    ("git push origin main", "Connects to unknown hosts $ git push", True),
+    ("git push origin main", "Connects to unknown hosts (/sandbox host NAME opens one) $ git push", True),
     (
         "git push -uf origin main",
-        "Forces the push: it can overwrite commits on the remote connects to unknown hosts",
+        "Forces the push: it can overwrite commits on the remote connects to unknown hosts (/sandbox",
         True,
     ),
     ("doctl account get", "Runs doctl: can't predict what it does", True),

@@ -176,8 +176,7 @@ async def permit(
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
     """Return a call that needs no further approval, as a dry run if the verdict says so."""
     policy.call.report.answer = answer
-    arguments = policy.facts.arguments_for(runs_outside=verdict.runs_outside)
-    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments_for(verdict), verdict=verdict)
     if verdict.decision == "allow":
         return permitted
     # A dry run may write anything, because its changes are not in the workspace yet.
@@ -222,8 +221,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if answer.input is not None:
         call.change_input(answer, answer.input)
         return None
-    arguments = facts.arguments_for(runs_outside=verdict.runs_outside)
-    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments_for(verdict), verdict=verdict)
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposed_files)
@@ -306,8 +304,7 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False) or verdict.runs_outside:
-        program = facts.paths.git_program
-        outside = (OUTSIDE, f"git may run what the repository chose: {program}") if program else (OUTSIDE,)
+        outside = (OUTSIDE, *facts.paths.git_programs[:1])
         return CallEffects((*outside, *lines), (*outside, *grave))
     repeats_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
     repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
@@ -323,7 +320,6 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     runs_download = bool(hosts) and _runs_download(command)
     registries = [host for segment in command.segments if _installs(segment) for host in known(segment.effects.hosts)]
-    others = [host for host in hosts if host not in registries]
     commands = [segment.words for segment in command.segments if segment.words]
     deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
     blocked_paths = {str(file.real) for file in blocked}
@@ -331,16 +327,15 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     special = [file for file in blocked if file.kind != "outside"]  # secret or auto-executed
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_by_find else [])]),
-        _effect_line("runs a script from" if runs_download else "reaches", others),
+        _effect_line(
+            "runs a script from" if runs_download else "reaches", [host for host in hosts if host not in registries]
+        ),
         _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
         *(f"{file.access}s {shown((str(file.real),))[0]}, which {WHY[file.kind]}" for file in special),
     ]
-    remotes = [str(path) for path in facts.remote_folders if str(path) not in blocked_paths]
-    plain = [
-        _effect_line("reads outside the project:", remotes),
-        _effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths))),
-    ]
+    plain = [_effect_line("reads outside the project:", {*map(str, facts.remote_folders)} - blocked_paths)]
+    plain += [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in blocked_paths)))]
     if is_opaque and not runs_download:
         # Inside the sandbox, a command can only change the workspace, which is not grave.
         lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave
@@ -391,8 +386,8 @@ def _unpredictable_line(command: CommandAnalysis) -> str:
     effects = command.effects
     verbs = [verb for verb, paths in (("delete", effects.deletes), ("write", effects.writes)) if UNKNOWN in paths]
     lines = [f"may {' or '.join(verbs)} files; agentcli can't tell which"] if verbs else []
-    lines += ["connects to unknown hosts (/sandbox host NAME opens one)"] if UNKNOWN in effects.hosts else []
-    return ", ".join(lines)
+    hosts = ["connects to unknown hosts (/sandbox host NAME opens one)"] if UNKNOWN in effects.hosts else []
+    return ", ".join([*lines, *hosts])
 
 
 def _effect_line(verb: str, things: Iterable[str]) -> str:

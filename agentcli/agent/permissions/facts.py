@@ -13,6 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.errors import ToolError
 from agentcli.safety.commands.records import CommandAnalysis, Effects, GitSetup, Places, escaped, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
@@ -31,7 +32,7 @@ class PathLookup:
         self.workspace = workspace
         self._look = cache(workspace.look)
         self._facts: dict[tuple[str, Access], judge.PathFacts] = {}
-        self.git_program = ""  # the reason why git may run a program of a repository while it connects, see `GitSetup`
+        self.git_programs: list[str] = []  # reasons why git may run programs of a repository, as effects of the call
 
     @cached_property
     def base(self) -> judge.PatternBase:
@@ -56,8 +57,8 @@ class PathLookup:
         return is_in_tmp and is_missing and _supports_dry_runs(self.workspace)
 
     def find_git_setup(self, folder: str) -> GitSetup | None:
-        if (setup := self.workspace.look(Path(folder), "remotes").git) is not None:
-            self.git_program = self.git_program or setup.program
+        if (setup := self.workspace.look(Path(folder), "remotes").git) is not None and setup.program:
+            self.git_programs.append(f"git may run what the repository chose: {setup.program}")
         return setup
 
     def find(self, given: str, access: Access) -> judge.PathFacts:
@@ -163,18 +164,16 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     def command_text(self) -> str:
         return str(self.arguments.command)
 
-    def arguments_for(self, *, runs_outside: bool) -> Any:
-        return replace(self.arguments, unconfined=True) if runs_outside else self.arguments
+    def arguments_for(self, verdict: Verdict) -> Any:
+        return replace(self.arguments, unconfined=True) if verdict.runs_outside else self.arguments
 
     @property
     def ssh_hosts(self) -> tuple[str, ...]:
         """The hosts that git reaches by ssh, for which a confined command must leave the sandbox."""
-        sandbox = self.workspace.facts
-        is_unconfined = not sandbox.confines or sandbox.profile == "danger-full-access"
-        if self.command is None or is_unconfined or getattr(self.arguments, "unconfined", True):
-            return ()
-        remotes = self.command.effects.remotes
-        return tuple(remote.removeprefix("ssh://") for remote in remotes if remote.startswith("ssh://"))
+        sandbox, remotes = self.workspace.facts, self.command.effects.remotes if self.command is not None else ()
+        hosts = tuple(remote.removeprefix("ssh://") for remote in remotes if remote.startswith("ssh://"))
+        can_leave = getattr(self.arguments, "unconfined", None) is False and sandbox.profile != "danger-full-access"
+        return hosts if hosts and can_leave and sandbox.confines else ()
 
     @property
     def remote_folders(self) -> list[Path]:
@@ -190,7 +189,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         Empty for any other command, and if files of the workspace could decide what else runs there.
         """
         calls = [" ".join(segment.words or ()) for segment in self.command.segments] if self.command is not None else []
-        is_plain = bool(self.ssh_hosts) and not self.paths.git_program and calls == [self.command_text]
+        is_plain = bool(self.ssh_hosts) and not self.paths.git_programs and calls == [self.command_text]
         return escaped(f"outside {' '.join(self.ssh_hosts)}: {self.command_text}") if is_plain else ""
 
     @property

@@ -45,7 +45,7 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
     read = read_arguments(words, options(row)) if row else None
     if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
-    operands, known = [field.text for field in read.operands], setup.remotes
+    operands, known = [field.text for field in read.operands], [name for name, _ in setup.sections("remote", "url")]
     if name.startswith("remote "):
         uses_all = name == "remote update" and not operands and not setup.values("remotes.default")
         return known if uses_all else operands if set(operands) <= set(known) else []
@@ -66,9 +66,9 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     push_urls = setup.values(f"remote.{remote}.pushurl") if is_push and own else []
     keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]
     for url in push_urls or (own if is_push else own[:1]) or [remote]:
-        by_key = ([pair for pair in setup.replacements(key) if url.startswith(pair[0])] for key in keys)
+        by_key = ([pair for pair in setup.sections("url", key) if url.startswith(pair[1])] for key in keys)
         # Of several texts to replace, git takes the longest.
-        text, new = max(next(filter(None, by_key), [("", "")]), key=lambda pair: len(pair[0]))
+        new, text = max(next(filter(None, by_key), [("", "")]), key=lambda pair: len(pair[1]))
         urls.append(new + url.removeprefix(text))
     return urls
 

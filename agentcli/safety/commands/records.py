@@ -51,16 +51,10 @@ class GitSetup(Struct, frozen=True, kw_only=True):
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.settings if key == name]
 
-    @property
-    def remotes(self) -> list[str]:
-        keys = (key for key, _ in self.settings if key.startswith("remote.") and key.endswith(".url"))
-        return list(dict.fromkeys(key[7:-4] for key in keys))
-
-    def replacements(self, kind: str) -> list[tuple[str, str]]:
-        """Return each beginning of an address that git replaces, with the new one; `kind` is such as "insteadof"."""
-        end = len(kind) + 1
-        pairs = ((key, old) for key, old in self.settings if key.startswith("url.") and key.endswith(f".{kind}"))
-        return [(old, key[4:-end]) for key, old in pairs]
+    def sections(self, kind: str, key: str) -> list[tuple[str, str]]:
+        """Return the name and the value for each `kind.NAME.key`, such as `remote.NAME.url`."""
+        found = ((re.fullmatch(rf"{kind}\.(.*)\.{key}", name, re.DOTALL), value) for name, value in self.settings)
+        return [(match[1], value) for match, value in found if match]
 
 
 class Effects(Struct, frozen=True, kw_only=True):
