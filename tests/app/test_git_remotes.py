@@ -15,6 +15,7 @@ import pytest
 from agentcli import Agent, AgentOptions, Allow, Deny, QuestionEvent, ToolFinished
 from tests.app.conftest import MakeModel
 from tests.app.running import Place, call
+from tests.app.test_hooks import decided, hook, says
 
 pytestmark = pytest.mark.usefixtures("library_home")
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
@@ -108,7 +109,8 @@ async def test_a_command_over_ssh_runs_outside_the_sandbox_and_the_question_says
     model: MakeModel, repository: Path, ssh: Path, mode: str
 ) -> None:
     git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
-    for rule in ("bash", "bash(git *)", "bash(git push origin main)"):
+    rules = ("bash", "bash(git *)", "bash(git push origin main)", "bash(outside github.com: git push origin main)")
+    for rule in rules:  # the last one only counts if a person made it at the question
         asked, _ = await ask(model(*bash("git push origin main")), repository, Deny(), mode=mode, allow=[rule])
         assert effects(asked)[0][:2] == (OUTSIDE, "reaches github.com")
         assert not ssh.exists()
@@ -123,6 +125,14 @@ async def test_a_mode_that_asks_nobody_lets_nothing_out_of_the_sandbox(
     git(repository, "remote", "add", "origin", "ssh://git@github.com/a/b.git")
     asked, _ = await ask(model(*bash("git push origin main")), repository, mode=mode, allow=["bash(git push *)"])
     assert (asked, ssh.exists()) == ([], False)
+
+
+def test_a_hook_lets_nothing_out_of_the_sandbox(place: Place, ssh: Path) -> None:
+    git(place.folder, "init", "-q")
+    git(place.folder, "remote", "add", "origin", "git@github.com:a/b.git")
+    hook(place, "PreToolUse", says(place, "yes", decided("allow")))
+    ran = place.run("-p", "go", "-m", place.script(*bash("git push origin main")), env={"PATH": os.environ["PATH"]})
+    assert (ran.code, ssh.exists()) == (0, False)
 
 
 async def test_an_always_covers_this_command_to_this_host_while_the_repository_runs_nothing(
