@@ -10,13 +10,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.safety.commands.records import GitSetup
 from agentcli.tools.command import NO_GRANTS, BackgroundJob, Command, CommandResult, Grants, Profile
+
+if TYPE_CHECKING:
+    from agentcli.safety.commands.records import GitSetup  # a start does without the analysis of commands
 
 # What a path is looked at for: to read it, to change it, to start git in it, or to find the remotes of git in it.
 Use = Literal["read", "write", "git", "remotes"]
@@ -36,7 +38,7 @@ class PathStatus(Struct, frozen=True, kw_only=True):
     is_auto_executed: bool = False  # for the use "write": git or a trusted command would run the file or obey it
     # For the uses of git. For "git", only its `program` is set: a setting of the repository by which git may run one
     # even to read; empty if there is none, or if the sandbox confines that program.
-    git: GitSetup | None = None
+    git: "GitSetup | None" = None
 
     @property
     def is_usable(self) -> bool:

@@ -45,7 +45,10 @@ async def test_a_call_runs_with_the_input_that_the_person_gave(model: MakeModel,
         end = await finished(agent)
         log = (await agent.session()).state.conversation.path
     assert [(work / name).exists() for name in ("made", "other")] == [False, True]
-    assert end.result.content == 'ok\n[The user changed the input: {"command":"touch other; echo ok"}]'
+    remarks = (
+        '[The user changed the input: {"command":"touch other; echo ok"}]\n[changes to the workspace: 1 file created]'
+    )
+    assert end.result.content == f"ok\n{remarks}"
     assert end.answer == "allowed with changed input"
     allowed = [entry.body for entry in log if isinstance(entry.body, CallAllowed)]
     assert [body.input for body in allowed] == [{"command": "touch other; echo ok"}]
