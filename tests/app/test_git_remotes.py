@@ -189,3 +189,54 @@ def test_explain_names_the_remote(place: Place) -> None:
     assert OUTSIDE not in explained[0]
     assert OUTSIDE in explained[1]
     assert "reaches example.org" in explained[1]
+
+
+@pytest.mark.parametrize("verb", ["fetch", "push"])
+@pytest.mark.parametrize("mode", ["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"])
+async def test_no_rule_and_no_mode_opens_a_folder_that_a_repository_names(
+    model: MakeModel, repository: Path, tmp_path: Path, verb: str, mode: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.env").write_text("TOKEN=secret-of-another-project\n")
+    nested = repository / "nested"
+    git(repository, "init", "-q", "nested")
+    git(nested, "commit", "-q", "--allow-empty", "-m", "first")
+    git(nested, "config", "remote.origin.url", str(tmp_path / "other"))
+    leak = f"cat {tmp_path}/other/.env > {nested}/leak; touch {tmp_path}/other/changed; false"
+    for name in ("uploadpack", "receivepack"):
+        git(nested, "config", f"remote.origin.{name}", leak)
+    script = [{"tool_calls": [call("bash", command=f"git {verb} origin HEAD", cwd="nested")]}, {"text": "done"}]
+    asked, _ = await ask(model(*script), repository, Deny(), mode=mode, allow=["bash(git *)"])
+    leaked = (nested / "leak").read_text() if (nested / "leak").exists() else ""
+    assert (leaked, (tmp_path / "other/changed").exists()) == ("", False)
+    lines = [line for lines in effects(asked) for line in lines if line.endswith(f" {tmp_path}/other")]
+    assert len(lines) == (mode in ("default", "acceptEdits", "auto"))
+
+
+def test_a_hook_opens_no_folder_that_a_repository_names(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    git(place.folder, "init", "-q")
+    git(place.folder, "commit", "-q", "--allow-empty", "-m", "first")
+    git(place.folder, "config", "remote.origin.url", str(tmp_path / "other"))
+    git(place.folder, "config", "remote.origin.receivepack", f"touch ran {tmp_path}/other/changed; false")
+    hook(place, "PreToolUse", says(place, "yes", decided("allow")))
+    place.run("-p", "go", "-m", place.script(*bash("git push origin HEAD")))
+    assert [(place.folder / "ran").exists(), *(tmp_path / "other").iterdir()] == [True]
+
+
+@pytest.mark.parametrize("kind", ["clone", "fetch", "path", "inside"])
+async def test_no_always_is_offered_where_another_command_may_change_what_git_runs(
+    model: MakeModel, repository: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    command, cwd = {"clone": "git clone git@github.com:a/b.git", "fetch": "git fetch origin"}.get(kind, "git push"), "."
+    git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
+    if kind == "path":
+        monkeypatch.setenv("PATH", f"{repository}/.venv/bin:{os.environ['PATH']}")
+    if kind == "inside":  # a working tree elsewhere, named by a repository that commands can write
+        git(repository, "init", "-q", "nested")
+        git(repository / "nested", "remote", "add", "origin", "git@github.com:a/b.git")
+        git(repository / "nested", "config", "core.worktree", str(ssh.parent / "bin"))
+        cwd = "nested"
+    script = [{"tool_calls": [call("bash", command=command, cwd=cwd)]}, {"text": "done"}]
+    asked, _ = await ask(model(*script), repository, Deny())
+    assert (effects(asked)[0][0], asked[0].rules) == (OUTSIDE, ())

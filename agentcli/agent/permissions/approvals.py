@@ -63,7 +63,9 @@ class CallPolicy(Struct, frozen=True):
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
-            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason, runs_outside=False)
+            opens = verdict.includes_grants and not self.facts.remote_folders  # a hook's input does not show them
+            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason, includes_grants=opens)
+            verdict = structs.replace(verdict, runs_outside=False)
         if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
             verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook requires approval")
         return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
@@ -154,10 +156,12 @@ async def permit(
     verdict = policy.decide()
     # If a hook has changed the person's input again, they have not seen the result, so they are asked as usual.
     is_answered = call.input_change is not None and hooks.input in (None, call.input_change.input)
+    # Nobody was asked if the changed command may leave the sandbox, or open the folder of a remote.
+    is_answered = is_answered and not (verdict.runs_outside or facts.remote_folders)
     if call.input_change is not None and is_answered and verdict.decision != "deny":
         context.workspace.session_grants.exposed.update(verdict.exposed_files)
         await policy.grant(call.input_change, policy.offered_rules)
-        if verdict.decision == "ask" and not verdict.runs_outside:  # nobody was asked about that
+        if verdict.decision == "ask":
             verdict = structs.replace(verdict, decision="allow")
     if verdict.decision in ("allow", "dry_run"):
         return _permitted(policy, verdict, "allowed with changed input" if call.input_change else "")

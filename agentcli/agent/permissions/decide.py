@@ -32,7 +32,12 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         verdict = _decide_command(facts, facts.command, mode, found, rules=rules)
         is_asked_about = verdict.decision == "ask" and mode != "plan" and bool(facts.ssh_hosts)
-        return structs.replace(verdict, only_reads=only_reads, runs_outside=verdict.runs_outside or is_asked_about)
+        runs_outside = verdict.runs_outside or is_asked_about
+        # A repository's settings name the folder of a remote, and may name a program for it: only a yes opens it.
+        includes_grants = verdict.includes_grants and (verdict.decision == "ask" or not facts.remote_folders)
+        return structs.replace(
+            verdict, only_reads=only_reads, runs_outside=runs_outside, includes_grants=includes_grants
+        )
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
@@ -127,12 +132,8 @@ def _decide_command(
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
         return Verdict(decision=person_only, reason=why)
-    if facts.ssh_hosts and mode not in ("bypassPermissions", "plan"):
-        # Only a rule that the person made, not one of the settings, lets a command leave the sandbox.
-        outside = [Rule(facts.tool.name, facts.outside_rule, source) for source in ("session", "granted")]
-        if facts.outside_rule and any(rule in rules.allow for rule in outside):
-            return Verdict(decision="allow", reason=f"the rule {outside[0]} allows it", runs_outside=True)
-        return _ask_or_deny(mode, "git reaches its remote by ssh, which works only outside the sandbox")
+    if mode not in ("bypassPermissions", "plan") and (verdict := _decide_remote(facts, mode, rules)) is not None:
+        return verdict
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
@@ -165,6 +166,19 @@ def _decide_command(
     if may_dry_run:
         return Verdict(decision="dry_run", reason=command.reason, includes_grants=False)
     return _ask_or_deny(mode, found.why_not_allowed or command.reason)
+
+
+def _decide_remote(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict | None:
+    """Decide about a command of git whose remote the sandbox does not let it reach; None for any other."""
+    if facts.ssh_hosts:
+        # Only a rule that the person made, not one of the settings, lets a command leave the sandbox.
+        outside = [Rule(facts.tool.name, facts.outside_rule, source) for source in ("session", "granted")]
+        if facts.outside_rule and any(rule in rules.allow for rule in outside):
+            return Verdict(decision="allow", reason=f"the rule {outside[0]} allows it", runs_outside=True)
+        return _ask_or_deny(mode, "git reaches its remote by ssh, which works only outside the sandbox")
+    if facts.remote_folders and facts.workspace.facts.confines:
+        return _ask_or_deny(mode, "git reaches its remote in a folder, which the sandbox opens for it")
+    return None
 
 
 _MAX_SHOWN = 3  # secret files in a reason

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -153,11 +153,12 @@ class LocalSandbox:
             program = auto_executed.find_program_setting(folder, git=git, environment=self._environment, scan=scan)
             return GitSetup(program=program)
         setup = auto_executed.find_git_setup(folder, git=git, environment=self._environment, scan=scan)
-        # Commands may change a repository below the workspace's folder, and what is in their folders of the PATH.
+        # While commands run, they may change other repositories than the workspace's own, and its folders of the PATH.
         roots, search_path = confinement.roots(grants), self._environment.get("PATH", "")
-        programs = [Path(shutil.which(name, path=search_path) or "/") for name in ("git", "ssh")]
-        changeable = [path for path in programs if not path.is_absolute() or _is_below(path, roots)]
-        changeable += [Path(setup.top, ".git")] if setup and _is_below(Path(setup.top or "/"), roots) else []
+        changeable = [place for name in ("git", "ssh") for place in _places_of(name, search_path, roots)]
+        own = [] if confinement.backend.weakness else [root / ".git" for root in roots]
+        folders = setup.folders if setup else ()
+        changeable += [path for path in folders if path not in own and any(map(path.is_relative_to, roots))]
         return replace(setup, program=str(changeable[0])) if setup and changeable else setup
 
     async def run(
@@ -327,6 +328,12 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     return Path(real), found, number
 
 
-def _is_below(path: Path, folders: Sequence[Path]) -> bool:
-    """Return True for a path below one of the folders, with its links resolved or only those in its folder."""
-    return not {path.parent.resolve(), *path.parent.resolve().parents, *path.resolve().parents}.isdisjoint(folders)
+def _places_of(program: str, search_path: str, roots: Sequence[Path]) -> Iterator[Path]:
+    """Yield the places in the workspace where a program is, or could be put so that it is found first."""
+    for folder in map(Path, search_path.split(os.pathsep)):
+        found = shutil.which(program, path=str(folder))
+        places = (folder.resolve(), Path(found or folder).resolve())
+        if not folder.is_absolute() or any(place.is_relative_to(root) for place in places for root in roots):
+            yield folder / program
+        if found:
+            return

@@ -53,6 +53,7 @@ _PROGRAMS = frozenset(
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
+_OTHER_PROGRAMS = ("core.hookspath", "push.recursesubmodules", "submodule.recurse")  # of no matter which file
 _HOOK = "post-index-change"  # the only one that read-only commands run: git status and git diff write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
@@ -207,11 +208,12 @@ def find_git_setup(folder: Path, *, git: str, environment: Mapping[str, str], sc
         return None
     repository = Path(os.path.realpath(folder / common))
     program = ""
-    if common and (_repository_starts_programs(repository, git) or any(name == "core.hookspath" for name, _ in found)):
+    if common and (_repository_starts_programs(repository, git) or any(name in _OTHER_PROGRAMS for name, _ in found)):
         program = f"hooks or settings in {repository}"
     elif top and ((repository / "modules").exists() or scan.repositories(top) or scan.is_partial(top)):
         program = f"those of repositories in {top}"  # git may also fetch in submodules
-    return GitSetup(settings=tuple(found), branch=branch, top=top, program=program)
+    folders = (Path(top or repository.parent, ".git"), repository) if common else ()
+    return GitSetup(settings=tuple(found), branch=branch, top=top, folders=folders, program=program)
 
 
 def _ask_git(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
