@@ -174,9 +174,10 @@ async def test_a_yes_opens_a_remote_that_is_a_folder(
 
 async def test_a_remote_that_is_not_certain_stays_an_unknown_host(model: MakeModel, repository: Path) -> None:
     git(repository, "remote", "add", "helper", "ext::sh -c x")
-    commands = ("git push", "git push helper", "GIT_DIR=x git push", "git fetch --multiple a b")
+    git(repository, "remote", "add", "daemon", "git://example.org/x")
+    commands = ("git push", "git push helper", "git push daemon", "GIT_DIR=x git push", "git fetch --multiple a b")
     asked, _ = await ask(model(*bash(*commands)), repository, Deny())
-    assert [lines[0].partition(" (")[0] for lines in effects(asked)] == ["connects to unknown hosts"] * 4
+    assert [lines[0].partition(" (")[0] for lines in effects(asked)] == ["connects to unknown hosts"] * 5
     assert effects(asked)[0][0].endswith("(/sandbox host NAME opens one)")
 
 
@@ -224,7 +225,7 @@ def test_a_hook_opens_no_folder_that_a_repository_names(place: Place, tmp_path: 
     assert [(place.folder / "ran").exists(), *(tmp_path / "other").iterdir()] == [True]
 
 
-@pytest.mark.parametrize("kind", ["clone", "fetch", "path", "inside"])
+@pytest.mark.parametrize("kind", ["clone", "fetch", "path", "inside", "elsewhere"])
 async def test_no_always_is_offered_where_another_command_may_change_what_git_runs(
     model: MakeModel, repository: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -237,6 +238,10 @@ async def test_no_always_is_offered_where_another_command_may_change_what_git_ru
         git(repository / "nested", "remote", "add", "origin", "git@github.com:a/b.git")
         git(repository / "nested", "config", "core.worktree", str(ssh.parent / "bin"))
         cwd = "nested"
+    if kind == "elsewhere":  # the rule would also push what another project has not published
+        git(ssh.parent, "clone", "-q", str(repository), "other")
+        git(ssh.parent / "other", "remote", "set-url", "origin", "git@github.com:a/b.git")
+        cwd = str(ssh.parent / "other")
     script = [{"tool_calls": [call("bash", command=command, cwd=cwd)]}, {"text": "done"}]
     asked, _ = await ask(model(*script), repository, Deny())
     assert (effects(asked)[0][0], asked[0].rules) == (OUTSIDE, ())

@@ -156,9 +156,11 @@ class LocalSandbox:
         # While commands run, they may change other repositories than the workspace's own, and its folders of the PATH.
         roots, search_path = confinement.roots(grants), self._environment.get("PATH", "")
         changeable = [place for name in ("git", "ssh") for place in _places_of(name, search_path, roots)]
-        own = [] if confinement.backend.weakness else [root / ".git" for root in roots]
-        folders = setup.folders if setup else ()
-        changeable += [path for path in folders if path not in own and any(map(path.is_relative_to, roots))]
+        if setup is not None and setup.folder:
+            top, folder = Path(setup.top or setup.folder), Path(setup.folder)
+            guarded = [] if confinement.backend.weakness else [root / ".git" for root in roots]
+            can_change = folder not in guarded and any(map(folder.is_relative_to, roots))
+            changeable += [folder] if can_change or not any(root.is_relative_to(top) for root in roots) else []
         return replace(setup, program=str(changeable[0])) if setup and changeable else setup
 
     async def run(

@@ -14,7 +14,7 @@ from agentcli.safety.commands.records import Effects, GitSetup, Places
 from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
 
 _URL = re.compile(r"(https?|ssh|git\+ssh|ssh\+git)://(?:[^/?#]*@)?([^/?#@]*)(?:/.*)?", re.DOTALL)
-_SSH_PATH = re.compile(r"(?:[^/:]*@)?([^/:@]+):(?!:).*", re.DOTALL)  # `user@host:path`; `ext::…` names a program
+_SSH_PATH = re.compile(r"(?:[^/:]*@)?([^/:@]+):(?!:|//).*", re.DOTALL)  # `user@host:path`; `ext::…` names a program
 
 
 def with_remotes(effects: Effects, words: Sequence[Field], state: State, places: Places) -> Effects:
@@ -84,7 +84,7 @@ def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
             shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
             return Effects(hosts=(shown,), remotes=() if is_web else (f"ssh://{shown}",))
         return None
-    path = url.removeprefix("file://")
+    path = url.removeprefix("file://") if url.startswith("file:///") else url
     if not path or "::" in path or "://" in path or path.startswith("~"):
         return None
     path = normal(path if path.startswith("/") else f"{base}/{path}")

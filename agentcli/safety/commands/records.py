@@ -46,7 +46,7 @@ class GitSetup(Struct, frozen=True, kw_only=True):
     settings: tuple[tuple[str, str], ...] = ()
     branch: str = ""  # the one that is checked out
     top: str = ""  # the top folder of the working tree
-    folders: tuple[Path, ...] = ()  # that decide what git runs: `.git` in the top folder, and the repository's own
+    folder: str = ""  # the repository's own, with its settings and hooks
     program: str = ""
 
     def values(self, name: str) -> list[str]:
