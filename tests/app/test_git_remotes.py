@@ -109,10 +109,10 @@ async def test_a_command_over_ssh_runs_outside_the_sandbox_and_the_question_says
     model: MakeModel, repository: Path, ssh: Path, mode: str
 ) -> None:
     git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
-    rules = ("bash", "bash(git *)", "bash(git push origin main)", "bash(outside github.com: git push origin main)")
-    for rule in rules:  # the last one only counts if a person made it at the question
+    for rule in ("bash", "bash(git *)", "bash(git push origin main)"):
         asked, _ = await ask(model(*bash("git push origin main")), repository, Deny(), mode=mode, allow=[rule])
         assert effects(asked)[0][:2] == (OUTSIDE, "reaches github.com")
+        assert asked[0].rules == ()  # it is asked each time
         assert not ssh.exists()
     asked, _ = await ask(model(*bash("git push origin main")), repository, mode=mode)
     assert ssh.read_text() == "git@github.com git-receive-pack 'a/b.git'\n"
@@ -135,26 +135,15 @@ def test_a_hook_lets_nothing_out_of_the_sandbox(place: Place, ssh: Path) -> None
     assert (ran.code, ssh.exists()) == (0, False)
 
 
-async def test_an_always_covers_this_command_to_this_host_while_the_repository_runs_nothing(
+async def test_the_question_says_that_git_may_run_what_the_repository_chose(
     model: MakeModel, repository: Path, ssh: Path
 ) -> None:
     git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
-    push = model(*bash("git push origin main"))
-    asked, _ = await ask(push, repository, Allow(remember="always"))
-    assert asked[0].rules == ("bash(outside github.com: git push origin main)",)
-    asked, _ = await ask(push, repository)
-    assert (asked, ssh.read_text().count("\n")) == ([], 2)
-    git(repository, "remote", "set-url", "origin", "git@example.org:a/b.git")
-    asked, _ = await ask(push, repository, Deny())
-    assert effects(asked)[0][1] == "reaches example.org"
-    git(repository, "remote", "set-url", "origin", "git@github.com:a/b.git")
     (repository / ".git/hooks/pre-push").write_text("#!/bin/sh\nexit 0\n")
-    asked, _ = await ask(push, repository, Deny())
-    assert effects(asked)[0][:2] == (
-        OUTSIDE,
-        f"git may run what the repository chose: hooks or settings in {repository}/.git",
-    )
-    assert asked[0].rules == ()
+    asked, _ = await ask(model(*bash("git push origin main")), repository, Deny())
+    chosen = f"git may run what the repository chose: hooks or settings in {repository}/.git"
+    assert effects(asked)[0][:2] == (OUTSIDE, chosen)
+    assert not ssh.exists()
 
 
 @pytest.mark.parametrize("pulls", [False, True])
@@ -223,25 +212,3 @@ def test_a_hook_opens_no_folder_that_a_repository_names(place: Place, tmp_path: 
     hook(place, "PreToolUse", says(place, "yes", decided("allow")))
     place.run("-p", "go", "-m", place.script(*bash("git push origin HEAD")))
     assert [(place.folder / "ran").exists(), *(tmp_path / "other").iterdir()] == [True]
-
-
-@pytest.mark.parametrize("kind", ["clone", "fetch", "path", "inside", "elsewhere"])
-async def test_no_always_is_offered_where_another_command_may_change_what_git_runs(
-    model: MakeModel, repository: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    command, cwd = {"clone": "git clone git@github.com:a/b.git", "fetch": "git fetch origin"}.get(kind, "git push"), "."
-    git(repository, "remote", "add", "origin", "git@github.com:a/b.git")
-    if kind == "path":
-        monkeypatch.setenv("PATH", f"{repository}/.venv/bin:{os.environ['PATH']}")
-    if kind == "inside":  # a working tree elsewhere, named by a repository that commands can write
-        git(repository, "init", "-q", "nested")
-        git(repository / "nested", "remote", "add", "origin", "git@github.com:a/b.git")
-        git(repository / "nested", "config", "core.worktree", str(ssh.parent / "bin"))
-        cwd = "nested"
-    if kind == "elsewhere":  # the rule would also push what another project has not published
-        git(ssh.parent, "clone", "-q", str(repository), "other")
-        git(ssh.parent / "other", "remote", "set-url", "origin", "git@github.com:a/b.git")
-        cwd = str(ssh.parent / "other")
-    script = [{"tool_calls": [call("bash", command=command, cwd=cwd)]}, {"text": "done"}]
-    asked, _ = await ask(model(*script), repository, Deny())
-    assert (effects(asked)[0][0], asked[0].rules) == (OUTSIDE, ())

@@ -132,7 +132,7 @@ def _decide_command(
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
         return Verdict(decision=person_only, reason=why)
-    if mode not in ("bypassPermissions", "plan") and (verdict := _decide_remote(facts, mode, rules)) is not None:
+    if mode not in ("bypassPermissions", "plan") and (verdict := _decide_remote(facts, mode)) is not None:
         return verdict
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
@@ -168,13 +168,9 @@ def _decide_command(
     return _ask_or_deny(mode, found.why_not_allowed or command.reason)
 
 
-def _decide_remote(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict | None:
+def _decide_remote(facts: CallFacts, mode: Mode) -> Verdict | None:
     """Decide about a command of git whose remote the sandbox does not let it reach; None for any other."""
     if facts.ssh_hosts:
-        # Only a rule that the person made, not one of the settings, lets a command leave the sandbox.
-        outside = [Rule(facts.tool.name, facts.outside_rule, source) for source in ("session", "granted")]
-        if facts.outside_rule and any(rule in rules.allow for rule in outside):
-            return Verdict(decision="allow", reason=f"the rule {outside[0]} allows it", runs_outside=True)
         return _ask_or_deny(mode, "git reaches its remote by ssh, which works only outside the sandbox")
     if facts.remote_folders and facts.workspace.facts.confines:
         return _ask_or_deny(mode, "git reaches its remote in a folder, which the sandbox opens for it")
@@ -223,7 +219,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
     suggested = []
     for text in dict.fromkeys(_candidates(facts)):
         with suppress(UsageError):  # the text of a command may not be valid in a rule
-            with_grants = Rules([*rules.allow, *parse_rules(text, "session")], rules.deny, rules.ask)
+            with_grants = Rules([*rules.allow, *parse_rules(text)], rules.deny, rules.ask)
             if decide(facts, mode, with_grants).decision == "allow":
                 suggested.append(text)
     return tuple(suggested)
@@ -232,8 +228,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 def _candidates(facts: CallFacts) -> Iterator[str]:
     """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern."""
     name, command = facts.tool.name, facts.command
-    if command is not None and facts.ssh_hosts:
-        yield str(Rule(name, facts.outside_rule))  # without a pattern it allows nothing
+    if facts.ssh_hosts:  # no rule lets a command leave the sandbox
         return
     if command is not None:
         if (text := facts.command_text.strip()) and not command.problem:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agentcli.agent.permissions.modes import Verdict
 from agentcli.errors import ToolError
-from agentcli.safety.commands.records import CommandAnalysis, Effects, GitSetup, Places, escaped, known
+from agentcli.safety.commands.records import CommandAnalysis, Effects, GitSetup, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
@@ -181,19 +181,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         remotes = self.command.effects.remotes if self.command is not None else ()
         folders = self.paths.find_each(tuple(remote for remote in remotes if remote.startswith("/")), "read")
         return [folder.real for folder in folders if folder.is_outside and folder.kind != "plain"]
-
-    @property
-    def outside_rule(self) -> str:
-        """The pattern of the rule that lets exactly this command of git leave the sandbox to reach its `ssh_hosts`.
-
-        Empty for any other command, and if files of the workspace could decide what else runs there, such as those of
-        a new clone or of submodules, which other commands may change meanwhile.
-        """
-        calls = [segment.words or () for segment in self.command.segments] if self.command is not None else []
-        if not self.ssh_hosts or self.paths.git_programs or [" ".join(words) for words in calls] != [self.command_text]:
-            return ""
-        enters_no_other = calls[0][1] in ("push", "ls-remote") or "--no-recurse-submodules" in calls[0]
-        return escaped(f"outside {' '.join(self.ssh_hosts)}: {self.command_text}") if enters_no_other else ""
 
     @property
     def blocked_files(self) -> tuple[judge.PathFacts, ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -152,16 +151,7 @@ class LocalSandbox:
         if use == "git":
             program = auto_executed.find_program_setting(folder, git=git, environment=self._environment, scan=scan)
             return GitSetup(program=program)
-        setup = auto_executed.find_git_setup(folder, git=git, environment=self._environment, scan=scan)
-        # While commands run, they may change other repositories than the workspace's own, and its folders of the PATH.
-        roots, search_path = confinement.roots(grants), self._environment.get("PATH", "")
-        changeable = [place for name in ("git", "ssh") for place in _places_of(name, search_path, roots)]
-        if setup is not None and setup.folder:
-            top, folder = Path(setup.top or setup.folder), Path(setup.folder)
-            guarded = [] if confinement.backend.weakness else [root / ".git" for root in roots]
-            can_change = folder not in guarded and any(map(folder.is_relative_to, roots))
-            changeable += [folder] if can_change or not any(root.is_relative_to(top) for root in roots) else []
-        return replace(setup, program=str(changeable[0])) if setup and changeable else setup
+        return auto_executed.find_git_setup(folder, git=git, environment=self._environment, scan=scan)
 
     async def run(
         self,
@@ -328,14 +318,3 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number
-
-
-def _places_of(program: str, search_path: str, roots: Sequence[Path]) -> Iterator[Path]:
-    """Yield the places in the workspace where a program is, or could be put so that it is found first."""
-    for folder in map(Path, search_path.split(os.pathsep)):
-        found = shutil.which(program, path=str(folder))
-        places = (folder.resolve(), Path(found or folder).resolve())
-        if not folder.is_absolute() or any(place.is_relative_to(root) for place in places for root in roots):
-            yield folder / program
-        if found:
-            return

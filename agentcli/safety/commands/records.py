@@ -46,7 +46,6 @@ class GitSetup(Struct, frozen=True, kw_only=True):
     settings: tuple[tuple[str, str], ...] = ()
     branch: str = ""  # the one that is checked out
     top: str = ""  # the top folder of the working tree
-    folder: str = ""  # the repository's own, with its settings and hooks
     program: str = ""
 
     def values(self, name: str) -> list[str]:

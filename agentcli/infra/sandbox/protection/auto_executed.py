@@ -212,8 +212,7 @@ def find_git_setup(folder: Path, *, git: str, environment: Mapping[str, str], sc
         program = f"hooks or settings in {repository}"
     elif top and ((repository / "modules").exists() or scan.repositories(top) or scan.is_partial(top)):
         program = f"those of repositories in {top}"  # git may also fetch in submodules
-    own = str(repository) if common else ""
-    return GitSetup(settings=tuple(found), branch=branch, top=top, folder=own, program=program)
+    return GitSetup(settings=tuple(found), branch=branch, top=top, program=program)
 
 
 def _ask_git(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
