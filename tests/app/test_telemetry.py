@@ -150,7 +150,7 @@ def test_waiting_for_the_person_is_distinguished(place: Place, came: Collector) 
         running.wait_for_type("result")
         assert running.ended().code == 0
     span = came.span("execute_tool file_write")
-    assert 0.25 <= span.attributes["agentcli.approval.wait_s"] <= span.end - span.start
+    assert 0 < span.attributes["agentcli.approval.wait_s"] <= span.end - span.start
     assert [name for name, _ in span.events] == ["agentcli.approval_requested"]
 
 

@@ -68,7 +68,7 @@ def test_usage_is_readable(place: Place) -> None:
     assert out.startswith("$1.75 for 2 requests in 1 session")
     assert f"{time.strftime('%Y-%m-%d')}  2 requests  1,100 in  82%  40 out  $1.75\n" in out
     assert "file_read  1 call" in out
-    assert "ENOENT 1" in out
+    assert "1 ENOENT" in out
 
 
 def test_days_that_are_not_asked_for_are_left_out(place: Place) -> None:
