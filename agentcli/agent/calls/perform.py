@@ -140,9 +140,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
                     call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
             elif opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-            # A dry run of `rm` needs no approval to see a file that it deletes: the review asks about the deletion.
-            is_harmless = obstacle is not None and obstacle.paths and _only_deletes(permitted.policy.facts)
-            if obstacle is None or not (is_harmless or await ask_about_obstacle(call, permitted, obstacle, report)):
+            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle, report):
                 return await _apply(call, permitted, report)
         finally:
             await report.dry_run.discard()
@@ -244,14 +242,6 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         opens="file" if len(paths) == 1 and paths[0].is_file() else "files",
         paths=tuple(paths),
         is_grave=first == "secret",
-    )
-
-
-def _only_deletes(facts: CallFacts) -> bool:
-    """Return True if a command consists of `rm` alone, which deletes files without reading them."""
-    command = facts.command
-    return (
-        command is not None and not command.problem and all((one.words or [""])[0] == "rm" for one in command.segments)
     )
 
 
