@@ -13,7 +13,9 @@ def tables() -> dict[Path, str]:
     """Return the text of each JSON file; files of `evals/tasks` are no tables."""
     files = (file for file in PACKAGE.rglob("*.toml") if "tasks" not in file.parts)
     return {
-        file.with_suffix(".json"): json.dumps(tomllib.loads(file.read_text("utf-8")), ensure_ascii=False, indent=1)
+        file.with_suffix(".json"): json.dumps(
+            tomllib.loads(file.read_text("utf-8")), ensure_ascii=False, separators=(",", ":")
+        )
         + "\n"
         for file in sorted(files)
     }
