@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
 from agentcli.agent.events import AnyQuestion, ApprovalSettled, CallApproval, Emit, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.builtin.toolset import AskUser
@@ -18,11 +18,11 @@ from agentcli.tools.tool import Ask, ToolOutput
 
 
 class OpenQuestion(Struct, frozen=True):
-    """A question that waits for an answer; `decide` returns the verdict of the present permissions on its call."""
+    """A question that waits for an answer; `decide` returns the decision of the present permissions on its call."""
 
     request: AnyQuestion
     decide: Decide | None
-    answer: asyncio.Future[Approve | Verdict]
+    answer: asyncio.Future[Approve | PolicyDecision]
 
 
 class Questions:
@@ -32,9 +32,9 @@ class Questions:
         self._publish = publish
         self.open: dict[str, OpenQuestion] = {}  # by id
 
-    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
-        """Publish a question and return the person's answer, or the verdict of `settle` if that comes first."""
-        future: asyncio.Future[Approve | Verdict] = asyncio.get_running_loop().create_future()
+    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
+        """Publish a question and return the person's answer, or the decision of `settle` if that comes first."""
+        future: asyncio.Future[Approve | PolicyDecision] = asyncio.get_running_loop().create_future()
         self.open[request.id] = OpenQuestion(request, decide, future)
         self._publish(request)
         try:
@@ -42,7 +42,7 @@ class Questions:
         finally:
             self.open.pop(request.id, None)
 
-    def answer(self, id: str, answer: Approve | Verdict) -> bool:
+    def answer(self, id: str, answer: Approve | PolicyDecision) -> bool:
         """Deliver an answer; return False if no such question is open."""
         question = self.open.pop(id, None)
         if question is not None and not question.answer.done():  # done if its call was cancelled a moment ago
@@ -53,11 +53,13 @@ class Questions:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
         for id, question in list(self.open.items()):
             if is_stopped:  # the permissions do not matter then, and `decide` may be slow
-                verdict: Verdict | None = Verdict(decision="deny", reason="Not run: the user declined another call")
+                decision: PolicyDecision | None = PolicyDecision(
+                    outcome="deny", reason="Not run: the user declined another call"
+                )
             else:
-                verdict = question.decide() if question.decide is not None else None
-            if verdict is not None and verdict.decision != "ask":
-                self.answer(id, verdict)
+                decision = question.decide() if question.decide is not None else None
+            if decision is not None and decision.outcome != "ask":
+                self.answer(id, decision)
                 self._publish(ApprovalSettled(id))
 
 

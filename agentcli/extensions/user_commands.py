@@ -86,14 +86,14 @@ async def _output(command: str, template: Template, session: Session) -> str:
         arguments = tool.parse({"command": command})
         rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
         facts = find_facts(tool, arguments, calls.workspace)
-        verdict = decide_with_exposure(facts, state.mode, rules)
-        if verdict.decision != "allow":
-            need = "is denied" if verdict.decision == "deny" else "requires approval"
-            problem = f"/{template.name} wants to run `{command}`, which {need}: {verdict.reason}."
+        decision = decide_with_exposure(facts, state.mode, rules)
+        if decision.outcome != "allow":
+            need = "is denied" if decision.outcome == "deny" else "requires approval"
+            problem = f"/{template.name} wants to run `{command}`, which {need}: {decision.reason}."
             for rule in suggested_rules(facts, state.mode, rules)[:1]:  # none if no rule can allow it
                 problem += f" Add {rule} to allowed-tools in {template.file}, or use /permissions allow {rule}."
             raise UserError(problem)
-        context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=verdict.only_reads))
+        context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=decision.only_reads))
         output = await tool.output(arguments, context)
     except ToolError as error:
         problem = await calls.services.masked(str(error))

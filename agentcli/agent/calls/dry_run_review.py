@@ -12,7 +12,7 @@ from agentcli.agent.events import ChangesApproval, CommandApproval, Denial
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall, call_effects, command_effects
 from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
-from agentcli.agent.permissions.modes import Mode, Verdict
+from agentcli.agent.permissions.modes import Mode, PolicyDecision
 from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.conversation.history import counted, listed_names
 from agentcli.errors import Declined
@@ -54,7 +54,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
-    effects = call_effects(facts, permitted.verdict)
+    effects = call_effects(facts, permitted.decision)
     if permitted.dry_run == "always" and facts.command is not None:  # the reason for its dry run is beside the point
         effects = command_effects(facts, facts.command)
     line = why if opens else f"{why}; {then}?"
@@ -94,12 +94,12 @@ class Review(Struct, kw_only=True):
     why: str = ""  # the reason why changes were discarded without a question
     is_denied: bool = False  # changes were discarded for `why`, other than by plan mode, which always discards them
 
-    def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
-        if verdict.decision == "allow":
+    def apply_decision(self, decision: PolicyDecision, changes: Sequence[ChangeSummary]) -> None:
+        if decision.outcome == "allow":
             self.names += [change.name for change in changes]
         else:
-            self.why = verdict.reason
-            self.is_denied |= verdict.reason != PLAN
+            self.why = decision.reason
+            self.is_denied |= decision.reason != PLAN
 
     def apply_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
         """Choose the hunks that the person approved, and their changes, to be applied.
@@ -184,17 +184,17 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
     base = permitted.policy.facts.paths.base
     # `rule` is the deny or ask rule that covers the group; None if only the mode decides.
     for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, base, mode):
-        verdict = None
+        decision = None
         if rule is not None and order == _DENIED:
-            verdict = Verdict(decision="deny", reason=f"{rule.phrase} denies it")
+            decision = PolicyDecision(outcome="deny", reason=f"{rule.phrase} denies it")
         elif mode is not None:
-            verdict = _verdict_of_mode(mode, changes, rule)
-        if verdict is None and turn.session.ask is None:
-            verdict = Verdict(decision="deny", reason="no one can approve them")
-        if verdict is None:
+            decision = _decision_of_mode(mode, changes, rule)
+        if decision is None and turn.session.ask is None:
+            decision = PolicyDecision(outcome="deny", reason="no one can approve them")
+        if decision is None:
             await _ask_about_changes(call, permitted, review, changes, ask_rule=rule)
         else:
-            review.apply_verdict(verdict, changes)
+            review.apply_decision(decision, changes)
     return review
 
 
@@ -219,17 +219,19 @@ def _groups(dry_run: DryRun, rules: Rules, base: PatternBase, mode: Mode | None)
     return [(order, rule, found[order, rule]) for order, rule in sorted(found, key=lambda key: key[0])]
 
 
-def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Rule | None) -> Verdict | None:
+def _decision_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Rule | None) -> PolicyDecision | None:
     """Return a mode's decision about changes; None if the mode asks. The rule `ask_rule` asks about some of them."""
     if mode in ("plan", "dontAsk"):
-        return Verdict(decision="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded")
+        return PolicyDecision(
+            outcome="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded"
+        )
     if ask_rule is not None and mode != "bypassPermissions":
         return None
     losses = {change.permanent_loss for change in changes}
     # The values of `ChangeSummary.permanent_loss` that each mode applies without a question. "tree" always needs one.
     may_lose = {"acceptEdits": {""}, "auto": {"", "work"}, "bypassPermissions": {"", "work"}}.get(mode, set())
     is_allowed = losses <= may_lose and not any(change.is_auto_executed for change in changes)
-    return Verdict(decision="allow", reason="") if is_allowed else None
+    return PolicyDecision(outcome="allow", reason="") if is_allowed else None
 
 
 async def _ask_about_changes(
@@ -237,12 +239,12 @@ async def _ask_about_changes(
 ) -> None:
     question = _question(call, permitted, review.report, changes, ask_rule=ask_rule)
 
-    def decide() -> Verdict:
-        return _verdict_of_mode(call.turn.state.mode, changes, ask_rule) or Verdict(decision="ask", reason="")
+    def decide() -> PolicyDecision:
+        return _decision_of_mode(call.turn.state.mode, changes, ask_rule) or PolicyDecision(outcome="ask", reason="")
 
     answer = await permitted.policy.ask(question, decide)
-    if isinstance(answer, Verdict):
-        review.apply_verdict(answer, changes)
+    if isinstance(answer, PolicyDecision):
+        review.apply_decision(answer, changes)
     else:
         review.apply_answer(question, answer.hunks if answer.allowed else (), answer.comment)
 

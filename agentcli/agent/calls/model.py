@@ -16,7 +16,7 @@ from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
 from agentcli.agent.interfaces import CallHooks, Checkpoints, EventAnswer, EventHooks, EventName, GrantStore, Locks
 from agentcli.agent.ops import Approve, Op
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver
@@ -27,9 +27,9 @@ from agentcli.tools.observation import Levels, call_title, cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
-Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call
-# Returns the person's answer, or the verdict of permissions that changed before there was one.
-Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
+Decide = Callable[[], PolicyDecision]  # returns the decision of the present permissions on a call
+# Returns the person's answer, or the decision of permissions that changed before there was one.
+Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | PolicyDecision]]
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
 NOBODY_LEFT = "no one can approve it any more"  # the comment of an automatic no when nobody can answer any more
@@ -191,8 +191,8 @@ class SkillsInUse(Protocol):
 
     def end_turn(self, store: Callable[..., object]) -> None: ...  # ends the skills that the model activated
 
-    def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """Return the verdict on a call of the tool: a denial if an active skill does not allow the tool."""
+    def narrowed(self, tool: str, decision: PolicyDecision) -> PolicyDecision:
+        """Return the decision on a call of the tool: a denial if an active skill does not allow the tool."""
 
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `skill`. Raises `ToolError`."""
@@ -352,7 +352,7 @@ class Call:
         self.report.remarks.append(f"[The user changed the input: {cut_middle(msgspec.json.encode(input).decode())}]")
         self.use, self.input_change = msgspec.structs.replace(self.use, input=input), answer
 
-    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
+    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
         """Ask the person about the call, and store the question and the answer."""
         turn = self.turn
         if turn.session.ask is None:
@@ -363,7 +363,7 @@ class Call:
             await turn.commit()
         with self.report.excluded_from_duration():
             answer = await turn.session.ask(request, decide)
-        is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
+        is_allowed = answer.allowed if isinstance(answer, Approve) else answer.outcome == "allow"
         why = answer.comment if isinstance(answer, Approve) else answer.reason
         # A question without `decide` is the model's own, or follows a dry run: neither can change the input.
         input = answer.input if isinstance(answer, Approve) and decide is not None else None

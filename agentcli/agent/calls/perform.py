@@ -35,7 +35,7 @@ _PROGRESS_EVERY_S = 1.0
 
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
     """Run the tool while the files that it changes are locked. Raises `ToolError`."""
-    facts, verdict, session = permitted.policy.facts, permitted.verdict, call.turn.session
+    facts, decision, session = permitted.policy.facts, permitted.decision, call.turn.session
     tool, files = facts.tool, _named_files(facts, permitted.grants)
 
     async def run() -> ToolOutput:
@@ -53,7 +53,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         changes: dict[str, Sequence[Path] | None] = {
             "edit": files or None,  # the tool may have no argument that names its files
             "foreign": None,
-            "command": () if verdict.only_reads else None,
+            "command": () if decision.only_reads else None,
             "none": _memory_files(facts),
         }
         async with record_changes(call, changes.get(tool.effect, ())):
@@ -64,7 +64,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         call.report.is_running = True
         with session.history.detach_request() as detach:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
-            terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=verdict.only_reads)
+            terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=decision.only_reads)
             context = replace(context, detach=detach, terms=terms)
             return await run_with_retries(call.report, tool, run)
 

@@ -18,7 +18,7 @@ from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
@@ -58,17 +58,17 @@ class CallPolicy(Struct, frozen=True):
     facts: CallFacts
     hooks: HookAnswer
 
-    def decide(self) -> Verdict:
+    def decide(self) -> PolicyDecision:
         """Decide about the call. Hooks may turn "ask" into "allow" and the reverse; skills may deny the call."""
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
-        verdict = decide_with_exposure(self.facts, state.mode, state.rules)
-        if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
-            opens = verdict.includes_grants and not self.facts.remote_folders  # a hook's input does not show them
-            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason, includes_grants=opens)
-            verdict = structs.replace(verdict, runs_outside=False)
-        if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
-            verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook requires approval")
-        return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
+        decision = decide_with_exposure(self.facts, state.mode, state.rules)
+        if hooks.decision == "allow" and decision.outcome in ("ask", "dry_run"):
+            opens = decision.includes_grants and not self.facts.remote_folders  # a hook's input does not show them
+            decision = structs.replace(decision, outcome="allow", reason=hooks.reason, includes_grants=opens)
+            decision = structs.replace(decision, runs_outside=False)
+        if hooks.decision == "ask" and decision.outcome in ("allow", "dry_run"):
+            decision = structs.replace(decision, outcome="ask", reason=hooks.reason or "a hook requires approval")
+        return decision if skills is None else skills.narrowed(self.facts.tool.name, decision)
 
     @property
     def offered_rules(self) -> tuple[str, ...]:
@@ -76,10 +76,10 @@ class CallPolicy(Struct, frozen=True):
         state = self.call.turn.state
         return suggested_rules(self.facts, state.mode, state.rules)
 
-    async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | Verdict:
+    async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | PolicyDecision:
         """Ask the person, and add the rule of a lasting yes.
 
-        Returns the answer, or the verdict of `decide_now` if the rules or the mode change while the question waits.
+        Returns the answer, or the decision of `decide_now` if the rules or the mode change while the question waits.
         Raises `ToolError` for a yes to something that was not offered.
         """
         answer = await self.call.ask(question, decide_now)
@@ -112,7 +112,7 @@ class CallPolicy(Struct, frozen=True):
             turn.emit(Notice(f"{error} The call was allowed only this once."))
             return
         state.rules.allow += granted
-        if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).decision != "allow":
+        if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).outcome != "allow":
             notice = f"Rule added: allow {text}. It does not cover this call, which was allowed only this once."
             turn.emit(Notice(notice))
         try:
@@ -124,17 +124,17 @@ class CallPolicy(Struct, frozen=True):
 
 
 class PermittedCall(Struct, frozen=True, kw_only=True):
-    """A call that may run, with its verdict and its arguments, which the person may have reduced to some hunks."""
+    """A call that may run, with its decision and its arguments, which the person may have reduced to some hunks."""
 
     policy: CallPolicy
     arguments: Any
-    verdict: Verdict
+    decision: PolicyDecision
     dry_run: DryRunUse = "never"
 
     @property
     def grants(self) -> Grants:
         """The access beyond the session's own that the sandbox opens for this call."""
-        return self.policy.facts.grants if self.verdict.includes_grants else NO_GRANTS
+        return self.policy.facts.grants if self.decision.includes_grants else NO_GRANTS
 
     @property
     def network(self) -> str:
@@ -153,43 +153,43 @@ async def permit(
     if tool.runs_commands and not only_reads and await asyncio.to_thread(can_dry_run, facts):
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
-    verdict = policy.decide()
+    decision = policy.decide()
     # If a hook has changed the person's input again, they have not seen the result, so they are asked as usual.
     is_answered = call.input_change is not None and hooks.input in (None, call.input_change.input)
     # Nobody was asked if the changed command may leave the sandbox, or open the folder of a remote.
-    is_answered = is_answered and not (verdict.runs_outside or facts.remote_folders)
-    if call.input_change is not None and is_answered and verdict.decision != "deny":
-        context.workspace.session_grants.exposed.update(verdict.exposed_files)
+    is_answered = is_answered and not (decision.runs_outside or facts.remote_folders)
+    if call.input_change is not None and is_answered and decision.outcome != "deny":
+        context.workspace.session_grants.exposed.update(decision.exposed_files)
         await policy.grant(call.input_change, policy.offered_rules)
-        if verdict.decision == "ask":
-            verdict = structs.replace(verdict, decision="allow")
-    if verdict.decision in ("allow", "dry_run"):
-        return _permitted(policy, verdict, "allowed with changed input" if call.input_change else "")
+        if decision.outcome == "ask":
+            decision = structs.replace(decision, outcome="allow")
+    if decision.outcome in ("allow", "dry_run"):
+        return _permitted(policy, decision, "allowed with changed input" if call.input_change else "")
     try:
-        if verdict.decision == "ask":
-            return await _ask_person(call, policy, verdict, context)
-        call.turn.store(CallDenied(call.use.id, verdict.reason))
-        await fire(call.turn.session, "PermissionDenied", call=call.use, reason=verdict.reason)
-        raise ToolError(f"{verdict.reason}.", kind="permission_denied")
+        if decision.outcome == "ask":
+            return await _ask_person(policy, decision, context)
+        call.turn.store(CallDenied(call.use.id, decision.reason))
+        await fire(call.turn.session, "PermissionDenied", call=call.use, reason=decision.reason)
+        raise ToolError(f"{decision.reason}.", kind="permission_denied")
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
             call.turn.denials.append(Denial(call.use))
         raise
 
 
-def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """Return a call that needs no further approval, as a dry run if the verdict says so."""
+def _permitted(policy: CallPolicy, decision: PolicyDecision, answer: str = "") -> PermittedCall:
+    """Return a call that needs no further approval, as a dry run if the decision says so."""
     policy.call.report.answer = answer
-    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments_for(verdict), verdict=verdict)
-    if verdict.decision == "allow":
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments_for(decision), decision=decision)
+    if decision.outcome == "allow":
         return permitted
     # A dry run may write anything, because its changes are not in the workspace yet.
-    return structs.replace(permitted, verdict=structs.replace(verdict, only_reads=False), dry_run="always")
+    return structs.replace(permitted, decision=structs.replace(decision, only_reads=False), dry_run="always")
 
 
-async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall | None:
+async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: ToolContext) -> PermittedCall | None:
     """Ask about a call, and return None if the person changed its input. Raises `ToolError` for a no."""
-    facts, turn = policy.facts, call.turn
+    call, facts, turn = policy.call, policy.facts, policy.call.turn
     tool, arguments = facts.tool, facts.arguments
     # The preview may use the call's grants before the approval, because only the person sees it.
     context = copied(context, terms=RunTerms(grants=facts.grants))
@@ -203,32 +203,32 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         await turn.session.services.load_secrets()
         preview = call.report.mask.text(preview)
     if turn.session.ask is None:
-        raise ToolError(f"{verdict.reason}, and no one can approve it.", kind="permission_denied")
-    question = await asyncio.to_thread(_question, policy, verdict, preview)
-    answer: Approve | Verdict
+        raise ToolError(f"{decision.reason}, and no one can approve it.", kind="permission_denied")
+    question = await asyncio.to_thread(_question, policy, decision, preview)
+    answer: Approve | PolicyDecision
     hook = await fire(call.turn.session, "PermissionRequest", call=call.use)
     if hook.decision in ("allow", "deny"):
-        reason = hook.reason or "a hook decided"
+        reason, only_reads = hook.reason or "a hook decided", decision.only_reads
         # Hooks open nothing outside the sandbox: only a person can.
-        answer = Verdict(decision=hook.decision, reason=reason, includes_grants=False, only_reads=verdict.only_reads)
+        answer = PolicyDecision(outcome=hook.decision, reason=reason, includes_grants=False, only_reads=only_reads)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
-    if isinstance(answer, Verdict):
-        if answer.decision == "deny":
+    if isinstance(answer, PolicyDecision):
+        if answer.outcome == "deny":
             raise ToolError(f"{answer.reason}.", kind="permission_denied")
         return _permitted(policy, answer, f"allowed by mode {turn.state.mode}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
-        raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
+        raise ToolError(f"{decision.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():  # a yes to no hunks is a no
         raise Declined(answer.comment)
     if answer.input is not None:
         call.change_input(answer, answer.input)
         return None
-    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments_for(verdict), verdict=verdict)
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments_for(decision), decision=decision)
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
-    context.workspace.session_grants.exposed.update(verdict.exposed_files)
+    context.workspace.session_grants.exposed.update(decision.exposed_files)
     return await _with_answer(permitted, answer, question.hunks, context)
 
 
@@ -253,11 +253,11 @@ async def _with_answer(
     return structs.replace(permitted, arguments=arguments)
 
 
-def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:
+def _question(policy: CallPolicy, decision: PolicyDecision, preview: str) -> CallApproval:
     """Return the question in the form for front ends. Blocks: it looks up a command's paths on the disk."""
     use, facts = policy.call.use, policy.facts
-    reason = f"{verdict.reason}; your approval lasts for this session" if verdict.exposed_files else verdict.reason
-    effects = call_effects(facts, structs.replace(verdict, reason=reason))
+    reason = f"{decision.reason}; your approval lasts for this session" if decision.exposed_files else decision.reason
+    effects = call_effects(facts, structs.replace(decision, reason=reason))
     approval = CallApproval(
         use.id,
         call_title(use.name, use.input),
@@ -272,7 +272,7 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         return CommandApproval(**structs.asdict(approval), can_try=can_dry_run(facts))
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
         hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.blocked_files else ()
-        mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""  # the mode that would not have asked
+        mode = "acceptEdits" if decision.reason == CHANGES_A_FILE else ""  # the mode that would not have asked
         return EditApproval(**structs.asdict(approval), hunks=hunks, mode=mode)
     return approval
 
@@ -284,35 +284,35 @@ class CallEffects(Struct, frozen=True):
     grave: tuple[str, ...] = ()  # those of the lines that a person must not overlook
 
 
-def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
+def call_effects(facts: CallFacts, decision: PolicyDecision) -> CallEffects:
     """Return the effects of a call, followed by the reason to ask if that adds something."""
     if facts.command is not None:
-        return _command_call_effects(facts, facts.command, verdict)
+        return _command_call_effects(facts, facts.command, decision)
     if facts.tool.effect not in ("read", "edit"):
-        return CallEffects((verdict.reason,))
+        return CallEffects((decision.reason,))
     is_edit = facts.tool.effect == "edit"
     line_of = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
     lines = [line_of[kind] for kind in kinds]
-    if verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):
-        lines.append(verdict.reason)
+    if decision.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):
+        lines.append(decision.reason)
     # Reading outside the project is not grave.
     return CallEffects(tuple(lines), tuple(line_of[kind] for kind in kinds if kind != "outside" or is_edit))
 
 
-def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
+def _command_call_effects(facts: CallFacts, command: CommandAnalysis, decision: PolicyDecision) -> CallEffects:
     """Return the effects of a command, where it runs, and the reason to ask."""
     effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
     folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
     where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
-    if getattr(arguments, "unconfined", False) or verdict.runs_outside:
+    if getattr(arguments, "unconfined", False) or decision.runs_outside:
         outside = (OUTSIDE, *facts.paths.git_programs[:1])
         return CallEffects((*outside, *lines), (*outside, *grave))
-    repeats_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
-    repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
-    return CallEffects(lines if repeats_files or repeats_hosts else (*lines, verdict.reason), grave)
+    repeats_files = decision.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
+    repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, decision.reason)
+    return CallEffects(lines if repeats_files or repeats_hosts else (*lines, decision.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.matches import RuleMatches, covers_path, find_matches, restricts_edits
-from agentcli.agent.permissions.modes import Mode, Verdict
+from agentcli.agent.permissions.modes import Mode, PolicyDecision
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rules
 from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
@@ -25,38 +25,38 @@ _MAY_FAIL_IN_SANDBOX = lazy_pattern(r"git (branch|checkout|clean|config|remote|s
 CHANGES_A_FILE = "it changes a file"  # the reason to ask about an ordinary edit; it adds nothing to a diff
 
 
-def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
+def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
     """Decide if a call runs, is denied, or needs approval. Catastrophic commands are denied in every mode."""
     tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
-        verdict = _decide_command(facts, facts.command, mode, found, rules=rules)
-        is_asked_about = verdict.decision == "ask" and mode != "plan" and bool(facts.ssh_hosts)
-        runs_outside = verdict.runs_outside or is_asked_about
+        decision = _decide_command(facts, facts.command, mode, found, rules=rules)
+        is_asked_about = decision.outcome == "ask" and mode != "plan" and bool(facts.ssh_hosts)
+        runs_outside = decision.runs_outside or is_asked_about
         # A repository's settings name the folder of a remote, and may name a program for it: only a yes opens it.
-        includes_grants = verdict.includes_grants and (verdict.decision == "ask" or not facts.remote_folders)
+        includes_grants = decision.includes_grants and (decision.outcome == "ask" or not facts.remote_folders)
         return structs.replace(
-            verdict, only_reads=only_reads, runs_outside=runs_outside, includes_grants=includes_grants
+            decision, only_reads=only_reads, runs_outside=runs_outside, includes_grants=includes_grants
         )
     if found.deny is not None:
-        return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
+        return PolicyDecision(outcome="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
-        return Verdict(decision="deny", reason=_PLAN)
+        return PolicyDecision(outcome="deny", reason=_PLAN)
     if address is not None and address.verdict == "block":
-        return Verdict(decision="deny", reason=f"this address is blocked: {address.reason}")
+        return PolicyDecision(outcome="deny", reason=f"this address is blocked: {address.reason}")
     if found.ask is not None:
         return _ask_or_deny(mode, f"{found.ask.phrase} requires approval")
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
-        return Verdict(decision="deny", reason="the sandbox is read-only, so files cannot be changed")
+        return PolicyDecision(outcome="deny", reason="the sandbox is read-only, so files cannot be changed")
     if found.allow:
-        return Verdict(decision="allow", reason=f"the rule {found.allow[0]} allows it")
+        return PolicyDecision(outcome="allow", reason=f"the rule {found.allow[0]} allows it")
     match tool.effect:
         case "read" | "edit":
             return _decide_files(facts, mode)
         case "web" if address is not None and address.verdict == "ask":
             return _ask_or_deny(mode, address.reason)
         case "web":
-            return Verdict(decision="allow", reason="it only reads from the web")
+            return PolicyDecision(outcome="allow", reason="it only reads from the web")
         case "foreign" if tool.mode == "client":  # an MCP server's sampling request
             return _ask_or_deny(mode, f"the MCP server {tool.server} asks your model, at your cost")
         case "foreign" | "command":
@@ -64,10 +64,10 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")
         case _:
             why = "each of its calls is checked separately" if kind_argument(tool) else "it makes no changes"
-            return Verdict(decision="allow", reason=why)
+            return PolicyDecision(outcome="allow", reason=why)
 
 
-def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
+def _decide_files(facts: CallFacts, mode: Mode) -> PolicyDecision:
     """Decide about a call that reads or edits files and that no rule covers."""
     if mode == "bypassPermissions":
         return _decide_bypassed(facts)
@@ -75,23 +75,23 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     if special is not None:
         return _ask_or_deny(mode, special.why)
     if facts.tool.effect == "read":
-        return Verdict(decision="allow", reason="it only reads")
+        return PolicyDecision(outcome="allow", reason="it only reads")
     if mode in ("acceptEdits", "auto"):
-        return Verdict(decision="allow", reason="the mode allows edits inside the workspace")
+        return PolicyDecision(outcome="allow", reason="the mode allows edits inside the workspace")
     return _ask_or_deny(mode, CHANGES_A_FILE)
 
 
-def _decide_bypassed(facts: CallFacts) -> Verdict:
+def _decide_bypassed(facts: CallFacts) -> PolicyDecision:
     """Decide about files while permissions are bypassed: even then, secrets and the sandbox stay closed."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
             rule = f"{tool}({_as_rule(path.given)})"
-            return Verdict(decision="deny", reason=f"{path.why}: add a rule for it, such as {rule}")
+            return PolicyDecision(outcome="deny", reason=f"{path.why}: add a rule for it, such as {rule}")
         if profile != "danger-full-access" and path.is_kept:
-            return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")
-    return Verdict(decision="allow", reason="permissions are bypassed")
+            return PolicyDecision(outcome="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")
+    return PolicyDecision(outcome="allow", reason="permissions are bypassed")
 
 
 def _as_rule(path: str) -> str:
@@ -101,11 +101,11 @@ def _as_rule(path: str) -> str:
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
-def _ask_or_deny(mode: Mode, why: str) -> Verdict:
-    """Return the verdict on a call that needs approval: modes that never ask allow or deny it instead."""
+def _ask_or_deny(mode: Mode, why: str) -> PolicyDecision:
+    """Return the decision on a call that needs approval: modes that never ask allow or deny it instead."""
     if mode == "bypassPermissions":
-        return Verdict(decision="allow", reason="permissions are bypassed")
-    return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
+        return PolicyDecision(outcome="allow", reason="permissions are bypassed")
+    return PolicyDecision(outcome="deny" if mode == "dontAsk" else "ask", reason=why)
 
 
 _PLAN = "plan mode is read-only: describe the change instead of making it"
@@ -113,30 +113,30 @@ _PLAN = "plan mode is read-only: describe the change instead of making it"
 
 def _decide_command(
     facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
-) -> Verdict:
+) -> PolicyDecision:
     """Decide about a command, in this order: dangers, deny and ask rules, the mode, allow rules, dry runs."""
     sandbox, allow_rules = facts.workspace.facts, found.allow
     if facts.verdict == "block":
-        return Verdict(decision="deny", reason=f"denied in every mode: {command.reason}")
+        return PolicyDecision(outcome="deny", reason=f"denied in every mode: {command.reason}")
     if found.deny is not None:
-        return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
+        return PolicyDecision(outcome="deny", reason=f"{found.deny.phrase} denies it")
     # The decision on a command that only the person may allow: modes that never ask deny it.
     person_only: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
-        return Verdict(decision=person_only, reason=command.doubts.must_ask)
+        return PolicyDecision(outcome=person_only, reason=command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
         why = f"{command.doubts.unreadable}, so deny rules such as {found.denies_some} cannot be checked"
-        return Verdict(decision=person_only, reason=why)
+        return PolicyDecision(outcome=person_only, reason=why)
     if found.ask is not None:
         return _ask_or_deny(mode, f"{found.ask.phrase} requires approval")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
-        return Verdict(decision=person_only, reason=why)
-    if mode not in ("bypassPermissions", "plan") and (verdict := _decide_remote(facts, mode)) is not None:
-        return verdict
+        return PolicyDecision(outcome=person_only, reason=why)
+    if mode not in ("bypassPermissions", "plan") and (decision := _decide_remote(facts, mode)) is not None:
+        return decision
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
-        return Verdict(decision="ask", reason=command.deletes_unseen)
+        return PolicyDecision(outcome="ask", reason=command.deletes_unseen)
     # A dry run can reach no host, and no file outside the workspace except in scratch folders.
     reaches_out = bool(facts.hosts) or any(str(file.real) not in command.scratch for file in facts.blocked_files)
     # These commands of git replace its settings or remove folders, which may fail in the sandbox but not in a dry run.
@@ -147,28 +147,28 @@ def _decide_command(
     needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or may_fail)
     if mode == "bypassPermissions" and not allow_rules:
         if needs_dry_run:
-            return Verdict(decision="dry_run", reason=command.problem or command.reason, includes_grants=False)
+            return PolicyDecision(outcome="dry_run", reason=command.problem or command.reason, includes_grants=False)
         # Nobody has granted access to files and hosts outside the sandbox.
-        return Verdict(decision="allow", reason="permissions are bypassed", includes_grants=False)
+        return PolicyDecision(outcome="allow", reason="permissions are bypassed", includes_grants=False)
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
-            return Verdict(decision="allow", reason="the command only reads inside the workspace")
+            return PolicyDecision(outcome="allow", reason="the command only reads inside the workspace")
         return _ask_or_deny(mode, "there is no sandbox here, so every command requires approval")
     if mode == "plan" and may_dry_run:
-        return Verdict(decision="dry_run", reason="plan mode discards its changes", includes_grants=False)
+        return PolicyDecision(outcome="dry_run", reason="plan mode discards its changes", includes_grants=False)
     if mode == "plan":
-        return Verdict(decision="deny", reason=_PLAN)
+        return PolicyDecision(outcome="deny", reason=_PLAN)
     if allow_rules:
         names = " and ".join(dict.fromkeys(map(str, allow_rules)))
-        return Verdict(decision="allow", reason=f"the rule {names} allows it")
+        return PolicyDecision(outcome="allow", reason=f"the rule {names} allows it")
     if mode == "auto" and sandbox.confines and not (facts.blocked_files or facts.hosts or needs_dry_run):
-        return Verdict(decision="allow", reason="it stays inside the sandbox")
+        return PolicyDecision(outcome="allow", reason="it stays inside the sandbox")
     if may_dry_run:
-        return Verdict(decision="dry_run", reason=command.reason, includes_grants=False)
+        return PolicyDecision(outcome="dry_run", reason=command.reason, includes_grants=False)
     return _ask_or_deny(mode, found.why_not_allowed or command.reason)
 
 
-def _decide_remote(facts: CallFacts, mode: Mode) -> Verdict | None:
+def _decide_remote(facts: CallFacts, mode: Mode) -> PolicyDecision | None:
     """Decide about a command of git whose remote the sandbox does not let it reach; None for any other."""
     if facts.ssh_hosts:
         return _ask_or_deny(mode, "git reaches its remote by ssh, which works only outside the sandbox")
@@ -180,30 +180,30 @@ def _decide_remote(facts: CallFacts, mode: Mode) -> Verdict | None:
 _MAX_SHOWN = 3  # secret files in a reason
 
 
-def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
+def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
     """Decide like `decide`, but also ask about secret files that the sandbox cannot hide from a command."""
-    verdict, workspace = decide(facts, mode, rules), facts.workspace
-    if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
-        return verdict
+    decision, workspace = decide(facts, mode, rules), facts.workspace
+    if facts.tool.effect != "command" or decision.outcome == "deny" or mode == "bypassPermissions":
+        return decision
     exposed = [
         path
-        for path in workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
+        for path in workspace.facts.exposed_secrets("read-only" if decision.only_reads else None)
         if path not in workspace.session_grants.exposed and not _is_allowed_by_name(path, facts, rules)
     ]
     if not exposed:
-        return verdict
-    if verdict.only_reads and facts.command is not None:
+        return decision
+    if decision.only_reads and facts.command is not None:
         from agentcli.safety.commands.reads import may_show  # late: most sandboxes hide secret files
 
         if not any(may_show(segment, exposed) for segment in facts.command.segments):
-            return verdict
+            return decision
     shown = [workspace.shown(path) for path in exposed]
     how_to_allow = f"to always allow this: the rule Read({shown[0]})"
     why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands ({how_to_allow})"
     return structs.replace(
-        verdict,
+        decision,
         decision="deny" if mode == "dontAsk" else "ask",
-        reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,
+        reason=f"{decision.reason}; {why}" if decision.outcome == "ask" else why,
         exposed_files=tuple(exposed),
     )
 
@@ -220,7 +220,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
     for text in dict.fromkeys(_candidates(facts)):
         with suppress(UsageError):  # the text of a command may not be valid in a rule
             with_grants = Rules([*rules.allow, *parse_rules(text)], rules.deny, rules.ask)
-            if decide(facts, mode, with_grants).decision == "allow":
+            if decide(facts, mode, with_grants).outcome == "allow":
                 suggested.append(text)
     return tuple(suggested)
 

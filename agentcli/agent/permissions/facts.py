@@ -13,10 +13,9 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.errors import ToolError
-from agentcli.safety.commands.records import CommandAnalysis, Effects, GitSetup, Places, known
-from agentcli.safety.commands.records import Verdict as CommandVerdict
+from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Effects, GitSetup, Places, known
 from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
@@ -156,7 +155,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> CommandVerdict | None:
-        """The verdict on a command, with "ask" in place of "try" if dry runs are not possible."""
+        """The decision on a command, with "ask" in place of "try" if dry runs are not possible."""
         found = self.command.verdict if self.command is not None else None
         return "ask" if found == "try" and self.dry_run != "always" else found
 
@@ -164,8 +163,8 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     def command_text(self) -> str:
         return str(self.arguments.command)
 
-    def arguments_for(self, verdict: Verdict) -> Any:
-        return replace(self.arguments, unconfined=True) if verdict.runs_outside else self.arguments
+    def arguments_for(self, decision: PolicyDecision) -> Any:
+        return replace(self.arguments, unconfined=True) if decision.runs_outside else self.arguments
 
     @property
     def ssh_hosts(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Permission modes, and the verdict on a call."""
+"""Permission modes, and the decision on a call."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -35,10 +35,10 @@ def parse_mode(text: str) -> Mode:
     return mode
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
-    """The decision on a call, with its reason."""
+class PolicyDecision(Struct, frozen=True, kw_only=True):
+    """The decision of the rules and the mode on a call, with its reason."""
 
-    decision: Literal["allow", "dry_run", "ask", "deny"]
+    outcome: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
     includes_grants: bool = True  # an allowed call gets the files and hosts that it needs and the sandbox would block
     only_reads: bool = False  # the sandbox keeps the command from changing anything

@@ -22,7 +22,7 @@ from agentcli.agent.permissions.approvals import call_effects, command_effects
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.matches import find_matches
-from agentcli.agent.permissions.modes import MODES, Mode, Verdict, parse_mode
+from agentcli.agent.permissions.modes import MODES, Mode, PolicyDecision, parse_mode
 from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import decode_argument, unshared_stdin
@@ -277,7 +277,7 @@ class CommandExplainer:
         is_on = self._builder.config.settings.permissions.tries
         return is_on and not self._builder.workspace(self._rules).facts.dry_run_problem
 
-    def _decide(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
+    def _decide(self, command: str) -> tuple[PolicyDecision, CallFacts, CommandAnalysis]:
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
         assert analysis is not None  # the tool is bash
@@ -290,11 +290,11 @@ class CommandExplainer:
 
     def explain(self, command: str) -> dict[str, Any]:
         """Return the object that `permissions explain --json` prints. Raises `ToolError`."""
-        verdict, facts, analysis = self._decide(command)
+        decision, facts, analysis = self._decide(command)
         return {
             "command": command,
-            "verdict": _VERDICTS[verdict.decision],
-            "rule": verdict.reason,
+            "verdict": _VERDICTS[decision.outcome],
+            "rule": decision.reason,
             "segments": [self._explain_segment(segment, facts, analysis.problem) for segment in analysis.segments],
             "effects": msgspec.to_builtins(analysis.effects),
         }
@@ -326,11 +326,11 @@ class CommandExplainer:
 
     def text(self, command: str) -> str:
         """Return the verdict for a person, line by line: the decision, the verdicts on the parts, and the effects."""
-        verdict, facts, analysis = self._decide(command)
-        lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
+        decision, facts, analysis = self._decide(command)
+        lines = [f"{_VERDICTS[decision.outcome]}: {decision.reason}"]
         if len(analysis.segments) > 1:
             rows = [self._explain_segment(segment, facts, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
-        effects = call_effects(facts, verdict) if verdict.runs_outside else command_effects(facts, analysis)
+        effects = call_effects(facts, decision) if decision.runs_outside else command_effects(facts, analysis)
         lines += [f"  {line}" for line in effects.lines]
         return "\n".join(map(exposed, lines))

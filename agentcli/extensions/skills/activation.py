@@ -10,7 +10,7 @@ from msgspec import Struct, field, structs
 
 from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
@@ -273,10 +273,10 @@ class SessionSkills(Struct, kw_only=True):
         self.registry.active.append(activation)
         self._apply(activation)
 
-    def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """Return the verdict on a call, or a denial if an active skill does not allow the tool."""
+    def narrowed(self, tool: str, decision: PolicyDecision) -> PolicyDecision:
+        """Return the decision on a call, or a denial if an active skill does not allow the tool."""
         if self.outer is not None:
-            verdict = self.outer.narrowed(tool, verdict)
+            decision = self.outer.narrowed(tool, decision)
         for skill in (activation.skill for activation in self.registry.active):
             if skill.tools is None:
                 continue
@@ -284,8 +284,8 @@ class SessionSkills(Struct, kw_only=True):
             allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
             if tool not in allowed:
                 tools = ", ".join(skill.tools) or "no tool"
-                return Verdict(decision="deny", reason=f"the skill {skill.name} allows only {tools}")
-        return verdict
+                return PolicyDecision(outcome="deny", reason=f"the skill {skill.name} allows only {tools}")
+        return decision
 
     def _granted_rules(self, skill: Skill) -> list[Rule]:
         rules = []

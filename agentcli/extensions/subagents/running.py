@@ -15,7 +15,7 @@ from agentcli.agent.accounting import Account, UsageCollector, in_words
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session
@@ -158,7 +158,7 @@ class Subagents:
     def _ask_parent(self, run: AgentRun) -> Ask:
         """Return a function that asks the parent's person the subagent's questions, with ids that name the subagent."""
 
-        async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
+        async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
             if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
             id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"

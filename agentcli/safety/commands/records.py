@@ -14,7 +14,7 @@ from agentcli.safety.paths.judge import PatternBase
 
 # allow: the command only reads, inside the workspace. try: it changes things there, or its text does not show what it
 # does; a dry run can show its changes. ask: it reaches further. block: it runs in no mode.
-Verdict = Literal["allow", "try", "ask", "block"]
+CommandVerdict = Literal["allow", "try", "ask", "block"]
 
 UNKNOWN = "?"  # in `Effects`: paths, hosts or programs that the text does not show
 _MAX_BRACES = 5  # in a glob; those of one with more are taken literally
@@ -92,7 +92,7 @@ class Segment(Struct, frozen=True, kw_only=True):
 
     text: str
     words: tuple[str, ...] | None = None
-    verdict: Verdict = "allow"  # a placeholder until the command is judged
+    verdict: CommandVerdict = "allow"  # a placeholder until the command is judged
     reason: str = ""
     effects: Effects = Effects()
     allow_forms: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class CommandAnalysis(Struct, frozen=True, kw_only=True):
     """
 
     segments: tuple[Segment, ...]
-    verdict: Verdict
+    verdict: CommandVerdict
     reason: str
     effects: Effects
     problem: str = ""

@@ -16,7 +16,7 @@ from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secret
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
-from agentcli.safety.commands.records import CommandAnalysis, Doubts, Effects, Places, Segment, Verdict
+from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Doubts, Effects, Places, Segment
 from agentcli.safety.commands.wrappers import Wrapper
 
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
@@ -26,7 +26,7 @@ _MAX_COMMANDS = 20_000  # in all scripts together; judging that many takes two s
 _RECENT = 50  # a segment equal to one of the last 50 is not listed again
 _ONLY_READS = "it only reads inside the workspace"
 _UNREADABLE = "agentcli can't predict what a shell or program in it runs"
-_RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
+_RANKS: dict[CommandVerdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
 _CHANGES_HOME = re.compile(  # an assignment to HOME, or a builtin that may set the variable it names
     r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
     r"[^\n;&|]*(?<![$\w{])HOME\b"
@@ -79,7 +79,7 @@ def _conclusion(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
     """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it."""
     problem = walk.runs_unseen or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
-    found: list[tuple[Verdict, str]] = [
+    found: list[tuple[CommandVerdict, str]] = [
         ("allow", _ONLY_READS),
         *((segment.verdict, segment.reason) for segment in walk.segments),
         ("block" if walk.catastrophe else "allow", walk.catastrophe),

@@ -13,7 +13,7 @@ from agentcli.agent.events import ApprovalSettled, Done, Event, LimitQuestion, N
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.permissions.decide import decide, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
-from agentcli.agent.permissions.modes import Verdict
+from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.conversation.entries import Result
@@ -96,14 +96,14 @@ COMMANDS = (
 def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, command: str) -> None:
     tool = bench.tools.get("bash")
     arguments = tool.parse({"command": command})
-    if decide(find_facts(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
+    if decide(find_facts(tool, arguments, bench.workspace), "default", Rules()).outcome == "allow":
         return
     rules = offered(bench, "bash", command=command)
     # No rule speaks of what is not read.
     assert (rules == []) == (command in ("ls ()", ")", "(", "a(b)c", "bash(x)"))
     for rule in rules:
         granted = Rules(parse_rules(rule))
-        assert decide(find_facts(tool, arguments, bench.workspace), "default", granted).decision == "allow"
+        assert decide(find_facts(tool, arguments, bench.workspace), "default", granted).outcome == "allow"
 
 
 def test_a_rule_that_a_refusal_overrules_is_not_offered(bench: Bench) -> None:
@@ -284,15 +284,15 @@ async def test_a_stop_closes_the_other_questions_without_deciding_about_their_ca
     published: list[Event] = []
     questions = Questions(published.append)
 
-    def decide() -> Verdict:
+    def decide() -> PolicyDecision:
         raise AssertionError("a decision may take long, and this one would not count")
 
     asking = asyncio.create_task(questions.ask(LimitQuestion("c", "Continue?", reason=""), decide))
     await asyncio.sleep(0)
     questions.settle(is_stopped=True)
     answer = await asking
-    assert isinstance(answer, Verdict)
-    assert answer.decision == "deny"
+    assert isinstance(answer, PolicyDecision)
+    assert answer.outcome == "deny"
     assert published[1:] == [ApprovalSettled("c")]
 
 

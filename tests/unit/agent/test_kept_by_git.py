@@ -29,7 +29,7 @@ def work(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "decision"),
+    ("path", "outcome"),
     [
         ("scripts/hooks/pre-commit", "ask"),
         ("settings.inc", "ask"),
@@ -40,13 +40,13 @@ def work(tmp_path: Path) -> Path:
         ("vendor/bare/description", "allow"),
     ],
 )
-def test_an_edit_of_what_git_runs_is_asked_about(work: Path, path: str, decision: str) -> None:
+def test_an_edit_of_what_git_runs_is_asked_about(work: Path, path: str, outcome: str) -> None:
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=work.parent / "jobs")
     tool = ToolRegistry(builtin_tools()).get("file_write")
     for mode in ("acceptEdits", "auto"):
         judged = find_facts(tool, tool.parse({"path": path, "content": "x"}), Workspace(cwd=work, sandbox=sandbox))
-        verdict = decide(judged, mode, Rules())
-        assert verdict.decision == decision, verdict
+        decision = decide(judged, mode, Rules())
+        assert decision.outcome == outcome, decision
     judged = find_facts(tool, tool.parse({"path": path, "content": "x"}), Workspace(cwd=work, sandbox=sandbox))
     bypassed = decide(judged, "bypassPermissions", Rules())
-    assert bypassed.decision == "allow"  # this sandbox is told to keep nothing: the profile is danger-full-access
+    assert bypassed.outcome == "allow"  # this sandbox is told to keep nothing: the profile is danger-full-access

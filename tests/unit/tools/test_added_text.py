@@ -86,7 +86,7 @@ def test_text_around_a_command_never_allows_what_it_would_not(
     rules, tool = Rules([parse_rule(rule) for rule in granted]), desk.tools.get("bash")
 
     def decision(command: str) -> str:
-        return decide(find_facts(tool, tool.parse({"command": command}), desk.workspace), mode, rules).decision
+        return decide(find_facts(tool, tool.parse({"command": command}), desk.workspace), mode, rules).outcome
 
     command, text = texts
     if decision(command) in ("ask", "deny") and not read_commands(text).refusal:  # of a syntax error bash runs nothing

@@ -35,7 +35,7 @@ def decisions(bench: Bench, mode: Mode = "default", *, dry_run: DryRunUse = "alw
     found = []
     for does, command in everyday_commands():
         facts = replace(find_facts(bash, bash.parse({"command": command}), bench.workspace), dry_run=dry_run)
-        found.append((does, decide(facts, mode, Rules()).decision, command))
+        found.append((does, decide(facts, mode, Rules()).outcome, command))
     return found
 
 

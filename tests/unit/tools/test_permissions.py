@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentcli.agent.permissions.decide import decide, suggested_rules
 from agentcli.agent.permissions.facts import GlobSearch, find_facts
-from agentcli.agent.permissions.modes import MODES, Mode, Verdict, parse_mode
+from agentcli.agent.permissions.modes import MODES, Mode, PolicyDecision, parse_mode
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rule, parse_rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -33,7 +33,9 @@ RISKY = ("bash", {"command": "make install"})
 THINK = ("think", {"thought": "hm"})
 
 
-def verdict(bench: Bench, name: str | Tool, given: dict[str, Any], mode: str = "default", **rules: Any) -> Verdict:
+def decision_of(
+    bench: Bench, name: str | Tool, given: dict[str, Any], mode: str = "default", **rules: Any
+) -> PolicyDecision:
     """The decision under rules that `allow`, `deny` and `ask`, each a text or a tuple of them."""
     tool = bench.tools.get(name) if isinstance(name, str) else name
     texts = {verb: (some,) if isinstance(some, str) else some for verb, some in rules.items()}
@@ -42,7 +44,7 @@ def verdict(bench: Bench, name: str | Tool, given: dict[str, Any], mode: str = "
 
 
 def command(bench: Bench, text: str, mode: str = "default", **rules: Any) -> str:
-    return verdict(bench, "bash", {"command": text}, mode, **rules).decision
+    return decision_of(bench, "bash", {"command": text}, mode, **rules).outcome
 
 
 def offered(bench: Bench, name: str, **given: Any) -> tuple[str, ...]:
@@ -64,10 +66,10 @@ def offered(bench: Bench, name: str, **given: Any) -> tuple[str, ...]:
 def test_a_mode_decides_edits_and_commands_and_looking_is_always_free(
     bench: Bench, mode: Mode, edit: str, risky: str
 ) -> None:
-    assert verdict(bench, *EDIT, mode).decision == edit
-    assert verdict(bench, *RISKY, mode).decision == risky
+    assert decision_of(bench, *EDIT, mode).outcome == edit
+    assert decision_of(bench, *RISKY, mode).outcome == risky
     for call in (LOOK, HARMLESS, THINK):
-        assert verdict(bench, *call, mode).decision == "allow"
+        assert decision_of(bench, *call, mode).outcome == "allow"
 
 
 def test_an_unknown_mode_is_an_error_that_lists_the_modes() -> None:
@@ -78,16 +80,16 @@ def test_an_unknown_mode_is_an_error_that_lists_the_modes() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_catastrophe_is_refused_in_every_mode_and_whatever_the_rules(bench: Bench, mode: Mode) -> None:
-    judged = verdict(bench, "bash", {"command": "sudo rm -rf /"}, mode, allow=("bash",))
-    assert judged.decision == "deny"
+    judged = decision_of(bench, "bash", {"command": "sudo rm -rf /"}, mode, allow=("bash",))
+    assert judged.outcome == "deny"
     assert "every mode" in judged.reason
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("call", [LOOK, EDIT, HARMLESS, RISKY, THINK])
 def test_a_deny_rule_wins_in_every_mode(bench: Bench, mode: Mode, call: tuple[str, dict[str, Any]]) -> None:
-    judged = verdict(bench, *call, mode, allow=(call[0],), deny=(call[0],))
-    assert judged.decision == "deny"
+    judged = decision_of(bench, *call, mode, allow=(call[0],), deny=(call[0],))
+    assert judged.outcome == "deny"
     assert call[0] in judged.reason
 
 
@@ -109,7 +111,7 @@ def fetch(url: str) -> tuple[str, dict[str, Any]]:
 
 
 @each_row(
-    "call, mode, rules, decision",
+    "call, mode, rules, outcome",
     [
         (EDIT, "default", {"allow": "file_write"}, "allow"),
         (RISKY, "dontAsk", {"allow": "bash(make *)"}, "allow"),
@@ -157,11 +159,11 @@ def fetch(url: str) -> tuple[str, dict[str, Any]]:
     ],
 )
 def test_rules_and_modes_decide_together(
-    bench: Bench, call: Any, mode: Mode, rules: dict[str, Any], decision: str
+    bench: Bench, call: Any, mode: Mode, rules: dict[str, Any], outcome: str
 ) -> None:
     bench.workspace.resources.web = Web()
     name, given = ("bash", {"command": call}) if isinstance(call, str) else call
-    assert verdict(bench, name, given, mode, **rules).decision == decision
+    assert decision_of(bench, name, given, mode, **rules).outcome == outcome
 
 
 @each_row(
@@ -202,8 +204,8 @@ def test_a_refused_path_is_refused_under_every_name(bench: Bench, path: str, pat
     (bench.ws / "link").symlink_to("secrets/key")
     given = {"path": path.replace("{ws}", str(bench.ws))}
     rule = pattern.replace("{ws}", str(bench.ws))
-    assert verdict(bench, "file_read", given, deny=(f"Read({rule})",)).decision == "deny"
-    assert verdict(bench, "file_read", {"path": "src/a"}, deny=(f"Read({rule})",)).decision == "allow"
+    assert decision_of(bench, "file_read", given, deny=(f"Read({rule})",)).outcome == "deny"
+    assert decision_of(bench, "file_read", {"path": "src/a"}, deny=(f"Read({rule})",)).outcome == "allow"
 
 
 @pytest.mark.parametrize(
@@ -219,12 +221,14 @@ def test_a_refused_path_is_refused_to_the_tools_that_do_the_same(
     bench: Bench, rule: str, name: str, given: dict[str, str]
 ) -> None:
     bench.put("secrets/key")
-    assert verdict(bench, name, {**given, "path": "secrets/key"}, "bypassPermissions", deny=(rule,)).decision == "deny"
-    assert verdict(bench, name, {**given, "path": "other"}, "bypassPermissions", deny=(rule,)).decision == "allow"
+    assert (
+        decision_of(bench, name, {**given, "path": "secrets/key"}, "bypassPermissions", deny=(rule,)).outcome == "deny"
+    )
+    assert decision_of(bench, name, {**given, "path": "other"}, "bypassPermissions", deny=(rule,)).outcome == "allow"
 
 
 @pytest.mark.parametrize(
-    ("path", "decision"),
+    ("path", "outcome"),
     [
         ("src/a.py", "allow"),
         ("./src/a.py", "allow"),
@@ -235,12 +239,12 @@ def test_a_refused_path_is_refused_to_the_tools_that_do_the_same(
         ("source/a.py", "ask"),
     ],
 )
-def test_an_allowed_path_is_checked_where_it_leads(bench: Bench, path: str, decision: str) -> None:
+def test_an_allowed_path_is_checked_where_it_leads(bench: Bench, path: str, outcome: str) -> None:
     bench.put("src/a.py")
     bench.put("setup.py")
     (bench.ws / "src/link").symlink_to("../setup.py")
     given = {"path": path.replace("{ws}", str(bench.ws)), "content": ""}
-    assert verdict(bench, "file_write", given, allow=("Write(src/**)",)).decision == decision
+    assert decision_of(bench, "file_write", given, allow=("Write(src/**)",)).outcome == outcome
 
 
 @pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
@@ -254,8 +258,8 @@ def test_no_grant_covers_a_command_that_is_not_read_but_that_of_the_whole_tool(b
 
 def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> None:
     widest = offered(bench, *EDIT[:1], **EDIT[1])[-1]
-    assert verdict(bench, "file_write", {"path": "b", "content": ""}, allow=widest).decision == "allow"
-    assert verdict(bench, "file_edit", {"path": "b"}, allow=widest).decision == "ask"
+    assert decision_of(bench, "file_write", {"path": "b", "content": ""}, allow=widest).outcome == "allow"
+    assert decision_of(bench, "file_edit", {"path": "b"}, allow=widest).outcome == "ask"
 
 
 # Files that are more than plain ones
@@ -286,10 +290,10 @@ def test_what_is_more_than_a_plain_file_asks_in_every_mode_that_can_ask(
     (bench.ws / "link").symlink_to(".env")
     bench.put("hard")
     (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
-    judged = verdict(bench, name, given, mode)
-    assert judged.decision == "ask"
+    judged = decision_of(bench, name, given, mode)
+    assert judged.outcome == "ask"
     assert why in judged.reason
-    assert verdict(bench, name, given, "dontAsk").decision == "deny"
+    assert decision_of(bench, name, given, "dontAsk").outcome == "deny"
 
 
 @pytest.mark.parametrize(
@@ -308,27 +312,28 @@ def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
 ) -> None:
     bench.put("hard")
     (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
-    judged = verdict(bench, name, given, allow=(rule,))
+    judged = decision_of(bench, name, given, allow=(rule,))
     tool, path = bench.tools.get(name), bench.workspace.real_path(given["path"])
     grants = find_facts(tool, tool.parse(given), bench.workspace).grants
-    assert (judged.decision, judged.includes_grants, *grants.readable, *grants.writable) == ("allow", True, path)
+    assert (judged.outcome, judged.includes_grants, *grants.readable, *grants.writable) == ("allow", True, path)
 
 
 def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
     bench.sandbox_profile("workspace-write")
-    assert verdict(bench, "file_read", {"path": ".env"}, "bypassPermissions").decision == "deny"
+    assert decision_of(bench, "file_read", {"path": ".env"}, "bypassPermissions").outcome == "deny"
     assert (
-        verdict(bench, "file_read", {"path": ".env"}, "bypassPermissions", allow=("Read(./.env)",)).decision == "allow"
+        decision_of(bench, "file_read", {"path": ".env"}, "bypassPermissions", allow=("Read(./.env)",)).outcome
+        == "allow"
     )
-    assert verdict(bench, "file_write", {"path": "/tmp/x", "content": ""}, "bypassPermissions").decision == "deny"
-    assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "deny"
-    assert verdict(bench, "file_read", {"path": "/etc/hostname"}, "bypassPermissions").decision == "allow"
-    judged = verdict(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
-    assert (judged.decision, judged.includes_grants) == ("allow", False)
+    assert decision_of(bench, "file_write", {"path": "/tmp/x", "content": ""}, "bypassPermissions").outcome == "deny"
+    assert decision_of(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").outcome == "deny"
+    assert decision_of(bench, "file_read", {"path": "/etc/hostname"}, "bypassPermissions").outcome == "allow"
+    judged = decision_of(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
+    assert (judged.outcome, judged.includes_grants) == ("allow", False)
 
 
 @pytest.mark.parametrize(
-    ("path", "decision"),
+    ("path", "outcome"),
     [
         (".env", "deny"),  # it is there
         (".env.local", "allow"),
@@ -345,27 +350,27 @@ def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) 
     ],
 )
 def test_bypassing_questions_makes_files_that_are_only_called_like_secrets_and_those_a_project_reviews(
-    bench: Bench, path: str, decision: str
+    bench: Bench, path: str, outcome: str
 ) -> None:
     bench.sandbox_profile("workspace-write")
     bench.put(".env")
     given = {"path": path, "content": ""}
-    assert verdict(bench, "file_write", given, "bypassPermissions").decision == decision
+    assert decision_of(bench, "file_write", given, "bypassPermissions").outcome == outcome
     for mode in ("default", "acceptEdits", "auto"):
-        assert verdict(bench, "file_write", given, mode).decision == "ask"
+        assert decision_of(bench, "file_write", given, mode).outcome == "ask"
 
 
 def test_a_read_only_sandbox_refuses_edits_in_every_mode(bench: Bench) -> None:
     bench.sandbox_profile("read-only")
     for mode in MODES:
-        assert verdict(bench, *EDIT, mode, allow=("file_write",)).decision == "deny"
+        assert decision_of(bench, *EDIT, mode, allow=("file_write",)).outcome == "deny"
 
 
 @pytest.mark.parametrize("path", ["loop", "a\0b"])
 def test_a_path_that_leads_nowhere_is_an_error(bench: Bench, path: str) -> None:
     (bench.ws / "loop").symlink_to("loop")
     with pytest.raises(ToolError) as caught:
-        verdict(bench, "file_read", {"path": path})
+        decision_of(bench, "file_read", {"path": path})
     assert caught.value.kind == "invalid_parameters"
 
 
@@ -491,11 +496,11 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
     bench.confine()
     given = {"command": "ls", "unconfined": True}
     for mode in ("default", "acceptEdits", "auto"):
-        judged = verdict(bench, "bash", given, mode, allow=("bash", "bash(ls)"))
-        assert judged.decision == "ask"
+        judged = decision_of(bench, "bash", given, mode, allow=("bash", "bash(ls)"))
+        assert judged.outcome == "ask"
         assert "OUTSIDE" in judged.reason
     for mode in ("dontAsk", "bypassPermissions", "plan"):
-        assert verdict(bench, "bash", given, mode, allow=("bash",)).decision == "deny"
+        assert decision_of(bench, "bash", given, mode, allow=("bash",)).outcome == "deny"
 
 
 # The shared lists
@@ -556,5 +561,5 @@ def test_each_path_of_a_call_is_looked_at_once_for_each_use(
     deny = ("Edit(x/**)", "Edit(y/**)", "Read(z/**)")
     for mode in ("default", "auto"):
         looks.clear()
-        verdict(bench, *call, mode, allow=("bash(cp *)", "Edit(src/**)"), deny=deny)
+        decision_of(bench, *call, mode, allow=("bash(cp *)", "Edit(src/**)"), deny=deny)
         assert sorted(look for look in looks if look[0] in "ab") == paths
