@@ -202,7 +202,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDe
     why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands ({how_to_allow})"
     return structs.replace(
         decision,
-        decision="deny" if mode == "dontAsk" else "ask",
+        outcome="deny" if mode == "dontAsk" else "ask",
         reason=f"{decision.reason}; {why}" if decision.outcome == "ask" else why,
         exposed_files=tuple(exposed),
     )
