@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from agentcli.infra.sandbox.processes import keeper
 from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.tools.observation import PAGE_BYTES
+from agentcli.tools.sandbox import Command
 from tests.unit.tools.bench import Bench, until
 
 
@@ -61,13 +63,23 @@ async def test_only_what_is_new_is_read(bench: Bench) -> None:
     assert output.structured["exit_code"] == 1
 
 
-async def test_a_character_that_has_come_half_waits_for_its_other_half(bench: Bench) -> None:
-    job = await start(bench, r"printf 'a\xe2\x82'; until [ -e go ]; do sleep 0.02; done; printf '\xacb\xe2'")
-    assert await until(lambda: bench.sandbox.jobs.list()[0].new_bytes == 3)
-    assert bench.sandbox.jobs.read(job, 100) == "a"
+async def test_a_word_that_has_come_half_waits_for_its_other_half(bench: Bench) -> None:
+    job = await start(bench, r"printf 'a b\xe2\x82'; until [ -e go ]; do sleep 0.02; done; printf '\xacb\xe2'")
+    assert await until(lambda: bench.sandbox.jobs.list()[0].new_bytes == 5)
+    assert bench.sandbox.jobs.read(job, 100) == "a "
     bench.put("go")
     assert await all_ended(bench)
-    assert bench.sandbox.jobs.read(job, 100) == "€b\ufffd"
+    assert bench.sandbox.jobs.read(job, 100) == "b€b\ufffd"
+
+
+async def test_a_command_that_goes_to_the_background_in_mid_word_gives_the_word_with_the_rest(bench: Bench) -> None:
+    command, detach = "printf 'key: sk-one'; until [ -e go ]; do sleep 0.02; done; echo -two", asyncio.Event()
+    result = await bench.sandbox.run(Command(command, bench.ws), on_output=lambda _: detach.set(), detach=detach)
+    assert result.output == "key: "
+    bench.put("go")
+    assert await all_ended(bench)
+    assert result.job is not None
+    assert bench.sandbox.jobs.read(result.job.id, 100) == "sk-one-two\n"
 
 
 async def test_much_new_output_keeps_both_ends_and_says_what_is_missing(bench: Bench) -> None:
@@ -78,7 +90,9 @@ async def test_much_new_output_keeps_both_ends_and_says_what_is_missing(bench: B
     assert read.endswith("\n200000\nend\n[exit code 0]")
     assert len(read) < PAGE_BYTES + 100
     size = (bench.folder / "jobs/job_1.log").stat().st_size
-    assert f"\n[{size - PAGE_BYTES:,} bytes cut]\n" in read
+    head, cut, tail = re.split(r"\n\[([\d,]+) bytes cut\]\n", read.removesuffix("[exit code 0]"))
+    assert len(head) + int(cut.replace(",", "")) + len(tail) == size
+    assert head.endswith("\n")
     assert await text(bench, "read", job) == "[nothing new]\n[exit code 0]"
 
 

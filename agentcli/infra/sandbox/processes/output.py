@@ -23,6 +23,7 @@ _LIVE_LAST = 15_000  # of the text not yet shown when the command ends
 _WRITE_AT = 1 << 20  # bytes not yet in the file
 _MAX_LINE_CHARS = 65_536  # of an unfinished line
 _END_CHARS = 300  # enough to contain a prompt that waits for an answer
+_MAX_HELD_CHARS = 4_096  # of an unfinished word; a longer one is no secret
 
 
 class CommandOutput:
@@ -92,12 +93,13 @@ class CommandOutput:
         self.saved.close()
         return text
 
-    def move_to(self, path: Path) -> tuple[str, int, int]:
+    def move_to(self, path: Path, *, is_complete: bool) -> tuple[str, int, int]:
         """Move the output to `path`; return its text, the characters cut and the bytes covered. Raises `OSError`."""
         self.write()
+        self._line, held = (self._line, "") if is_complete else _without_last_word(self._line)
         self._add_text("", is_end=True)
         self._live.close()
-        covered = self.saved.size - len(self._decoder.getstate()[0])  # without the start of an unfinished character
+        covered = self.saved.size - len(self._decoder.getstate()[0]) - len(held.encode())
         self.saved.move_to(path)
         return self._joined(), self._cut, covered
 
@@ -209,7 +211,7 @@ class _Live:
 
 
 def read_text_from(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from byte `start` on, and the next `start`: before an unfinished character at the end."""
+    """Return a file's text from byte `start` on, and the next `start`: before an unfinished word at the end."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= most_bytes:
@@ -224,7 +226,18 @@ def read_text_from(file: BinaryIO, start: int, most_bytes: int, *, is_complete: 
 
 
 def _whole_text(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
-    """Return the whole characters at the start of some bytes, and the number of bytes that they take."""
+    """Return the whole words at the start of some bytes, and the number of bytes that they take."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=is_complete)
-    return text, len(data) - len(decoder.getstate()[0])
+    text, held = (text, "") if is_complete else _without_last_word(text)
+    return text, len(data) - len(decoder.getstate()[0]) - len(held.encode())
+
+
+def _without_last_word(text: str) -> tuple[str, str]:
+    """Split off the word at the end of unfinished output: half a secret is not recognized, so it would not be masked.
+
+    The word is empty if it is too long for a secret, or has bytes that are no text.
+    """
+    end = max(map(text.rfind, " \t\r\n")) + 1
+    word = text[end:]
+    return (text, "") if len(word) > _MAX_HELD_CHARS or "\ufffd" in word else (text[:end], word)

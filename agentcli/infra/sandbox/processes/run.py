@@ -198,7 +198,7 @@ class Run:
         cwd = _read_report(self._report).cwd if self._is_leftover else None
         try:
             path = self._new_file("job")
-            text, cut_chars, covered_bytes = self._output.move_to(path)
+            text, cut_chars, covered_bytes = self._output.move_to(path, is_complete=process.exit_code is not None)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._pipe, descriptor, self._report):
                 # All processes have ended, so the rest is copied here. A full disk costs output, never the command.
@@ -247,10 +247,13 @@ class Run:
     def read_new(self, most_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
-        is_over = self.process.is_over()  # before the file is read, which is complete then
+        # Before the file is read: then it is complete, or has all of the question that the job waits with.
+        is_complete = self.process.is_over() or bool(self._stall and self._stall.text)
         try:
             with self._file.open("rb") as file:
-                text, self._returned_bytes = read_text_from(file, self._returned_bytes, most_bytes, is_complete=is_over)
+                text, self._returned_bytes = read_text_from(
+                    file, self._returned_bytes, most_bytes, is_complete=is_complete
+                )
         except OSError as error:
             message = f"The output of {self.id} cannot be read: {error.strerror}."
             raise ToolError(message, kind="resource_error") from error
