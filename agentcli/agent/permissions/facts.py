@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.errors import ToolError
-from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Effects, GitSetup, Places, known
+from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Effects, GitSetup, WorkspaceView, known
 from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
@@ -205,7 +205,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
         case "command" if isinstance(getattr(arguments, "command", None), str):
             cwd = getattr(arguments, "cwd", None)
             start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
-            places = Places(
+            view = WorkspaceView(
                 cwd=start,
                 roots=paths.roots,
                 home=workspace.settings.home,
@@ -215,7 +215,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             )
             from agentcli.safety.commands.walk import analyse  # takes 10 ms, so only when there is a command
 
-            command = analyse(arguments.command, places=places)
+            command = analyse(arguments.command, workspace=view)
             hosts = known(command.effects.hosts)
             return CallFacts(tool=tool, arguments=arguments, paths=paths, command=command, hosts=hosts)
         case "read" | "edit":

@@ -10,25 +10,25 @@ from msgspec.structs import replace
 from agentcli.safety.commands.arguments import options, read_arguments, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.reads import read_git_call
-from agentcli.safety.commands.records import Effects, GitSetup, Places
+from agentcli.safety.commands.records import Effects, GitSetup, WorkspaceView
 from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
 
 _URL = re.compile(r"(https?|ssh|git\+ssh|ssh\+git)://(?:[^/?#]*@)?([^/?#@]*)(?:/.*)?", re.DOTALL)
 _SSH_PATH = re.compile(r"(?:[^/:]*@)?([^/:@]+):(?!:|//).*", re.DOTALL)  # `user@host:path`; `ext::…` names a program
 
 
-def with_remotes(effects: Effects, words: Sequence[Field], state: State, places: Places) -> Effects:
+def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspace: WorkspaceView) -> Effects:
     """Return the effects of a call of git with those on its remotes; unchanged if a remote is not certain."""
     call = read_git_call(words[1:])
-    for folder in call.folders:
-        state = state.entering(folder)
-    if call.problem or not call.words or not state.places or state.home is None:
+    for option_value in call.folders:
+        state = state.entering(option_value)
+    if call.problem or not call.words or not state.folders or state.home is None:
         return effects
     name, found = call.words[0].text, list[Effects | None]()
-    for place in state.places:
-        if (setup := places.git_setup(place)) is None:
+    for folder in state.folders:
+        if (setup := workspace.git_setup(folder)) is None:
             return effects
-        base = place if name == "clone" else setup.top or place  # in a repository, git works in its top folder
+        base = folder if name == "clone" else setup.top or folder  # in a repository, git works in its top folder
         remotes = _find_remotes(call.words, setup)
         urls = [url for remote in remotes for url in _urls_of(remote, setup, name)]
         found += [_effect_of(url, base, is_push=name == "push") for url in urls] or [None]

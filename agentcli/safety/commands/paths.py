@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from agentcli.safety.commands.arguments import git_words, names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
-from agentcli.safety.commands.records import UNKNOWN, Effects, Places
+from agentcli.safety.commands.records import UNKNOWN, Effects, WorkspaceView
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 
@@ -31,15 +31,15 @@ def is_system_path(field: Field, state: State, *, includes_home_content: bool = 
 def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
     home_and_above = {"/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1)}
-    places = home_and_above.union(names("paths", "system"))
+    system_folders = home_and_above.union(names("paths", "system"))
     if not is_glob:
-        return path in places
+        return path in system_folders
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
     if not includes_home_content and parts and parts == home_parts:  # even for a home `/`, `/*` is the whole system
         return path == home  # `~/*` is only the home's content, but `~/*/..` is the home
-    parts_of_places = (_parts(place) for place in places)
-    return any(len(parts) == len(place) and all(map(glob_matches, parts, place)) for place in parts_of_places)
+    parts_of_folders = map(_parts, system_folders)
+    return any(len(parts) == len(folder) and all(map(glob_matches, parts, folder)) for folder in parts_of_folders)
 
 
 def _parts(path: str) -> list[str]:
@@ -66,11 +66,17 @@ _PUBLIC, _STREAMS, _FOLDERS, _SECRETS = (names("paths", kind) for kind in ("publ
 WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 
 
+def folder_above_glob(path: str) -> str:
+    """Return the folder in which a glob's first wildcard matches names; a path without wildcards as it is."""
+    found = WILDCARD.search(path)
+    return path[: found.start()].rpartition("/")[0] or "/" if found else path
+
+
 class ReadCheck:
     """Checks if one command may read the paths it names, and collects the absolute paths in `reads`."""
 
-    def __init__(self, places: Places, state: State) -> None:
-        self.places = places
+    def __init__(self, workspace: WorkspaceView, state: State) -> None:
+        self.workspace = workspace
         self.state = state
         self.reads: list[str] = []
 
@@ -82,8 +88,9 @@ class ReadCheck:
         """Return the reason to ask about a path that is outside the workspace or holds secrets, or an empty string."""
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
-                place = self._folder_above_glob(path) if field.is_glob else path
-                if normal(place) not in _STREAMS and path not in _PUBLIC and not self.places.is_readable(Path(place)):
+                judged = folder_above_glob(path) if field.is_glob else path
+                is_public = normal(judged) in _STREAMS or path in _PUBLIC
+                if not (is_public or self.workspace.is_readable(Path(judged))):
                     shown = normal(path) if field.text == "." else field.text
                     return f"{shown} may hold secrets or is outside the workspace"
         return ""
@@ -105,30 +112,26 @@ class ReadCheck:
     def _may_read(self, path: str, kind: str) -> bool:
         is_public_file = path in _PUBLIC and kind in ("content", "lines", "search", "sizes")
         is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
-        if is_public_file or is_public_folder or self.places.is_readable(Path(path)):
+        if is_public_file or is_public_folder or self.workspace.is_readable(Path(path)):
             return True
         # Listing a folder shows facts about its secret files anyway. `parent` is wrong for a path that ends in `..`.
-        return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
+        return kind == "facts" and not path.endswith("..") and self.workspace.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
         """Return the reason why filters such as `grep --include` or `rg -g` look for secrets, or an empty string."""
         for field in fields:
-            places = self.state.places or ("/",)  # if it is not known, any folder will do
-            is_fine = all(self._may_read_matches(field.text, place, "filter") for place in places)
+            folders = self.state.folders or ("/",)  # if it is not known, any folder will do
+            is_fine = all(self._may_read_matches(field.text, folder, "filter") for folder in folders)
             if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` excludes names
                 return f"{field.text} looks for secrets"
         return ""
 
-    def _folder_above_glob(self, path: str) -> str:
-        found = WILDCARD.search(path)
-        return path[: found.start()].rpartition("/")[0] or "/" if found else path
-
     def _may_read_glob(self, path: str, kind: str) -> bool:
-        folder = self._folder_above_glob(path)
+        folder = folder_above_glob(path)
         parts = path[len(folder) :].split("/")
         # A part such as `.*` may match `..`, the parent folder.
         finds_parent = any(part.startswith(".") and WILDCARD.search(part) for part in parts)
-        if ".." in parts or finds_parent or not self.places.is_readable(Path(folder)):
+        if ".." in parts or finds_parent or not self.workspace.is_readable(Path(folder)):
             return False
         is_shown = kind in ("content", "lines", "search")
         return not is_shown or self._may_read_matches(parts[-1], path.rpartition("/")[0], kind)
@@ -140,7 +143,7 @@ class ReadCheck:
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
         examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob matches
         examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
-        return all(self.places.is_readable(Path(folder, name)) for name in examples)
+        return all(self.workspace.is_readable(Path(folder, name)) for name in examples)
 
 
 def grave_reason(

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from agentcli.safety.commands.arguments import GIT, PROGRAMS, VERSIONS, names, options, read_arguments, without_pattern
-from agentcli.safety.commands.paths import WILDCARD, ReadCheck
+from agentcli.safety.commands.paths import WILDCARD, ReadCheck, folder_above_glob
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 from agentcli.safety.commands.records import Segment
 from agentcli.safety.commands.wrappers import read_find
@@ -22,16 +22,16 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     call = read_git_call(fields)
     if call.problem:
         return call.problem
-    for folder in call.folders:
-        if not folder.is_known or folder.is_glob or check.problem([folder], "names"):
-            return f"git works in {folder.text}"
-        check = ReadCheck(check.places, check.state.entering(folder))
+    for option_value in call.folders:
+        if not option_value.is_known or option_value.is_glob or check.problem([option_value], "names"):
+            return f"git works in {option_value.text}"
+        check = ReadCheck(check.workspace, check.state.entering(option_value))
     if not call.words:
         return ""
-    if check.state.places is None:
+    if check.state.folders is None:
         return "it is not certain in which repository git works"
-    for place in check.state.places:
-        if setting := check.places.program_of_git(Path(place)):
+    for folder in check.state.folders:
+        if setting := check.workspace.program_of_git(Path(folder)):
             return f"git may run a program: {setting}"
     name, arguments = call.words[0].text, call.words[1:]
     if [field.text for field in arguments] in (["--help"], ["-h"]):
@@ -117,10 +117,8 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     is_one_file = git_words[:1] in (["blame"], ["annotate"])
     if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
         return True  # its operands may be revisions and patterns
-    wildcards = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
-    # A glob is replaced by the folder before its first wildcard.
-    places = [Path(path[: sign.start()].rpartition("/")[0] or "/") if sign else Path(path) for path, sign in wildcards]
-    return any(secret.is_relative_to(place) for secret in secrets for place in places)
+    roots = [Path(folder_above_glob(path)) for path in segment.effects.reads]
+    return any(secret.is_relative_to(root) for secret in secrets for root in roots)
 
 
 _GIT_SUMMARIES = re.compile(r"--(stat|shortstat|numstat|dirstat|name-only|name-status)(=|$)")

@@ -20,13 +20,13 @@ UNKNOWN = "?"  # in `Effects`: paths, hosts or programs that the text does not s
 _MAX_BRACES = 5  # in a glob; those of one with more are taken literally
 
 
-class Places(Struct, frozen=True, kw_only=True):
-    """The place where a command would run.
+class WorkspaceView(Struct, frozen=True, kw_only=True):
+    """All that the judge of a command knows of the disk.
 
-    `cwd` is the shell's folder, `roots` are the workspace's folders, `home` is the person's home; all are absolute. The
-    judge sees the disk only through the two functions: `is_readable` returns True for an absolute path that, symlinks
-    followed, is inside the workspace and holds no secret; `program_of_git` returns the setting that makes git run a
-    program in a folder, or ""; `git_setup` returns what determines git's remotes in a folder, or None.
+    `cwd` is the folder where the command would run, `roots` are the workspace's folders, `home` is the person's home;
+    all are absolute. `is_readable` returns True for an absolute path that, symlinks followed, is inside the workspace
+    and holds no secret. `program_of_git` returns the setting that makes git run a program in a folder, or "".
+    `git_setup` returns what determines git's remotes in a folder, or None.
     """
 
     cwd: Path

@@ -16,7 +16,7 @@ from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secret
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
-from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Doubts, Effects, Places, Segment
+from agentcli.safety.commands.records import CommandAnalysis, CommandVerdict, Doubts, Effects, Segment, WorkspaceView
 from agentcli.safety.commands.wrappers import Wrapper
 
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
@@ -33,7 +33,7 @@ _CHANGES_HOME = re.compile(  # an assignment to HOME, or a builtin that may set 
 )
 
 
-def analyse(command: str, *, places: Places) -> CommandAnalysis:
+def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
     # Bash treats these characters like letters; people and other programs see nothing, a blank or a line end.
     odd = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
@@ -48,9 +48,11 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
         )
     scratch = _scratch_files(text)
     if "GIT_" in text:  # a variable such as GIT_DIR may lead git elsewhere
-        places = structs.replace(places, git_setup=lambda folder: None)
-    walk = Walk(structs.replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
-    state = State(places=(str(places.cwd),), home=str(places.home), start=str(places.cwd))
+        workspace = structs.replace(workspace, git_setup=lambda folder: None)
+    walk = Walk(
+        structs.replace(workspace, is_readable=lambda path: str(path) in scratch or workspace.is_readable(path))
+    )
+    state = State(folders=(str(workspace.cwd),), home=str(workspace.home), start=str(workspace.cwd))
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
         walk.run(text, structs.replace(state, home=None) if changes_home else state, WalkContext())
@@ -121,8 +123,8 @@ class WalkContext(Struct, frozen=True, kw_only=True):
 class Walk:
     """One walk through a command, or through a script that it may run; `segments` are its simple commands."""
 
-    def __init__(self, places: Places) -> None:
-        self.places = places
+    def __init__(self, workspace: WorkspaceView) -> None:
+        self.workspace = workspace
         self.segments: list[Segment] = []
         self.runs_unseen = ""  # why commands other than `segments` may run: it contains a `for` loop
         self.deletes_unseen = ""  # why it may delete paths that it does not name: `rm -r "$folder"`
@@ -161,7 +163,7 @@ class Walk:
                 self.catastrophe = "it is a fork bomb"
             context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop may feed them unknown text
         loop_words = [state.resolved(word) for word in reading.loop_words]
-        if why := ReadCheck(self.places, state).outside_problem(loop_words):
+        if why := ReadCheck(self.workspace, state).outside_problem(loop_words):
             words = [(Field("for"), *loop_words)]  # the words of a `for` are judged like a program's arguments
             effects = Effects(reads=named_secrets(words, (), state), names=sensitive_files(words, state))
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
@@ -222,7 +224,7 @@ class Walk:
             return state, state
         for script in node.inside:  # substitutions run before the wrappers, so a rule for a wrapper does not cover them
             self._walk_commands(script, state, structs.replace(context, problem="", allow_forms=()))
-        redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))
+        redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.workspace, state))
         if node.subshell is not None:
             stdin = calls.input_of(node.redirects, context.stdin, state)
             problem = context.problem or redirects.problem
@@ -269,7 +271,7 @@ class Walk:
                 problem=problem, allow_forms=allow_forms, deny_forms=deny_forms, depth=context.depth + 1, stdin=stdin
             )
             return self._walk_script(node, call, call.script, state, context=inside)
-        check = ReadCheck(self.places, state)
+        check = ReadCheck(self.workspace, state)
         own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
         may_do_more = own_problem or danger
         effects = redirects.effects
@@ -277,7 +279,7 @@ class Walk:
         # Other wrappers, and variables, may lead git elsewhere.
         is_plain = all(layer[0].text in ("git", "time", "timeout") for layer in call.layers) and not node.assignments
         if may_do_more and is_plain and call.name == "git":
-            own_effects = with_remotes(own_effects, call.fields, state, self.places)
+            own_effects = with_remotes(own_effects, call.fields, state, self.workspace)
         effects |= own_effects
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if (
@@ -347,7 +349,7 @@ class Walk:
         if danger:
             segment = structs.replace(segment, verdict="block", reason=danger, allow_forms=())
         elif why := segment.reason:
-            grave = grave or grave_reason(layers, values, segment.effects, ReadCheck(self.places, state), why=why)
+            grave = grave or grave_reason(layers, values, segment.effects, ReadCheck(self.workspace, state), why=why)
             segment = structs.replace(segment, verdict="ask" if grave else "try", reason=grave or why)
         else:
             segment = structs.replace(segment, reason=_ONLY_READS)
@@ -360,7 +362,7 @@ class Walk:
         If it `is_shown`, as the script in `sh -c SCRIPT` is, a catastrophe in it refuses the command; otherwise the
         command must ask. The script's own `runs_unseen` is not taken over: the command around it has one itself.
         """
-        inner = Walk(self.places)
+        inner = Walk(self.workspace)
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(HOLE) or self.commands > _MAX_COMMANDS:

@@ -76,13 +76,13 @@ def normal(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-MAX_PLACES = 4  # folders that a shell may be in; with more, it is treated as anywhere
+_MAX_FOLDERS = 4  # folders that a shell may be in; with more, it is treated as anywhere
 
 
 class State(Struct, frozen=True):
     """The state of the shell before or after a command."""
 
-    places: tuple[str, ...] | None  # the folders it may be in; None: any folder
+    folders: tuple[str, ...] | None  # the folders it may be in; None: any folder
     home: str | None  # the person's home; None if the command changes it
     start: str  # the folder in which the whole command starts
 
@@ -90,7 +90,7 @@ class State(Struct, frozen=True):
         """Return a word with paths in place of `HOME` and `HERE`; a path that the shell may split becomes a `HOLE`."""
         if HOME not in field.text and HERE not in field.text:
             return field
-        here = self.places[0] if self.places and len(self.places) == 1 else None  # unknown if there are several
+        here = self.folders[0] if self.folders and len(self.folders) == 1 else None  # unknown if there are several
         text = field.text
         for mark, value in ((HOME, self.home), (HERE, here)):
             text = text.replace(mark, HOLE if value is None or re.search(r"[\s*?\[\]\\]", value) else value)
@@ -100,7 +100,9 @@ class State(Struct, frozen=True):
         """Return the absolute paths that a word may mean, which may contain `..`; none if they are not known."""
         if not field.is_known:
             return []
-        return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
+        return (
+            [field.text] if field.text.startswith("/") else [f"{folder}/{field.text}" for folder in self.folders or ()]
+        )
 
     def likely_paths(self, field: Field) -> list[str]:
         """Return the path of a secret or auto-executed file if the known part of a word names one, as in `$X/.env`.
@@ -114,16 +116,16 @@ class State(Struct, frozen=True):
         return []
 
     def anywhere(self) -> State:
-        return structs.replace(self, places=None)
+        return structs.replace(self, folders=None)
 
     def entering(self, field: Field) -> State:
         paths = self.paths(field) if not field.is_glob else []
-        return structs.replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
+        return structs.replace(self, folders=tuple(dict.fromkeys(map(normal, paths))) or None)
 
     def or_else(self, other: State) -> State:
-        both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
-        is_known = self.places is not None and other.places is not None and len(both) <= MAX_PLACES
-        return structs.replace(self, places=both if is_known else None)
+        both = tuple(dict.fromkeys((*(self.folders or ()), *(other.folders or ()))))
+        is_known = self.folders is not None and other.folders is not None and len(both) <= _MAX_FOLDERS
+        return structs.replace(self, folders=both if is_known else None)
 
 
 MAX_DEPTH = 30  # of substitutions and subshells inside each other; two or three are usual

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcli.safety.commands.records import CommandAnalysis, Places, rules_by_segment
+from agentcli.safety.commands.records import CommandAnalysis, WorkspaceView, rules_by_segment
 from agentcli.safety.commands.walk import analyse
 
 _SECRET = re.compile(r"(^|/)(\.env(\.[^/]*)?|\.netrc|id_rsa|[^/]*\.(pem|key))$")
@@ -18,11 +18,11 @@ def is_readable(path: Path) -> bool:
     return (normal == "/ws" or normal.startswith("/ws/")) and not _SECRET.search(normal)
 
 
-PLACES = Places(cwd=Path("/ws"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=is_readable)
+WORKSPACE_VIEW = WorkspaceView(cwd=Path("/ws"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=is_readable)
 
 
-def judged(command: str, places: Places = PLACES) -> CommandAnalysis:
-    return analyse(command, places=places)
+def judged(command: str, workspace: WorkspaceView = WORKSPACE_VIEW) -> CommandAnalysis:
+    return analyse(command, workspace=workspace)
 
 
 def least_rules(analysis: CommandAnalysis) -> tuple[str, ...]:

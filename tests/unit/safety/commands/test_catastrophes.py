@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.safety.commands.records import Places
+from agentcli.safety.commands.records import WorkspaceView
 from agentcli.safety.commands.walk import analyse
 from agentcli.safety.paths.judge import judge_path
 from tests.rows import each_row
@@ -22,11 +22,11 @@ def is_readable(path: Path) -> bool:
     return judge_path(str(path), access="read", cwd=WORKSPACE, roots=(WORKSPACE,), home=HOME) == "plain"
 
 
-PLACES = Places(cwd=WORKSPACE, roots=(WORKSPACE,), home=HOME, is_readable=is_readable)
+WORKSPACE_VIEW = WorkspaceView(cwd=WORKSPACE, roots=(WORKSPACE,), home=HOME, is_readable=is_readable)
 
 
 def verdict(command: str) -> str:
-    return analyse(command, places=PLACES).verdict
+    return analyse(command, workspace=WORKSPACE_VIEW).verdict
 
 
 def rows(text: str) -> list[str]:

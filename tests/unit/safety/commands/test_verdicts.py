@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.safety.commands.records import Places
+from agentcli.safety.commands.records import WorkspaceView
 from agentcli.safety.commands.walk import analyse
 from tests.rows import each_row
-from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged, with_verdicts
+from tests.unit.safety.commands.desk import WORKSPACE_VIEW, cases, is_readable, judged, with_verdicts
 
 DATA = Path(__file__).parents[5] / "shared/data/commands.jsonl"
 
@@ -227,7 +227,7 @@ def test_a_dry_run_formats_no_disk() -> None:
 
 
 def test_paths_are_resolved_from_the_shells_directory() -> None:
-    below = Places(cwd=Path("/ws/src"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=is_readable)
+    below = WorkspaceView(cwd=Path("/ws/src"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=is_readable)
     assert judged("cat ../a", below).verdict == "allow"
     assert judged("cat ../../a", below).verdict == "ask"
     assert judged("cd .. && cat a", below).verdict == "allow"
@@ -268,12 +268,14 @@ def test_other_files_of_tmp_are_asked_about(command: str) -> None:
 
 
 def test_a_home_folder_is_protected_wherever_it_is() -> None:
-    places = Places(cwd=Path("/srv/p"), roots=(Path("/srv/p"),), home=Path("/srv/people/ann"), is_readable=is_readable)
+    view = WorkspaceView(
+        cwd=Path("/srv/p"), roots=(Path("/srv/p"),), home=Path("/srv/people/ann"), is_readable=is_readable
+    )
     for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
-        assert judged(command, places).verdict == "block"
-    assert judged("rm -rf /srv/people/ann/x", places).verdict == "ask"
-    places = Places(cwd=Path("/srv/p"), roots=(Path("/srv/p"),), home=Path("/"), is_readable=is_readable)
-    assert judged("mv /* /tmp/x", places).verdict == "block"
+        assert judged(command, view).verdict == "block"
+    assert judged("rm -rf /srv/people/ann/x", view).verdict == "ask"
+    view = WorkspaceView(cwd=Path("/srv/p"), roots=(Path("/srv/p"),), home=Path("/"), is_readable=is_readable)
+    assert judged("mv /* /tmp/x", view).verdict == "block"
 
 
 # In rows that ask: a host, a path outside the workspace, or a secret that a command names.
@@ -285,7 +287,7 @@ NAMED = re.compile(
 @pytest.mark.skipif(not DATA.exists(), reason="the data are not here")
 def test_every_command_of_the_corpus_gets_the_labelled_verdict() -> None:
     rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").strip().split("\n")]
-    found = [(row["expected"], analyse(row["input"], places=PLACES).verdict, row) for row in rows]
+    found = [(row["expected"], analyse(row["input"], workspace=WORKSPACE_VIEW).verdict, row) for row in rows]
     # The labels do not know the verdict `try`: a command that is tried is labelled `allow` or `ask`.
     wanted = {"allow": ("allow", "try"), "ask": ("ask", "try"), "block": ("block",)}
     wrong = [
@@ -313,7 +315,7 @@ def test_a_path_is_asked_about_as_it_was_written() -> None:
 
     judged(
         "cd src && cat link/../a b",
-        Places(cwd=Path("/ws"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=note),
+        WorkspaceView(cwd=Path("/ws"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=note),
     )
     assert asked == ["/ws/src", "/ws/src/a", "/ws/src/b"]
 
