@@ -33,7 +33,6 @@ TOOLS: list[dict[str, Any]] = [
     tool("refuse", "Refuses its arguments.", x="string"),
     tool("book", "Asks for a date."),
     tool("visit", "Asks to open an address."),
-    tool("muse", "Asks the model.", text="string"),
     tool("touch", "Makes a file.", path="string"),
     tool("grow", "Adds a tool."),
     tool("picture", "Gives a picture."),
@@ -65,10 +64,10 @@ def text(said: str, **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": said}], **more}
 
 
-def ask(params: dict[str, Any], method: str = "elicitation/create") -> dict[str, Any]:
+def ask(params: dict[str, Any]) -> dict[str, Any]:
     """Ask the client for something, and wait for its answer."""
     id = next(numbers)
-    send({"id": id, "method": method, "params": params})
+    send({"id": id, "method": "elicitation/create", "params": params})
     for line in sys.stdin:
         message = json.loads(line)
         if message.get("id") == id:
@@ -137,11 +136,6 @@ def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argp
                     ask({"mode": "url", "message": "Pay first.", "url": "https://pay.example/42", "elicitationId": "1"})
                 )
             )
-        case "muse":
-            said = {"role": "user", "content": {"type": "text", "text": given.get("text", "Why?")}}
-            hints = {"hints": [{"name": "some-other-model"}], "costPriority": 1}
-            asked = {"messages": [said], "systemPrompt": "Be a poet.", "maxTokens": 50, "modelPreferences": hints}
-            return text(json.dumps(ask({**asked, "includeContext": "allServers"}, "sampling/createMessage")))
         case "touch":
             Path(given["path"]).write_text("made by a server")
             return text("made")

@@ -86,6 +86,7 @@ STRATEGY_NAMES = {
     "summarize": "summary of old turns",
 }
 CompactionTrigger = Literal["auto", "manual", "overflow"]
+# Older logs have "server", for the requests of MCP servers to the model, which are no longer possible.
 PaidReason = Literal["aside", "refused", "summary", "broken", "subagent", "server"]
 
 

@@ -420,64 +420,6 @@ def test_a_server_asks_the_person(place: Place) -> None:
     assert result["subtype"] == "success"
 
 
-def test_the_model_answers_a_server_if_the_person_allows_it(place: Place) -> None:
-    server(place)
-    answer = {"text": "Because.", "usage": {"input_tokens": 30, "output_tokens": 2, "cost_usd": 0.25}}
-    model = place.script(one("muse"), answer, one("muse"), DONE)
-    with place.talk(model, "--allow", "mcp__test__muse") as running:
-        running.say("go")
-        first = running.wait_for_type("system", "approval_requested")
-        running.control("approve", id=first["id"])
-        second = running.wait_for(
-            lambda line: line.get("subtype") == "approval_requested" and line["id"] != first["id"]
-        )
-        running.control("deny", id=second["id"], comment="enough")
-        running.wait_for_type("result")
-        ran = running.ended()
-    assert "the MCP server test asks your model, at your cost" in json.dumps(first)
-    assert "Be a poet." in json.dumps(first)
-    answered, refused = (json.loads(result) for result in results(ran))
-    content, name = {"type": "text", "text": "Because."}, model.rpartition("/")[2]
-    assert answered == {"role": "assistant", "content": content, "model": name, "stopReason": "endTurn"}
-    assert refused["error"]["code"] == -1
-    assert ran.result["total_cost_usd"] == 0.25
-    assert "The MCP server test asked" in notices(ran)
-
-
-def test_a_server_learns_of_the_model_only_where_its_requests_can_be_allowed(place: Place) -> None:
-    log = place.folder.parent / "log"
-    server(place, "test", "--log", str(log))
-    (denied,) = results(stream(place, one("muse"), flags=("--allow", "mcp__test__muse")))
-    assert "sampling" not in log.read_text().partition("tools/list")[0]
-    assert "Sampling not supported" in denied
-    log.unlink()
-    allowed = ("--allow", "mcp__test__muse", "--allow", "mcp__test__sampling")
-    (answered,) = results(stream(place, one("muse"), {"text": "Because."}, flags=allowed))
-    assert '"sampling": {}' in log.read_text().partition("tools/list")[0]
-    assert json.loads(answered)["content"]["text"] == "Because."
-
-
-def test_a_server_gets_no_more_of_the_model_than_a_budget_allows_and_nothing_of_the_conversation(place: Place) -> None:
-    server(place)
-    flags = (*BYPASS, "--allow", "mcp__test__sampling")
-    replies = [anthropic_reply(Said(calls=(ToolUse("toolu_1", "mcp__test__muse", {}),))), anthropic_reply("So.")]
-    with anthropic_server([replies[0], anthropic_reply("Because."), replies[1]]) as claude:
-        env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url}
-        stream(place)  # its tools are known then
-        ran = place.run("-p", "a secret plan", "-m", "anthropic/claude-sonnet-5-5", *flags, env=env)
-        assert ran.code == 0, ran.err
-        asked = claude.requests[1].json
-    assert (asked["max_tokens"], asked["messages"][0]["content"][0]["text"]) == (50, "Why?")
-    assert "secret plan" not in json.dumps(asked)
-    assert "tools" not in asked
-    poor = {"AGENTCLI_BUDGETS_TURN_USD": "0.2"}
-    answer = {"text": "Because.", "usage": {"input_tokens": 50, "output_tokens": 5, "cost_usd": 0.25}}
-    model = place.script(calls(("mcp__test__muse", {}), ("mcp__test__muse", {})), answer, DONE)
-    ran = place.run("-p", "go", "-m", model, "--output-format", "stream-json", *flags, env=poor)
-    paid, refused = results(ran)
-    assert ("Because." in paid, "The model could not answer." in refused) == (True, True)
-
-
 def test_no_server_outlives_the_program(place: Place) -> None:
     server(place)
     flags = ("--output-format", "stream-json", *BYPASS)
@@ -502,7 +444,7 @@ def test_servers_are_added_listed_and_removed(place: Place) -> None:
     added = place.run("mcp", "add", "test", "-e", "A=b", "--", sys.executable, "-I", SERVER)
     assert added.code == 0, added.err
     listed = json.loads(place.run("mcp", "list", "--json").out)
-    assert [(row["name"], row["status"], len(row["tools"])) for row in listed] == [("test", "connected", 15)]
+    assert [(row["name"], row["status"], len(row["tools"])) for row in listed] == [("test", "connected", 14)]
     assert "adds two numbers" in place.run("mcp", "get", "test").out.lower()
     far = ("far", "https://mcp.example/x", "--scope", "project", "-H", "X-Key: ${KEY}")
     assert place.run("mcp", "add", *far).code == 0
@@ -574,7 +516,7 @@ def test_mcp_shows_the_servers(place: Place) -> None:
     server(place)
     stream(place)
     shown = place.run("-p", "/mcp", "-m", place.script({"text": "ok"})).out
-    assert "test · idle · 15 tools · user" in shown
+    assert "test · idle · 14 tools · user" in shown
     assert "/mcp__test__postcard CITY [STYLE]" in place.run("-p", "/mcp test", "-m", place.script({"text": "ok"})).out
 
 

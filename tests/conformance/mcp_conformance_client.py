@@ -27,8 +27,6 @@ SAMPLES = {"string": "text", "number": 5, "integer": 3, "boolean": True, "array"
 
 
 class Unheeding:
-    may_sample = False
-
     def lost(self, why: str) -> None: ...
 
     def offer_changed(self) -> None: ...

@@ -57,8 +57,6 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
             return _ask_or_deny(mode, address.reason)
         case "web":
             return PolicyDecision(outcome="allow", reason="it only reads from the web")
-        case "foreign" if tool.mode == "client":  # an MCP server's sampling request
-            return _ask_or_deny(mode, f"the MCP server {tool.server} asks your model, at your cost")
         case "foreign" | "command":
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")

@@ -84,7 +84,6 @@ class ServerConnection:
             client_info=types.Implementation(name="agentcli", version=__version__),
             elicitation_callback=self._elicit,
             list_roots_callback=list_roots,
-            sampling_callback=self._sample if self._server.may_sample else None,
             message_handler=self._handle_message,
             cache=None,
         )
@@ -134,19 +133,6 @@ class ServerConnection:
         """Ask the person through the newest call that can: in the older era a question does not name its call."""
         asks = [ask for ask in self._pending_asks if ask is not None]
         return await messages.elicit(params, asks[-1] if asks else None)
-
-    async def _sample(
-        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.ErrorData:
-        """Let the model answer the server. It gets no tools, and nothing of the conversation."""
-        try:
-            result: types.CreateMessageResult = await self._server.sample(
-                params.model_dump(mode="json", by_alias=True, exclude_none=True)
-            )
-        except ToolError as error:
-            code = -1 if error.kind == "permission_denied" else types.INTERNAL_ERROR  # -1: rejected by the user
-            return types.ErrorData(code=code, message=str(error))
-        return result
 
     # The server's offer
 

@@ -82,12 +82,12 @@ def _simplify_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {key: tool[key] for key in _TOOL_KEYS if tool.get(key) is not None} | {"inputSchema": schema}
 
 
-def parts_of(blocks: Iterable[types.ContentBlock | types.SamplingMessageContentBlock]) -> Parts:
+def parts_of(blocks: Iterable[types.ContentBlock]) -> Parts:
     """Return texts, images and PDFs as they are, and a line of text in place of anything else."""
     return tuple(map(_part, blocks))
 
 
-def _part(block: types.ContentBlock | types.SamplingMessageContentBlock) -> Text | Image | Document:
+def _part(block: types.ContentBlock) -> Text | Image | Document:
     match block:
         case types.TextContent():
             return Text(block.text)
@@ -100,8 +100,6 @@ def _part(block: types.ContentBlock | types.SamplingMessageContentBlock) -> Text
             return Text(f"[resource {block.uri}: {about}]")
         case types.EmbeddedResource():
             return resource_part(block.resource)
-        case types.ToolUseContent() | types.ToolResultContent():
-            return Text(f"[{block.type}: not supported]")
 
 
 def resource_part(contents: types.TextResourceContents | types.BlobResourceContents) -> Text | Image | Document:

@@ -5,17 +5,14 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 import msgspec
 
-from agentcli.agent.runtime import Turn
-from agentcli.agent.session import Session
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
-from agentcli.extensions.mcp.sampling import answer_sampling, is_sampling_allowed
 from agentcli.extensions.program_pins import ProgramPins, why_refused
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
@@ -90,10 +87,6 @@ class Server:
         self.current: Offer | None = None
         self.problem = ""  # the reason why it cannot be used, for the person
         self.is_enabled = True  # False: its tools are not offered
-        self.session: Session | None = None  # the open session, whose rules decide if the server may ask the model
-        self.turn: Turn | None = None  # the running turn, from whose budget the model's answers are paid
-        self._limits: list[asyncio.Timeout] = []  # the time limits of the running calls
-        self._sampling_tasks: set[asyncio.Task[Any]] = set()  # the model's answers to the server that are under way
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
@@ -294,43 +287,15 @@ class Server:
         await self._check_approved(tool, context.ask)
         try:
             async with asyncio.timeout(self.spec.timeout_s) as limit:
-                self._limits.append(limit)
                 ask = context.ask and _ask_in_time(context.ask, limit, self.name)
-                try:
-                    return await client.call_tool(
-                        tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
-                    )
-                finally:
-                    self._limits.remove(limit)
-                    if not self._limits:  # no call is left that needs the model's answers
-                        for task in self._sampling_tasks:
-                            task.cancel()
+                return await client.call_tool(
+                    tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
+                )
         except TimeoutError as error:
             raise ToolError(
                 f"{tool.name} did not finish within {self.spec.timeout_s:g} s; agentcli asked {self.name} to stop it.",
                 kind="timeout",
             ) from error
-
-    @property
-    def may_sample(self) -> bool:
-        return self.session is not None and is_sampling_allowed(self.session, self.name)
-
-    async def sample(self, params: dict[str, Any]) -> Any:
-        """Answer the server's request to the model; its calls' time limits pause meanwhile. Raises `ToolError`."""
-        if self.turn is None or not self._limits:
-            raise ToolError("The model answers only while a call of this server runs.", kind="permission_denied")
-        self._sampling_tasks.add(task := asyncio.create_task(answer_sampling(self.turn, self.name, params)))
-        try:
-            with ExitStack() as stack:
-                for limit in self._limits:
-                    stack.enter_context(_paused(limit))
-                await asyncio.wait((task,))
-            if task.cancelled():
-                raise ToolError("The call that needed the answer has ended.", kind="resource_error")
-            return task.result()
-        finally:
-            task.cancel()  # if the server no longer waits for the answer
-            self._sampling_tasks.discard(task)
 
     async def restart(self) -> None:
         """Connect again, even after too many failures. Raises `ToolError`."""
@@ -364,25 +329,18 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
         yield f"Instructions: {after.instructions}"
 
 
-@contextmanager
-def _paused(limit: asyncio.Timeout) -> Iterator[None]:
-    """Pause the time limit of a call while the person or the model is asked."""
-    now, end = asyncio.get_running_loop().time, limit.when()
-    began = now()
-    limit.reschedule(None)
-    try:
-        yield
-    finally:
-        if end is not None:  # None: it was paused already
-            with suppress(RuntimeError):  # the call has ended
-                limit.reschedule(end + now() - began)
-
-
 def _ask_in_time(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
     """Return an `ask` that names the server, and pauses the time limit of the call until the answer."""
 
     async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
-        with _paused(limit):
+        now, end = asyncio.get_running_loop().time, limit.when()
+        began = now()
+        limit.reschedule(None)
+        try:
             return await ask(f"{server} asks: {' '.join(question.split())}", options)
+        finally:
+            if end is not None:  # None: another question had paused it already
+                with suppress(RuntimeError):  # the call has ended
+                    limit.reschedule(end + now() - began)
 
     return ask_and_wait

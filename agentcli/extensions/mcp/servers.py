@@ -37,13 +37,7 @@ class JoinServers(TurnStep):
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
-    def end(self, turn: Turn) -> None:
-        for server in self._servers:  # not used by another turn: a session runs one at a time; subagents lack this step
-            server.turn = None
-
     async def begin(self, turn: Turn) -> None:
-        for server in self._servers:
-            server.turn = turn
         await self._servers.join(turn.runtime.calls)
         await self._servers.attach_mentioned(turn.state, turn.log.prompt_ids, turn.emit)
 
@@ -92,8 +86,6 @@ class Servers:
 
     def attach(self, session: Session, *, can_skip: bool) -> None:
         """Let a session use the servers."""
-        for server in self:
-            server.session = session
         session.runtime.calls.delegates.servers = self
         session.runtime.steps.append(partial(JoinServers, self))
         self.on_notice = lambda text: session.publish(Notice(text))

@@ -189,3 +189,9 @@ def test_an_old_record_is_read_in_today_s_form(version: int, stored: str, today:
 
 def test_every_older_version_has_a_step_and_an_old_record() -> None:
     assert set(STEPS) == set(range(1, SCHEMA_VERSION)) == {version for version, _, _ in OLD_RECORDS}
+
+
+def test_the_request_of_a_server_to_the_model_is_read_from_an_older_log() -> None:
+    stored = '{"kind":"paid","model":"a/b","cost_usd":0.5,"reason":"server"}'
+    row = {"id": "i", "parent_id": None, "time": 1.0, "schema_version": 3, "body": stored}
+    assert from_record(row).body == Paid(model="a/b", cost_usd=0.5, reason="server")
