@@ -165,7 +165,7 @@ async def test_whoever_reads_the_end_of_a_command_those_who_wait_for_it_are_woke
     process, read = await started(keeper, tmp_path, "/bin/sleep", "0.2")
     waiting = asyncio.ensure_future(process.wait_until_gone())
     await asyncio.sleep(0)
-    while not process.is_over():  # without giving the event loop a turn
+    while not process.is_gone():  # without giving the event loop a turn
         time.sleep(0.01)
     await asyncio.wait_for(waiting, 5)
     os.close(read)

@@ -44,37 +44,38 @@ _GROWTH = 20  # a tree with this many processes more than were asked to end mult
 _CHUNK = 65_536
 _MAX_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
 _IS_LINUX = sys.platform == "linux"
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
-_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+_SIGNALS_TO_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 _CLEAN_UP = (
     "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.snapshot import main; main()"
 )
 
 
-def main(requests: socket.socket) -> None:
-    """Fork a supervisor for each arriving socket; once agentcli is gone, wait for them and clean up after a kill."""
-    for number in _IGNORED:  # they may be sent to all processes of a name or of a terminal
+def main(channel: socket.socket) -> None:
+    """Fork a supervisor for each socket that arrives on `channel`; once agentcli is gone, await them and clean up."""
+    for number in _IGNORED_SIGNALS:  # they may be sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
     supervisors: set[int] = set()
-    notes: list[int] = []  # the descriptor of the session's `CleanupNote`, once it has one
+    notes: list[int] = []  # only the descriptor of the session's `CleanupNote`, once it has one
     has_children = False
     ends_at: float | None = None  # set once agentcli is gone: when to stop waiting for processes
     listening = select.poll()
-    listening.register(requests, select.POLLIN)
+    listening.register(channel, select.POLLIN)
     listening.register(wakeup, select.POLLIN)
     while ends_at is None or (has_children and time.monotonic() < ends_at):
         ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}  # milliseconds
-        if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, notes):
-            listening.unregister(requests)
+        if channel.fileno() in ready and not _fork_supervisor(channel, supervisors, notes):
+            listening.unregister(channel)
             ends_at = time.monotonic() + GRACE_WITHOUT_PARENT_S + PATIENCE_S
         if wakeup in ready:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        if any(ended.values()) or ends_at:  # a supervisor failed or was killed, and its orphans are our children now
+        # The orphans of a supervisor that failed or was killed are our children now.
+        if any(ended.values()) or ends_at:
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
         _clean_up(descriptor)
@@ -96,7 +97,7 @@ def _open_wakeup_on_child_end() -> int:
     read, write = os.pipe()
     for end in (read, write):
         os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler nothing is written to the pipe
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
 
@@ -110,9 +111,9 @@ def _clean_up(note: int) -> None:
     os.execv(sys.executable, [sys.executable, "-I", "-c", _CLEAN_UP, str(note), root])  # noqa: S606
 
 
-def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
+def _fork_supervisor(channel: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
     """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone."""
-    _, descriptors = _receive(requests, 1, max_descriptors=2)
+    _, descriptors = _receive(channel, 1, max_descriptors=2)
     if not descriptors:
         return False
     control, *new_notes = descriptors
@@ -127,7 +128,7 @@ def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list
     if pid == 0:
         code = 1
         try:
-            requests.close()
+            channel.close()
             code = _supervise(socket.socket(fileno=control))
         finally:
             os._exit(code)
@@ -174,11 +175,13 @@ class Supervisor:
         self._main_pid = 0  # of the command's own process
         self._has_children = True  # False once all processes of the command have ended
         self._pipe = self._file = -1  # of a job, else -1: its output is copied from the pipe to the file
-        # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
+        # The times when the command's limit is reached, its tree is killed, and processes that survive are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
-        self._asked_to_end = 0  # the number of processes that were asked to end; 0 until then
+        self._count_asked_to_end = 0  # the number of processes that were asked to end; 0 until then
         self._max_processes = MAX_PROCESSES
-        self._machine_threads = threads_of_machine()  # when the command began, later when its tree was asked to end
+        self._machine_threads_before = (
+            threads_of_machine()
+        )  # when the command began, later when its tree was asked to end
 
     def run(self, descriptors: list[int]) -> int:
         """Supervise a command to its end; return the exit code of the supervisor, 0 when nothing is left."""
@@ -196,7 +199,7 @@ class Supervisor:
             if time.monotonic() > self._give_up_at:
                 return 1
             self._handle_next_event()
-        while self._pipe >= 0 and self._copy_output():
+        while self._pipe >= 0 and self._copy_output():  # what a job wrote last is still in the pipe
             pass
         self._report(f"gone {time.monotonic()}")
         return 0
@@ -214,8 +217,8 @@ class Supervisor:
         os.chdir(cwd)
         main_output = 0 if terminal else output  # a terminal is opened as 0, and is all three streams
         streams = [(main_output, 1), (main_output, 2), *zip(sources, numbers, strict=True)]
-        if launcher_words is not None:  # the launcher runs in the fork, without the arguments that would start it
-            pid = _fork_confined(argv[launcher_words:], environment, streams, plan=numbers[-1])
+        if launcher_words is not None:  # the launcher runs in the fork, so the arguments that would start it are cut
+            pid = _fork_confined(argv[launcher_words:], environment, streams, plan=numbers[-1])  # passed last
         else:
             pid = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
@@ -249,9 +252,8 @@ class Supervisor:
         if not self._is_ending and self._has_more_processes(self._max_processes, than=0):
             self._report("swarm")
             self._end(0)
-        if self._asked_to_end and self._has_more_processes(
-            _GROWTH, than=self._asked_to_end
-        ):  # the tree multiplies instead of ending
+        asked = self._count_asked_to_end
+        if asked and self._has_more_processes(_GROWTH, than=asked):  # the tree multiplies instead of ending
             self._kill_at = now
         if now >= self._kill_at:
             kill_below(os.getpid())
@@ -263,7 +265,7 @@ class Supervisor:
         except OSError:
             order, descriptors = b"", []
         if order == KEEP_OUTPUT:
-            self._pipe, self._file, *_ = descriptors
+            self._pipe, self._file, *_ = descriptors  # the others only stay open
             os.set_blocking(self._pipe, False)
             self._poll.register(self._pipe, select.POLLIN)
             self._report("kept")
@@ -279,11 +281,11 @@ class Supervisor:
 
     def _end(self, grace_s: float) -> None:
         """Ask the tree to end; it is killed after `grace_s`, and given up `PATIENCE_S` later."""
-        if self._is_ending:
+        if self._is_ending:  # a second order can only shorten the grace
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
-        self._asked_to_end = terminate_below(os.getpid())
-        self._machine_threads = threads_of_machine()
+        self._count_asked_to_end = terminate_below(os.getpid())
+        self._machine_threads_before = threads_of_machine()
         self._limit_at = float("inf")
         self._kill_at = time.monotonic() + grace_s
         self._give_up_at = self._kill_at + PATIENCE_S
@@ -291,7 +293,7 @@ class Supervisor:
     def _has_more_processes(self, growth: int, *, than: int) -> bool:
         """Return True if the tree has at least `growth` processes more than `than`."""
         # They are counted only if the machine has gained as many threads, because counting is slow.
-        has_grown = threads_of_machine() >= self._machine_threads + growth
+        has_grown = threads_of_machine() >= self._machine_threads_before + growth
         return has_grown and len(processes_below(os.getpid())) >= than + growth
 
     def _copy_output(self) -> bool:
@@ -305,7 +307,7 @@ class Supervisor:
             os.close(self._pipe)
             self._pipe = -1
             return False
-        if self._file >= 0:
+        if self._file >= 0:  # a full file is closed, but the pipe is read on: a full pipe would stop the command
             self._write_to_file(data)
         return True
 
@@ -341,7 +343,7 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
         ],
         setsid=True,
         setsigmask=(),
-        setsigdef=_RESET,
+        setsigdef=_SIGNALS_TO_RESET,
     )
 
 
@@ -357,7 +359,7 @@ def _fork_confined(
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)  # only the supervisor is woken
-        for number in _RESET:
+        for number in _SIGNALS_TO_RESET:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):

@@ -38,60 +38,61 @@ class Process:
         self.confinement = ExitStack()  # closed once all processes of the command have ended
         self.pid = self.supervisor = 0  # the process ids of the command and of its supervisor; 0: not started yet
         self.exit_code: int | None = None  # negative for a signal
-        self.is_gone = False  # True once no process of the command is left
+        self.reported_gone = False  # True once the supervisor has reported that no process of the command is left
         self.was_late = self.was_swarm = False  # True if it was ended at its time limit; for too many processes
         self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
         self._unfinished_line = b""
-        self._waiters: set[asyncio.Future[None]] = set()  # end the waits for a report, which anybody may have read
+        self._waiters: set[asyncio.Future[None]] = set()  # each ends a `wait_until`, whichever task reads a report
         self.error = OSError(0, "no process could be made for it")  # why the command did not start; unused if it did
 
     async def wait_until_gone(self) -> None:
-        await self.wait_until(lambda: self.is_gone)
+        await self.wait_until(lambda: self.reported_gone)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Read reports until the state fulfils a condition, which itself must read none."""
         self.read_reports()
         while not condition():
             self._waiters.add(ready := asyncio.get_running_loop().create_future())
             try:
-                await readable(self._control.fileno(), ready)
+                await wait_until_readable(self._control.fileno(), ready)
             finally:
                 self._waiters.discard(ready)
             self.read_reports()
 
-    def is_over(self) -> bool:
-        """Return True if no process of the command is left now."""
+    def is_gone(self) -> bool:
+        """Read the reports, and return True if no process of the command is left now."""
         self.read_reports()
-        return self.is_gone
+        return self.reported_gone
 
     async def end(self) -> None:
         """Let the supervisor end all processes, by SIGTERM and two seconds later SIGKILL. Safe to call twice."""
-        if self.is_over():
+        if self.is_gone():
             return
         with suppress(OSError):
             self._control.send(END_TREE)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
-        if not self.is_gone:
+        if not self.reported_gone:  # SIGKILL did not end a process: it is given up
             self._mark_gone()
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
-        """Let the supervisor copy the command's output from a pipe to a file; return False if all have ended.
+        """Let the supervisor copy the command's output from a pipe to a file; return False if no process is left.
 
-        It also keeps `open_ends` of pipes open: without a reader, writing to one would kill the command.
+        The supervisor also keeps `open_ends` of pipes open: without a reader, writing to one would kill the command.
         """
         with suppress(OSError):
-            if not self.is_over():
+            if not self.is_gone():
                 socket.send_fds(self._control, [KEEP_OUTPUT], [pipe, file, *open_ends])
-        await self.wait_until(lambda: self._keeps_output or self.is_gone)
+        await self.wait_until(lambda: self._keeps_output or self.reported_gone)
         return self._keeps_output
 
     def read_reports(self) -> None:
         """Read the supervisor's reports, without waiting."""
-        while not self.is_gone:
+        while not self.reported_gone:
             try:
                 data = self._control.recv(4_096)
             except BlockingIOError:
@@ -131,7 +132,7 @@ class Process:
 
     def _mark_gone(self, *, is_supervisor_idle: bool = False) -> None:
         """Mark the command as ended. If its supervisor was killed, the keeper ends the remaining processes."""
-        self.is_gone, self.ended_at = True, time.monotonic()
+        self.reported_gone, self.ended_at = True, time.monotonic()
         if self.exit_code is None:  # the supervisor was killed before it could report one
             self.exit_code = -9
         if is_supervisor_idle:
@@ -155,7 +156,7 @@ class Keeper:
         self._environment = environment
         self._max_processes = max_processes
         self._process: subprocess.Popen[bytes] | None = None  # the keeper, once it is started
-        self._requests: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
+        self._keeper_channel: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
         self._cleanup_note: int | None = None  # the descriptor of the session's `CleanupNote` that the keeper has
         self._encoded_from: Mapping[str, str] = {}  # the variables of the newest command, and the same as bytes
@@ -174,8 +175,8 @@ class Keeper:
         """Start a program in a new session, on a `terminal` or without input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
         if environment != self._encoded_from:  # commands nearly always have the same
-            self._encoded_from, self._encoded = {**environment}, _encoded(environment)
-        variables = self._encoded | _encoded(launch.environment)
+            self._encoded_from, self._encoded = {**environment}, _encode_variables(environment)
+        variables = self._encoded | _encode_variables(launch.environment)
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv)):
             raise ValueError("embedded null byte")
@@ -190,7 +191,7 @@ class Keeper:
             raise
         process = Process(control, launch, self._idle.append)
         try:
-            await process.wait_until(lambda: bool(process.pid) or process.is_gone)
+            await process.wait_until(lambda: bool(process.pid) or process.reported_gone)
         except asyncio.CancelledError:  # the command may already be running
             await asyncio.shield(process.end())
             raise
@@ -200,6 +201,7 @@ class Keeper:
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
         """Return the socket of an idle or a new supervisor; its keeper gets the cleanup note. Raises `OSError`."""
+        # Only with a new supervisor can the keeper get a new note.
         is_running = self._process is not None and self._process.poll() is None
         while self._idle and is_running and note in (None, self._cleanup_note):
             control = self._idle.pop()
@@ -211,7 +213,7 @@ class Keeper:
         control, supervisors_end = socket.socketpair()
         control.setblocking(False)
         with supervisors_end:
-            requests = self._requests if self._requests is not None and is_running else self._start_keeper()
+            requests = self._keeper_channel if self._keeper_channel is not None and is_running else self._start_keeper()
             descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
             socket.send_fds(requests, [b"n"], descriptors)  # any byte, because descriptors cannot be sent alone
             self._cleanup_note = self._cleanup_note if note is None else note
@@ -220,7 +222,7 @@ class Keeper:
     def _start_keeper(self) -> socket.socket:
         """Start a keeper, and return the socket on which it receives the sockets of new supervisors."""
         self._close_sockets()
-        self._requests, keepers_end = socket.socketpair()
+        self._keeper_channel, keepers_end = socket.socketpair()
         with keepers_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(keepers_end.fileno())],
@@ -232,12 +234,12 @@ class Keeper:
                 pass_fds=(keepers_end.fileno(),),
                 start_new_session=True,
             )
-        return self._requests
+        return self._keeper_channel
 
     def _close_sockets(self) -> None:
-        for channel in filter(None, (self._requests, *self._idle)):
+        for channel in filter(None, (self._keeper_channel, *self._idle)):
             channel.close()
-        self._requests = self._cleanup_note = None
+        self._keeper_channel = self._cleanup_note = None
         self._idle.clear()
 
     async def aclose(self) -> None:
@@ -248,14 +250,14 @@ class Keeper:
                 await asyncio.to_thread(self._process.wait, PATIENCE_S)
 
 
-def _encoded(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+def _encode_variables(environment: Mapping[str, str]) -> dict[bytes, bytes]:
     variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     if any(b"\0" in text for text in (*variables, *variables.values())):
         raise ValueError("embedded null byte")
     return variables
 
 
-async def readable(descriptor: int, ready: "asyncio.Future[None] | None" = None) -> None:
+async def wait_until_readable(descriptor: int, ready: "asyncio.Future[None] | None" = None) -> None:
     """Wait until something can be read, the other end is closed, or `ready` is done. Several tasks may wait at once."""
     loop = asyncio.get_running_loop()
     copy = os.dup(descriptor)  # a loop accepts only one reader for each number

@@ -37,7 +37,7 @@ class CommandOutput:
         self._cut = 0  # characters left out between `_head` and `_tail`
         self._unwritten = bytearray()  # output that is not in the file yet
         self.saved = _OutputFile(new_file)
-        self._live = _Live(on_output)
+        self._live = _LiveOutput(on_output)
         self.last_output_at = time.monotonic()  # when the newest output arrived
 
     def add(self, data: bytes) -> None:
@@ -55,10 +55,10 @@ class CommandOutput:
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
         if len(self._line) > _MAX_LINE_CHARS or is_end:  # too long even as a terminal shows it
             complete, self._line = complete + self._line, ""
-        text = as_shown(complete)
+        shown = as_shown(complete)
         missing_in_head = max(0, self._half - len(self._head))
-        self._head += text[:missing_in_head]
-        self._tail += text[missing_in_head:]
+        self._head += shown[:missing_in_head]
+        self._tail += shown[missing_in_head:]
         if len(self._tail) > 2 * self._half:  # not at each overflow, because a cut copies the rest
             self._cut_middle()
 
@@ -69,11 +69,11 @@ class CommandOutput:
         self._tail = self._tail[over:]
 
     @property
-    def end(self) -> str:
+    def last_chars(self) -> str:
         return ((self._tail or self._head)[-_END_CHARS:] + as_shown(self._line))[-_END_CHARS:]
 
     @property
-    def beginning(self) -> str:
+    def first_chars(self) -> str:
         return (self._head + self._line)[:_END_CHARS]
 
     @property
@@ -89,21 +89,25 @@ class CommandOutput:
         """Return the output, its middle cut above the limit. May block for a moment."""
         self._add_text(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
-        text = self._joined()
+        text = self._joined_text()
         self.saved.close()
         return text
 
     def move_to(self, path: Path, *, is_complete: bool) -> tuple[str, int, int]:
-        """Move the output to `path`; return its text, the characters cut and the bytes covered. Raises `OSError`."""
+        """Move the output to `path`; return its text, the characters cut from that, and the bytes that it stands for.
+
+        Raises `OSError`.
+        """
         self.write()
         self._line, held = (self._line, "") if is_complete else _without_last_word(self._line)
         self._add_text("", is_end=True)
         self._live.close()
         covered = self.saved.size - len(self._decoder.getstate()[0]) - len(held.encode())
         self.saved.move_to(path)
-        return self._joined(), self._cut, covered
+        return self._joined_text(), self._cut, covered
 
-    def _joined(self) -> str:
+    def _joined_text(self) -> str:
+        """Return the output; if its middle is cut, with a note that names the file, which is complete then."""
         self._cut_middle()
         if not self._cut:
             return self._head + self._tail
@@ -160,7 +164,7 @@ class _OutputFile:
             self._descriptor = -1
 
 
-class _Live:
+class _LiveOutput:
     """Passes text on to people who follow it, in pieces and with pauses, and skips text that is too long to read."""
 
     def __init__(self, on_output: Callable[[str], None]) -> None:
@@ -173,7 +177,7 @@ class _Live:
     def add(self, text: str) -> None:
         self._pending += text
         max_chars = max(_LIVE_LAST, self._max_piece)
-        if len(self._pending) > 2 * max_chars:
+        if len(self._pending) > 2 * max_chars:  # not at each overflow, because a cut copies the rest
             self._skip_to_last(max_chars)
         if self._pending and self._timer is None:
             self._show()
@@ -187,27 +191,26 @@ class _Live:
         self._skipped += over
         self._pending = self._pending[over:]
 
-    def _show(self, min_chars: int = 0) -> None:
+    def _show(self, *, is_last: bool = False) -> None:
         """Show the pending text, and begin a pause before the next piece; without pending text there is no pause."""
         self._timer = None
         if not self._pending:
             return
-        self._skip_to_last(max(min_chars, self._max_piece))
+        self._skip_to_last(max(_LIVE_LAST, self._max_piece) if is_last else self._max_piece)
         text, self._pending = self._pending, ""
         self._shown += len(text)
         if self._skipped:
             text = f"\n[{self._skipped:,} characters not shown]\n{text}"
             self._skipped = 0
         pause = _LIVE_EVERY_S if self._shown < _LIVE_FREELY else _LIVE_SLOWLY_S
-        self._timer = asyncio.get_running_loop().call_later(pause, self._show)
+        if not is_last:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._show)
         self._on_output(text)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._show(_LIVE_LAST)
-        if self._timer is not None:  # `_show` has begun another pause
-            self._timer.cancel()
+        self._show(is_last=True)
 
 
 def read_text_from(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
@@ -215,17 +218,17 @@ def read_text_from(file: BinaryIO, start: int, most_bytes: int, *, is_complete: 
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= most_bytes:
-        text, size = _whole_text(file.read(end - start), is_complete=is_complete)
+        text, size = _decode_whole_words(file.read(end - start), is_complete=is_complete)
         return text, start + size
-    head, head_size = _whole_text(file.read(most_bytes // 2))
+    head, head_size = _decode_whole_words(file.read(most_bytes // 2))
     file.seek(end - most_bytes // 2)
     data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # without the rest of a character cut in two
-    tail, size = _whole_text(data, is_complete=is_complete)
+    tail, size = _decode_whole_words(data, is_complete=is_complete)
     missing = end - start - head_size - len(data)
     return f"{head}\n[{missing:,} bytes cut]\n{tail}", end - len(data) + size
 
 
-def _whole_text(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
+def _decode_whole_words(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
     """Return the whole words at the start of some bytes, and the number of bytes that they take."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=is_complete)

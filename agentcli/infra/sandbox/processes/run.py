@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.keeper_client import SWARMED, ShellProcess, readable
+from agentcli.infra.sandbox.processes.keeper_client import SWARMED, ShellProcess, wait_until_readable
 from agentcli.infra.sandbox.processes.output import CommandOutput, read_text_from
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
@@ -50,25 +50,25 @@ class Run:
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
-        self._pipe, self._report = shell.output, shell.report
+        self._output_pipe, self._report_pipe = shell.output, shell.report
         self._new_file, self._on_detached = new_file, on_detached
         self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
         self._returned_bytes = 0  # of the file: those that `read_new` or the call's result has returned
         self._is_leftover = False  # True if the command has ended, and the job is the processes that it left running
         self._stall: Stall | None = None  # the reason why the command is silent now, if one was found
         self._writing: asyncio.Future[None] | None = None  # the newest write of output to the disk
-        os.set_blocking(self._pipe, False)
-        self._pump = asyncio.create_task(self._read())
+        os.set_blocking(self._output_pipe, False)
+        self._reading = asyncio.create_task(self._read_output())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
         """Wait until the command has ended, its time is up, or it becomes a job; with `is_job`, when it begins."""
         try:
             if is_job:
-                becomes_job = await self._has_begun()
+                becomes_job = await self._wait_until_begun()
             else:
                 async with asyncio.timeout(self._command.timeout_s):
                     becomes_job = await self._should_detach(detach)
-                becomes_job = becomes_job or not await self._is_gone_soon()
+                becomes_job = becomes_job or not await self._is_gone_after_grace()  # processes that it left running
         except TimeoutError:
             return await asyncio.shield(self._end())
         except asyncio.CancelledError:
@@ -76,21 +76,21 @@ class Run:
             raise
         return await asyncio.shield(self._make_job(is_started_as_job=is_job) if becomes_job else self._final_result())
 
-    async def _has_begun(self) -> bool:
+    async def _wait_until_begun(self) -> bool:
         """Wait until the command begins; return False if its confinement could not be set up."""
-        await readable(self._report)
+        await wait_until_readable(self._report_pipe)
         error_prefix = self.process.launch.setup_error_prefix
-        if _read_report(self._report).has_begun or not error_prefix:
+        if _read_report(self._report_pipe).has_begun or not error_prefix:
             return True
         await self.process.wait_until_gone()
-        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # until the error is read
-        return not self._output.beginning.startswith(error_prefix)
+        await asyncio.wait({self._reading}, timeout=GRACE_AFTER_EXIT_S)  # until the error is read
+        return not self._output.first_chars.startswith(error_prefix)
 
-    async def _read(self) -> None:
+    async def _read_output(self) -> None:
         """Read output until all writers have closed the pipe. If the disk is slow, the command has to wait."""
         while True:
-            await readable(self._pipe)
-            while (data := _available(self._pipe)) is not None:
+            await wait_until_readable(self._output_pipe)
+            while (data := _available(self._output_pipe)) is not None:
                 if not data:
                     return
                 self._output.add(data)
@@ -124,27 +124,28 @@ class Run:
         Return when a job has ended, or when a command that a call waits for turns out to be a server.
         """
         detector = StallDetector(self.process.supervisor)
-        while self._file is None or not self.process.is_over():
-            quiet_s, end = self._silence_and_last_output()
+        while self._file is None or not self.process.is_gone():
+            quiet_s, end = self._quiet_s_and_last_output()
             # The first check comes one pause early, because each compares the CPU time with that of the check before.
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
                 found = await asyncio.to_thread(detector.find, quiet_s, end)
                 pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
-            listens = found is not None and found.kind == "listens"
-            if found is not None and found != self._stall and not listens and self._file is None:
-                self._on_output(f"\n[{found.text}]\n")
-            if found is not None or self._stall is None or self._stall.kind != "listens":
-                self._stall = found  # but a server stays one while it is busy with a request
-            if listens and self._file is None:
-                return
+            if found is not None:
+                is_new, self._stall = found != self._stall, found
+                if self._file is None and found.is_server:
+                    return
+                if self._file is None and is_new:
+                    self._on_output(f"\n[{found.text}]\n")
+            elif self._stall is not None and not self._stall.is_server:  # a server stays one while it is busy
+                self._stall = None
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
-    def _silence_and_last_output(self) -> tuple[float, str]:
-        """Return the seconds since the last output, and the end of the output."""
+    def _quiet_s_and_last_output(self) -> tuple[float, str]:
+        """Return the seconds since the last output, or since the command became a job, and the end of the output."""
         if self._file is None:
-            return time.monotonic() - self._output.last_output_at, self._output.end
+            return time.monotonic() - self._output.last_output_at, self._output.last_chars
         try:
             with self._file.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -153,30 +154,32 @@ class Run:
         except OSError:
             return time.time() - self._detached_at, ""
 
-    async def _is_gone_soon(self) -> bool:
+    async def _is_gone_after_grace(self) -> bool:
         """Return True if a command that has ended leaves no process running after a short grace."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose a cancellation
                 await self.process.wait_until_gone()
-        return self.process.is_over()
+        return self.process.is_gone()
 
     async def _end(self) -> CommandResult:
         await self.process.end()
         return await self._final_result(timed_out=True, stall=self._stall.text if self._stall else "")
 
     async def _final_result(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
+        """Read the rest of the output, close the pipes, and return the result of the ended command."""
         last_output_at = 0.0
         # Processes of other users may hold the pipe open, so reading ends when nothing more comes.
-        while not self._pump.done() and last_output_at < self._output.last_output_at:
+        while not self._reading.done() and last_output_at < self._output.last_output_at:
             last_output_at = self._output.last_output_at
-            await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
+            await asyncio.wait({self._reading}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
         text = self._output.close()
-        report = _read_report(self._report)
-        os.close(self._pipe)
-        os.close(self._report)
+        report = _read_report(self._report_pipe)
+        os.close(self._output_pipe)
+        os.close(self._report_pipe)
         error_prefix = self.process.launch.setup_error_prefix
-        self.setup_failed = not (report.has_begun or timed_out) and error_prefix != "" and text.startswith(error_prefix)
+        shows_setup_error = error_prefix != "" and text.startswith(error_prefix)
+        self.setup_failed = shows_setup_error and not report.has_begun and not timed_out
         return CommandResult(
             text,
             None if timed_out else self.process.exit_code,
@@ -194,26 +197,27 @@ class Run:
         """Make the command, or the processes that it left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
+        # A command that was started as a job reports its own exit code there, even if it has already ended.
         self._is_leftover = process.exit_code is not None and not is_started_as_job
-        cwd = _read_report(self._report).cwd if self._is_leftover else None
+        cwd = _read_report(self._report_pipe).cwd if self._is_leftover else None
         try:
             path = self._new_file("job")
             text, cut_chars, covered_bytes = self._output.move_to(path, is_complete=process.exit_code is not None)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            if not await process.keep_output(self._pipe, descriptor, self._report):
+            if not await process.keep_output(self._output_pipe, descriptor, self._report_pipe):
                 # All processes have ended, so the rest is copied here. A full disk costs output, never the command.
                 with contextlib.suppress(OSError):
-                    while data := _available(self._pipe):
+                    while data := _available(self._output_pipe):
                         os.write(descriptor, data)
             os.close(descriptor)
         except OSError as error:
             await process.end()
             raise start_error("the job", error) from error
         finally:
-            os.close(self._pipe)
-            os.close(self._report)
+            os.close(self._output_pipe)
+            os.close(self._report_pipe)
         self.id, self._file = path.stem, path
-        self._returned_bytes = 0 if is_started_as_job else covered_bytes
+        self._returned_bytes = 0 if is_started_as_job else covered_bytes  # a call that starts a job shows no output
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
@@ -221,9 +225,10 @@ class Run:
         return CommandResult(text, process.exit_code, cwd=cwd, output_file=file, job=job, stall=stall)
 
     def describe_job(self) -> BackgroundJob:
+        """Return the state of the job, for the model and for lists of jobs."""
         assert self._file is not None
-        process, is_over = self.process, self.process.is_over()
-        stall = "" if is_over or self._stall is None else self._stall.text
+        process, is_gone = self.process, self.process.is_gone()
+        stall = "" if is_gone or self._stall is None else self._stall.text
         size = 0
         with contextlib.suppress(OSError):
             size = self._file.stat().st_size
@@ -238,7 +243,7 @@ class Run:
             pid=process.pid,
             output_file=self._file,
             command=self._command.text,
-            outcome=outcome if is_over else None,
+            outcome=outcome if is_gone else None,
             stall=SWARMED if process.was_swarm else stall,
             new_bytes=max(0, size - self._returned_bytes),
             reverts=process.launch.reverts,
@@ -248,7 +253,7 @@ class Run:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
         # Before the file is read: then it is complete, or has all of the question that the job waits with.
-        is_complete = self.process.is_over() or bool(self._stall and self._stall.text)
+        is_complete = self.process.is_gone() or bool(self._stall and self._stall.text)
         try:
             with self._file.open("rb") as file:
                 text, self._returned_bytes = read_text_from(
@@ -265,9 +270,9 @@ class Run:
             await self._watching
 
     async def _stop_reading(self) -> None:
-        self._pump.cancel()
+        self._reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._pump
+            await self._reading
         if self._writing is not None:
             await self._writing
 
@@ -281,11 +286,13 @@ def _available(pipe: int) -> bytes | None:
 
 
 def start_error(what: str, error: OSError | ValueError) -> ToolError:
-    """Return the error for a command that could not be started: the command's fault, or the system's."""
-    if isinstance(error, OSError) and error.errno != errno.E2BIG:  # else it is too long, or has a NUL in it
-        advice = _FREE_SPACE_ADVICE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
-    return ToolError(f"Could not start {what}: {getattr(error, 'strerror', error)}.", kind="invalid_parameters")
+    """Return the error for `the shell` or `the job` that could not be started: the command's fault, or the system's."""
+    if isinstance(error, ValueError):  # there is a NUL in the command
+        return ToolError(f"Could not start {what}: {error}.", kind="invalid_parameters")
+    if error.errno == errno.E2BIG:  # the command is too long
+        return ToolError(f"Could not start {what}: {error.strerror}.", kind="invalid_parameters")
+    advice = _FREE_SPACE_ADVICE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
 
 
 class _Report(NamedTuple):

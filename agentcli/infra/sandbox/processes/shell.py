@@ -100,9 +100,9 @@ class Shell:
     ) -> Run:
         """Start a command, in the spare shell if that is possible, and prepare the next spare shell."""
         confined = unconfined if command.profile == "own" else launcher or self._launch
-        # Only bash can read a command up to a NUL.
-        can_use_spare = command.profile == "read-only" and not (launcher or is_job) and self._bash is not None
-        can_use_spare = can_use_spare and "\0" not in command.text and len(command.text) <= MAX_CHARS
+        is_usual_call = command.profile == "read-only" and launcher is None and not is_job
+        is_short = "\0" not in command.text and len(command.text) <= MAX_CHARS
+        can_use_spare = is_usual_call and is_short and self._bash is not None  # others cannot read up to a NUL
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
@@ -125,7 +125,7 @@ class Shell:
         return Run(command, shell, on_output, new_file=self.new_file, on_detached=self._jobs.append)
 
     async def _take_spare(self) -> SpareShell | None:
-        # A loop, because of two commands that wait here for one shell, the first may start another before the second.
+        # Two commands may wait here for one shell. The first takes it and may start another; the second waits for that.
         while self._spare is not None and not self._spare.done():
             await asyncio.wait({self._spare})
         task, self._spare = self._spare, None
@@ -163,7 +163,7 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(output_write)
-        self._processes = {other for other in self._processes if not other.is_over()} | {process}
+        self._processes = {other for other in self._processes if not other.is_gone()} | {process}
         return ShellProcess(process, output, report)
 
     def new_file(self, name: str) -> Path:
@@ -208,7 +208,7 @@ class Shell:
 
 
 def _script_arguments(shell: str, prologue: str, text: str) -> list[str]:
-    """Return the arguments after `-c`: a script of `prologue` and the command; a long command as arguments of it."""
+    """Return the arguments after `-c`: a script of `prologue` and the command; a long command in parts after it."""
     if len(text) < _MAX_ARGUMENT_CHARS:
         return [prologue + text]
     parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
@@ -255,18 +255,21 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[DetachHandle | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Run a command and return its result; once `detach` is set, one that names the job, and as `later` its end."""
+        """Run a command and return its result; once `detach` is set, return one that names the job.
+
+        The task in its `later` then returns the job's own result.
+        """
         if detach is None:
             return await run(None)
-        job_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        detached_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         wants_detach = asyncio.Event()  # not `detach`: the run sets this too, if the command uses too many resources
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: wants_detach.set())
-        running = asyncio.ensure_future(run(DetachHandle(wants_detach, job_result.set_result)))
+        running = asyncio.ensure_future(run(DetachHandle(wants_detach, detached_result.set_result)))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         try:
-            await asyncio.wait((running, job_result), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((running, detached_result), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.wait((running,))
@@ -276,7 +279,7 @@ class BackgroundRuns:
             raise
         finally:
             waiting.cancel()
-        return replace(job_result.result(), later=running) if job_result.done() else await running
+        return replace(detached_result.result(), later=running) if detached_result.done() else await running
 
     async def cancel(self) -> None:
         running = [*self._running]

@@ -34,12 +34,12 @@ async def start_spare(
     Return None if this fails: the next command then starts its own shell.
     """
     with confinement, suppress(OSError, ValueError):
-        has_same_sandbox = _sandbox_check(launch, command, confinement)
+        has_same_sandbox = _make_sandbox_check(launch, command, confinement)
         read, write = os.pipe()
         with os.fdopen(read), ExitStack() as opened:
             command_pipe = opened.enter_context(os.fdopen(write, "wb", 0))
             shell = await start_shell(launch, command, reads_from=read)
-            opened.pop_all()
+            opened.pop_all()  # the spare shell keeps its pipe open
         shell.process.confinement = confinement.pop_all()
         return SpareShell(shell, command_pipe, has_same_sandbox)
     return None
@@ -58,7 +58,7 @@ class SpareShell:
         """Run a command; if its sandbox would differ, or the shell has ended, end the shell and return None."""
         process = self._shell.process
         with suppress(OSError):
-            if not (self._command_pipe.closed or process.is_over()) and self._has_same_sandbox(launch, command):
+            if not (self._command_pipe.closed or process.is_gone()) and self._has_same_sandbox(launch, command):
                 self._command_pipe.write(os.fsencode(command.text) + b"\0")
                 self._command_pipe.close()
                 self._timer.cancel()
@@ -76,21 +76,21 @@ class SpareShell:
             os.close(self._shell.report)
 
 
-def _sandbox_check(launch: Launch, command: Command, opened: ExitStack) -> SandboxCheck:
+def _make_sandbox_check(launch: Launch, command: Command, opened: ExitStack) -> SandboxCheck:
     """Return a check that another launch has the same sandbox; `opened` closes its descriptor. Raises `OSError`."""
     started_ns = time.time_ns()
     mount_table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
     opened.callback(os.close, mount_table)
     mount_changes = select.poll()
     mount_changes.register(mount_table, select.POLLPRI)  # reports every later change of the machine's mounts
-    sandbox = _sandbox_of(launch, command)
+    sandbox = _describe_sandbox(launch, command)
     *_, mounts = sandbox
     # A file that has just changed may change again within the same clock tick, unnoticed.
     can_compare = all(changed_ns < started_ns - TICK_NS for *_, changed_ns in mounts)
-    return lambda *now: can_compare and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
+    return lambda *other: can_compare and not mount_changes.poll(0) and _describe_sandbox(*other) == sandbox
 
 
-def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
+def _describe_sandbox(launch: Launch, command: Command) -> tuple[Any, ...]:
     """Return all that makes two sandboxes differ, the mounts last. Raises `OSError`."""
     options = [word for word in launch.argv if not word.isdecimal()]  # without descriptors, whose numbers differ
     mounts = []

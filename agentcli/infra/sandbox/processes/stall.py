@@ -48,6 +48,10 @@ class Stall(Struct, frozen=True):
     kind: Kind
     text: str
 
+    @property
+    def is_server(self) -> bool:
+        return self.kind == "listens"
+
 
 class _Sockets(NamedTuple):
     ports: list[int]  # with a listening socket
@@ -69,11 +73,11 @@ class StallDetector:
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
-        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
-        if share > _MAX_SERVER_CPU_SHARE:
+        cpu_share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
+        if cpu_share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _possible_stalls(pids, quiet_s, last_output):
-            if (stall.kind == "listens" or share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
+            if (stall.is_server or cpu_share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
                 return stall
         return None
 
@@ -126,7 +130,7 @@ def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
     found: set[tuple[str, int]] = set()  # states and local ports
     for pid, descriptors in targets.items():  # each process may be in its own network namespace
         sockets = {target for target in descriptors.values() if target.startswith("socket:")}
-        if sockets and _read(f"/proc/{pid}/comm").strip() != RELAY_NAME:
+        if sockets and _read(f"/proc/{pid}/comm").strip() != RELAY_NAME:  # the sandbox's relay is not the command's
             found.update((state, port) for state, port, inode in _tcp_sockets(pid) if f"socket:[{inode}]" in sockets)
     ports = {port for state, port in found if state == _LISTENING}
     return _Sockets(sorted(ports), any(state not in (_LISTENING, _CLOSED) for state, _ in found))
