@@ -56,7 +56,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
             ]
             return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):
-            modes = dict.fromkeys([*_PLAN_LABELS, next_mode])
+            modes = dict.fromkeys([*_PLAN_LABELS, next_mode])  # each once
             labels = [_PLAN_LABELS.get(mode, f"Yes, back to {MODE_TEXTS[mode].name}") for mode in modes]
             choices = [
                 Choice(f"plan:{mode}", f"{n}", label, msgspec.structs.replace(yes, mode=mode))
@@ -82,7 +82,7 @@ def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
 
 
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
-    """Yield the other ways to agree: for the session, always (by the narrowest rule), or after a dry run."""
+    """Yield the other choices that agree: for the session, always (by the narrowest rule), or after a dry run."""
     lasting = Approve(question.id, allowed=True, scope="session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
@@ -90,10 +90,10 @@ def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rul
         yield Choice(f"mode:{mode}", "s", label, msgspec.structs.replace(lasting, mode=mode))
     subject = " for this command" if isinstance(question, events.CommandApproval | events.ChangesApproval) else ""
     label = f"Yes, and don't ask{subject} again this session"
-    for n, rule in enumerate(rules):
+    for n, rule in enumerate(rules):  # a choice without a key is only for front ends that show buttons
         yield Choice(f"session:{n}", "" if mode else "s", label, msgspec.structs.replace(lasting, rule=rule))
-    for rule in rules[:1]:
-        always = msgspec.structs.replace(lasting, scope="always", rule=rule)
+    if rules:
+        always = msgspec.structs.replace(lasting, scope="always", rule=rules[0])
         yield Choice("always", "a", "Always in this project", always)
     if isinstance(question, events.CommandApproval) and question.can_try:
         yield Choice("try", "t", "Dry run first, then decide", msgspec.structs.replace(lasting, scope="try"))

@@ -88,8 +88,6 @@ class TerminalApp:
         completer = PromptCompleter(commands, arguments, context.files, folder=context.folder, home=context.home)
         console.area.buffer.completer = completer
 
-    # From the start to the end
-
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
         self._composer.restore_draft()
@@ -115,8 +113,6 @@ class TerminalApp:
         else:
             self._view.print_line(text, "warning")
 
-    # For the console
-
     def handle_report(self, report: str) -> None:
         if report in ("I", "O"):  # the window has got the focus, or lost it
             self._has_focus = report == "I"
@@ -140,8 +136,6 @@ class TerminalApp:
             self._view.print_line(f"To resume this session: agentcli -r {controller.session.id[:13]}", "muted")
         await self._context.files.aclose()
         await self._opener.aclose()
-
-    # The live region
 
     def draw(self, columns: int, max_rows: int) -> Frame:
         """Lay out at most `max_rows` rows. If they are few, the rows above the input and the status line are cut.
@@ -256,8 +250,6 @@ class TerminalApp:
         path = self.controller.session.snapshot().conversation.path if self.controller.is_open else []
         return todo_items(path[bisect_left(path, since, key=attrgetter("time")) :])
 
-    # For the controller
-
     def turn_ended(self, end: TurnEnd) -> None:
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # background agents still ask
         self._state_at_rest = _STATES_AFTER[end]
@@ -334,7 +326,7 @@ class TerminalApp:
         if output.count("\n") > MAX_UNFOLDED_LINES:
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
-        self._dialogs.show_again()
+        self._dialogs.reprint_question()
         session.submit(CommandRan(command, "\n".join(part for part in (output.rstrip(), end) if part), to_model))
 
     def put_into_input(self, text: str) -> None:

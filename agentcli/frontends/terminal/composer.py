@@ -98,8 +98,6 @@ class Composer:
         text, current = self.pastes.adopt(earlier), self.area.buffer.text
         self.area.set_text(f"{text}\n{current}" if current else text)
 
-    # History
-
     def remember(self) -> None:
         if self.text.strip():
             self.history.add(self.typed)
@@ -136,8 +134,6 @@ class Composer:
             elif isinstance(block, Text):
                 text += block.text
         return pastes.typed(text)
-
-    # Pastes and images
 
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
@@ -194,8 +190,6 @@ class Composer:
     def skip_token(self, *, ahead: bool) -> None:
         if (span := self.token_at(ahead=ahead)) is not None:
             self.area.buffer.cursor_position = span[1] if ahead else span[0]
-
-    # Stash, drafts, editor
 
     def stash(self) -> None:
         """Put the text aside; with an empty input, bring the newest one back."""

@@ -51,8 +51,6 @@ class TerminalController(OpenerHost):
         self._submitting = asyncio.Lock()  # keeps texts in the order in which they were typed
         self._named_jobs: set[str] = set()  # ids of jobs that a warning about leaving has already named
 
-    # Sessions
-
     @property
     def session(self) -> Session:
         assert self._session is not None, "commands run once a session is open"
@@ -149,8 +147,6 @@ class TerminalController(OpenerHost):
             self._pump.cancel()
             await asyncio.wait([self._pump])
 
-    # Events
-
     async def _show_events(self, stream: AsyncGenerator[events.Event, None]) -> None:
         async for event in stream:
             try:
@@ -210,8 +206,6 @@ class TerminalController(OpenerHost):
         as_typed = [next((typed for sent, typed in self._sent if sent == content), content) for content in returned]
         if returned and not self._terminal.return_prompts(as_typed):
             self._unsent = tuple(block for content in returned for block in content)
-
-    # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
         """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it."""
@@ -327,8 +321,6 @@ class TerminalController(OpenerHost):
         self.view.print_gap()
         if not self.is_busy:
             self._terminal.show_prompt_sign()
-
-    # For commands
 
     async def check_model(self, name: str) -> str:
         try:

@@ -23,6 +23,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, f
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
+_STEPS = {"left": -1, "right": 1, "up": -1, "down": 1, "pageup": -1, "pagedown": 1, "end": sys.maxsize}  # by key
 MAX_ROWS_BESIDE = 3  # of running work, shown beside a question
 MAX_ANSWER_ROWS = 3  # of a written answer, below the hunk or the plan that it is about
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
@@ -37,17 +38,17 @@ class Dialogs:
         self._console, self._controller, self._composer = console, controller, composer
         self._area, self._view, self._notify = composer.area, controller.view, notify
         self._picker: Picker | None = None
-        self._choice: asyncio.Future[ChoiceIndex | None] | None = None  # the choice in `_picker`
+        self._list_result: asyncio.Future[ChoiceIndex | None] | None = None  # of `_picker`; None if it is closed
         self.purpose: Purpose = "prompt"
-        self._secret: asyncio.Future[str | None] | None = None
-        self._panels: list[QuestionPanel] = []
-        self._shown: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
-        self._answered: QuestionPanel | None = None  # the answered question, while it lingers
+        self._secret_result: asyncio.Future[str | None] | None = None  # of `ask_secret`
+        self._panels: list[QuestionPanel] = []  # the open questions; the first one is shown
+        self._shown_panel: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
+        self._answered_panel: QuestionPanel | None = None  # it stays on the screen for `LINGER_S`
         self._shown_at = self._answered_at = self._typed_at = 0.0  # by `time.monotonic()`
         self._enter_answers = True  # False once a command waits, because a further Enter is meant for it
-        self.is_writing = False  # True while a message is finished before the question takes keys
-        self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_text)
-        self._draft = self._text_before = ""  # the prompt hidden by questions; the input's text before an answer
+        self.is_finishing_message = False  # True while keys are for a message; after it, they are for the question
+        self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_answer_or_message)
+        self._draft = self._text_before_answer = ""  # a prompt that questions hide; what the input had before an answer
         self._area.buffer.on_text_changed += self._text_changed
 
     @property
@@ -60,7 +61,7 @@ class Dialogs:
             was_shown = await run_pager(text, self._console.environment, line=line)
         if not was_shown:
             self._view.print_line(text.split("\n", line - 1)[-1])
-        self.show_again()
+        self.reprint_question()
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the rows of the open list, else of the first question; empty if nothing is open."""
@@ -71,38 +72,34 @@ class Dialogs:
         if self.panel is None:
             lingering = self._lingering
             return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
-        if self.purpose != "prompt":
+        if self.purpose != "prompt":  # an answer is being typed below
             return self.panel.review_rows(columns, max_rows - MAX_ANSWER_ROWS)
-        if self.is_writing:
+        if self.is_finishing_message:
             text = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
             return folded([("warning", text)], columns, hang=4)
         others, is_ready = len(self._panels) - 1, time.monotonic() - self._shown_at >= REACTION_S
         return self.panel.rows(columns, others, max_rows=max_rows, is_ready=is_ready)
 
-    # Lists
-
     @property
     def picker(self) -> Picker | None:
-        return self._picker if self._choice is not None and not self._choice.done() else None
+        return self._picker if self._list_result is not None and not self._list_result.done() else None
 
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
         """Open a list at once, so that the next key is for it. The result is None if the person closes it."""
         self.close_list()
         self._stop_showing()  # prints held output, which may explain the list; the question returns after it
-        self._picker, self._choice = picker, asyncio.get_running_loop().create_future()
-        self._choice.add_done_callback(lambda _: self._show_next())
+        self._picker, self._list_result = picker, asyncio.get_running_loop().create_future()
+        self._list_result.add_done_callback(lambda _: self._show_question())
         self._console.changed()
-        return self._choice
+        return self._list_result
 
     def close_list(self, *, chooses: bool = False, keeps: bool = False) -> None:
         """Close the list. With `chooses`, the result is the marked option; with `keeps`, also for later sessions."""
-        if self.picker is None or self._choice is None or (chooses and self.picker.marked_index is None):
+        if self.picker is None or self._list_result is None or (chooses and self.picker.marked_index is None):
             return  # if no option matches the typed text, the list stays open
         choice = ChoiceIndex(self.picker.marked_index or 0)
         choice.keeps = keeps
-        self._choice.set_result(choice if chooses else None)
-
-    # Questions of the session
+        self._list_result.set_result(choice if chooses else None)
 
     @property
     def panel(self) -> QuestionPanel | None:
@@ -110,58 +107,60 @@ class Dialogs:
 
     @property
     def takes_keys(self) -> bool:
-        is_shown = self._shown is not None and self._shown is self.panel
-        return is_shown and self.purpose == "prompt" and not self.is_writing
+        is_shown = self._shown_panel is not None and self._shown_panel is self.panel
+        return is_shown and self.purpose == "prompt" and not self.is_finishing_message
 
     @property
     def hides_input(self) -> bool:
         """True while a list or a question's choices replace the prompt, whose text returns afterwards."""
-        hides = self.picker is not None and not self.picker.is_above_input
-        return hides or self.takes_keys or self._lingering is not None
+        list_hides = self.picker is not None and not self.picker.is_above_input
+        return list_hides or self.takes_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> QuestionPanel | None:
         is_free = self.panel is None and self.purpose == "prompt" and not self._area.buffer.text
-        return self._answered if is_free else None
+        return self._answered_panel if is_free else None
 
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
-        self._show_next()
+        self._show_question()
         self._notify(f"Waiting for your answer: {question.title}")
 
-    def _show_next(self) -> None:
+    def _show_question(self) -> None:
         """Show the first question. It waits for an open list or a secret, which would separate it from its choices."""
         self._console.changed()
         panel = self.panel
-        if panel is not self._shown:
+        if panel is not self._shown_panel:
             self._stop_showing()
-        if panel is not None and self._shown is None and self.picker is None and self.purpose != "secret":
-            self._shown, self._answered, self._enter_answers = panel, None, True
-            self.is_writing = self.purpose == "prompt" and self._keeps_writing(panel)
+        if panel is not None and self._shown_panel is None and self.picker is None and self.purpose != "secret":
+            self._shown_panel, self._answered_panel, self._enter_answers = panel, None, True
+            self._hold_lone_letter(panel)
+            self.is_finishing_message = self.purpose == "prompt" and self._is_typing()
             self._set_draft_aside()
             self._start_reading()
-            self._show(panel, panel.preview(self._console.columns))
+            self._print_preview(panel, panel.preview(self._console.columns))
 
     def _stop_showing(self) -> None:
-        self._shown = None
+        """Let other text be printed; the question takes no keys until it is printed again below that text."""
+        self._shown_panel = None
         self._view.end_question()  # prints the output that was held back
 
     def suspend(self) -> None:
         self._console.suspend()
-        self.show_again()
+        self.reprint_question()
 
-    def show_again(self) -> None:
+    def reprint_question(self) -> None:
         """Print the output that was held back, and the question again below it."""
         self._stop_showing()
-        self._show_next()
+        self._show_question()
 
     def _start_reading(self, after_s: float = 0.0) -> None:
         """Take no answer until the person can have read the question; its choices are muted until then."""
         self._shown_at = time.monotonic() + after_s
         asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.changed)
 
-    def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
-        """Print as much of a preview as fits into the window, or `max_rows` rows; keys print the rest."""
+    def _print_preview(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
+        """Print as much of a preview as fits into the window, or `max_rows` unless 0; keys print the rest."""
         columns, review, was_scrolled = self._console.columns, panel.review, bool(panel.unread)
         panel.unread, panel.review = [], None  # only the choices are measured: a hunk scrolls in the room that is left
         room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND - len(panel.rows(columns))
@@ -172,27 +171,29 @@ class Dialogs:
         if not panel.unread and was_scrolled:
             self._start_reading()  # the key that scrolled here is not an answer
 
-    def _keeps_writing(self, panel: QuestionPanel) -> bool:
-        """Return True in the middle of a message. A lone letter right after an answer is removed and held instead."""
-        text, now = self._area.buffer.text, time.monotonic()
-        if self.is_writing and text:
-            return True
-        if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
+    def _hold_lone_letter(self, panel: QuestionPanel) -> None:
+        """Hold the only letter in the input: it may be the previous question's answer, typed twice, or begin a word."""
+        text = self._area.buffer.text
+        was_just_answered = time.monotonic() - self._answered_at < TYPING_PAUSE_S
+        is_prompt = self.purpose == "prompt" and not self.is_finishing_message
+        if len(text) == 1 and was_just_answered and is_prompt:
             self._area.replace_text("")
-            # Either the previous question's answer, typed twice, or the beginning of a word.
             self._letters.hold(panel, text, is_early=True)
-            return False
-        return bool(text) and now - self._typed_at < TYPING_PAUSE_S
+
+    def _is_typing(self) -> bool:
+        """Return True in the middle of a message, which a question must not interrupt."""
+        was_just_typed = time.monotonic() - self._typed_at < TYPING_PAUSE_S
+        return bool(self._area.buffer.text) and (self.is_finishing_message or was_just_typed)
 
     def _text_changed(self, _: Buffer) -> None:
-        """Let the question take keys once the sentence is sent or stashed."""
+        """Let the question take keys once the message is sent or stashed, which empties the input."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
-        if self.is_writing and not self._area.buffer.text:
+        if self.is_finishing_message and not self._area.buffer.text:
             self.end_writing()
 
     def end_writing(self) -> None:
         """Let the question take keys; an unsent message returns after the answer."""
-        self.is_writing, self._enter_answers = False, not self._area.buffer.text.startswith("/")
+        self.is_finishing_message, self._enter_answers = False, not self._area.buffer.text.startswith("/")
         self._start_reading(KEY_ALONE_S)  # a second Enter is not an answer
         self._set_draft_aside()
 
@@ -206,7 +207,7 @@ class Dialogs:
     def _restore_draft(self) -> None:
         """Restore the draft after the last question; text typed since then follows it."""
         if self.panel is None and self.purpose == "prompt":
-            self._answered, self.is_writing = None, False
+            self._answered_panel, self.is_finishing_message = None, False
             self._area.completes = True
             if self._draft:
                 self._area.replace_text(self._draft + self._area.buffer.text)
@@ -224,41 +225,40 @@ class Dialogs:
                 self._draft += self._area.buffer.text
             if self.purpose != "secret":
                 self.end_answer()
-            self._show_next()
+            self._show_question()
             self._restore_draft()
 
     def forget_questions(self, *, keep: Collection[str] = ()) -> None:
-        # The newest first, so that no other question is shown meanwhile.
+        """Withdraw all questions but those in `keep`, the newest first, so that no other one is shown meanwhile."""
         for id in [panel.question.id for panel in reversed(self._panels) if panel.question.id not in keep]:
             self.forget_question(id)
         self._restore_draft()
 
-    # Keys at a question
-
     def type(self, text: str) -> None:
         self._letters.type(self._panels[0], text, is_early=time.monotonic() - self._shown_at < REACTION_S)
 
-    def _begin_text(self, text: str) -> None:
-        """Begin an answer if the question takes words; else begin a message, for which the question waits."""
-        if self._panels[0].text_purpose != "comment":
-            self._begin_words(text)
+    def _begin_answer_or_message(self, text: str) -> None:
+        """Begin an answer with `text` if the question takes words; else a message, for which the question waits."""
+        if self._panels[0].text_purpose != "comment":  # typed words comment on a no only after Tab
+            self._begin_answer(text)
             return
-        self.is_writing = self._area.completes = True
+        self.is_finishing_message = self._area.completes = True
         self._console.begin_inserting()
         self._area.set_text(text)
 
-    def _begin_words(self, text: str = "") -> None:
-        """Open the input for a written answer or a comment; without `text`, with the comment so far."""
+    def _begin_answer(self, text: str = "") -> None:
+        """Open the input for a written answer or a comment; without `text`, the comment so far can be edited."""
         panel = self._panels[0]
         self.start_answer(panel.text_purpose, text or (panel.review.comment if panel.review else ""))
 
     def paste(self, data: str) -> None:
-        self._begin_text(self._letters.drop())
+        self._begin_answer_or_message(self._letters.drop())
         self._composer.paste(data)
-        self.is_writing &= bool(self._area.buffer.text)  # an empty paste begins no message
+        self.is_finishing_message &= bool(self._area.buffer.text)  # an empty paste begins no message
 
     def press(self, key: str) -> None:
-        panel = self._panels[0]
+        """Apply a key that is no character to the first question, or to the review of its hunks or plan."""
+        panel, step = self._panels[0], _STEPS.get(key, 0)
         self._console.hint.show("", 0.0)  # removes the last hint
         if key == "enter" and self._letters.take_enter(panel):
             return
@@ -272,30 +272,30 @@ class Dialogs:
             case "escape":
                 self.decide(panel.no)
             case "tab":
-                self._begin_words()
+                self._begin_answer()
             case "left" | "right":
-                panel.widen(1 if key == "right" else -1)
+                panel.select_rule(step)
             case "down" | "pagedown" | "end" if panel.unread and panel.review is None:
-                self._show(panel, panel.unread, {"down": 1, "pagedown": 0, "end": sys.maxsize}[key])  # 0: a page
+                self._print_preview(panel, panel.unread, 0 if key == "pagedown" else step)  # 0: as many as fit
             case "up" | "down" if not panel.unread or panel.review is not None:
-                panel.move(1 if key == "down" else -1)
+                panel.move(step)
             case "pageup" | "pagedown" | "end" if panel.review is not None:
-                panel.review.move(panel.review.page_rows * {"pageup": -1, "pagedown": 1, "end": sys.maxsize}[key])
+                panel.review.move(step * panel.review.page_rows)
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
         self._letters.drop()
-        if not self.takes_keys:  # a held letter, which comes too late
+        if not self.takes_keys:  # the choice is a held letter's, and something else has got the keys meanwhile
             return
         panel = self._panels[0]
         match choice.id:
             case "words":
-                self._begin_words()
+                self._begin_answer()
             case "view":
                 self._controller.spawn(self._view_all(panel))
             case "rule":
                 self.start_answer("rule", panel.rule)
-            case _ if choice not in panel.offered:
+            case _ if choice not in panel.selectable_choices:
                 more = "For several hunks: Esc, then End" if panel.review else "Or End, or v for the pager"
                 self._console.hint.show(f"Scroll to the end first: PageDown. {more}.")
             case "edit":
@@ -340,36 +340,36 @@ class Dialogs:
             self._submit_answer(answer)
 
     def _submit_answer(self, answer: Approve) -> None:
-        answered = self._answered = self._panels.pop(0)
+        """Answer the first question, print what was answered, and show the next question."""
+        answered = self._answered_panel = self._panels.pop(0)
         answered.end_review()
         self._view.print_answer(answer, answered.outcome(answer, self._console.columns))
         self._answered_at = time.monotonic()
         self.end_answer()
         self._controller.answer(answer)
-        self._show_next()
+        self._show_question()
         asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, answered)
 
-    def _end_lingering(self, answered: QuestionPanel) -> None:
-        if self._answered is answered:  # else another question took its place
+    def _end_lingering(self, panel: QuestionPanel) -> None:
+        if self._answered_panel is panel:  # else another question took its place
             self._restore_draft()
 
-    # Answers in the input
-
     async def ask_secret(self, question: str) -> str | None:
+        """Return a secret that the person types unseen, or None if they cancel; an open question returns after it."""
         self._stop_showing()
         self._view.print_line(question, "accent")
-        self._secret = asyncio.get_running_loop().create_future()
+        self._secret_result = asyncio.get_running_loop().create_future()
         self.start_answer("secret")
         try:
-            return await self._secret
+            return await self._secret_result
         finally:
-            if self._secret.cancelled():
+            if self._secret_result.cancelled():  # with the command that asks for it
                 self.end_answer()
-            self._show_next()
+            self._show_question()
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
         """Let the input take an answer; the text in it returns afterwards."""
-        self._text_before, self.purpose = self._area.buffer.text, purpose
+        self._text_before_answer, self.purpose = self._area.buffer.text, purpose
         self._console.begin_inserting()
         self._area.completes, self._area.is_secret = False, purpose == "secret"
         self._area.set_text(text)
@@ -379,12 +379,13 @@ class Dialogs:
         if self.purpose != "prompt":
             self.purpose = "prompt"
             self._area.completes, self._area.is_secret = self.panel is None, False
-            if self._secret is not None and not self._secret.done():
-                self._secret.set_result(secret or None)
-            self._area.replace_text(self._text_before)
+            if self._secret_result is not None and not self._secret_result.done():
+                self._secret_result.set_result(secret or None)
+            self._area.replace_text(self._text_before_answer)
             self._set_draft_aside()
 
     def accept_answer(self) -> None:
+        """Use the text in the input for its purpose, and return the input to the prompt."""
         panel, text, purpose = self.panel, self._composer.text.strip(), self.purpose
         self.end_answer(text)
         if panel is None or purpose == "secret":

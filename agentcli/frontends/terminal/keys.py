@@ -74,9 +74,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
     def has_open_view(self) -> bool:
         """True while something is open that Esc closes, even if the action `interrupt` has another key."""
         is_view_open = self.shows_keys or self.shows_todo or bool(self.controller.view.opened_agent)
-        return is_view_open or self.dialogs.is_writing or self.dialogs.purpose != "prompt"
-
-    # Sending
+        return is_view_open or self.dialogs.is_finishing_message or self.dialogs.purpose != "prompt"
 
     def enter(self) -> None:
         """Send the text or, after a backslash, begin a new line."""
@@ -125,8 +123,6 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
-    # Earlier texts
-
     def take_back_newest(self) -> None:
         if waiting := self.activity.queued:
             self._take_back(waiting, len(waiting) - 1)
@@ -164,8 +160,6 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.controller.session.submit(TakeBack(position))
             self.composer.put_before(self.composer.as_typed(waiting[position]))
 
-    # Interrupting and leaving
-
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
         is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2  # a slower one is a first one
@@ -173,7 +167,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
-        elif self.dialogs.is_writing:
+        elif self.dialogs.is_finishing_message:
             self.dialogs.end_writing()
         elif self.shows_keys:
             self.composer.area.replace_text("")
@@ -223,8 +217,6 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.composer.remember()
         self.composer.area.set_text("")
 
-    # Modes and views
-
     def next_mode(self) -> None:
         if not self.controller.is_open:
             return
@@ -249,7 +241,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if part.is_diff:
             block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
         view.print_block(block)
-        self.dialogs.show_again()
+        self.dialogs.reprint_question()
 
     def narrow_list(self, text: str = "") -> None:
         if self.picker.type(text):  # a letter for Yes or No

@@ -40,7 +40,8 @@ _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes a
     events.PlanApproval: ("Plan accepted", "Plan sent back"),
     events.Question: ("Answered", "Skipped"),
 }
-_ALWAYS_OFFERED = ("no", "not-yet", "words", "hunks", "leave", "leave_file", "leave_all", "back")
+# The ids of choices that can be made before all of the question was on the screen.
+_NEED_NO_READING = ("no", "not-yet", "words", "hunks", "leave", "leave_file", "leave_all", "back")
 _SCOPES = {"session": " for this session", "always": " always, in this project"}
 
 
@@ -55,16 +56,17 @@ class QuestionPanel:
         self.question = question
         self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
-        self.unread: list[Fragment] = []  # the rest of the preview, which was not on the screen; it prevents a yes
+        self.unread: list[Fragment] = []  # the end of the preview, which was not on the screen yet; it prevents a yes
         self.unread_rows = 0  # rows that `unread` takes
         self._plan_comments = PlanComments(question)  # used if the question has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
-        self._rule = 0  # the index in `rules` of the rule that a lasting yes would set
-        self._marked = self._default  # the id of the marked choice
+        self._rule_index = 0  # the index in `rules` of the rule that a lasting yes would set
+        self._marked_id = self._default_id  # the id of the marked choice
 
     @property
-    def _default(self) -> str:
+    def _default_id(self) -> str:
+        """The id of the choice that is marked at first: yes, or no if a yes may do harm or costs more."""
         question = self.question
         if isinstance(question, events.PlanApproval):
             return f"plan:{question.next_mode}"
@@ -76,7 +78,7 @@ class QuestionPanel:
         if self.review is not None:
             return self.review.choices
         choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
-        match self.question:
+        match self.question:  # more choices, which need further input
             case events.Question():
                 words = "Something else, in your own words" if self.question.options else "Answer in your own words"
                 choices.insert(-1, Choice("words", "Tab", words))  # before the no
@@ -92,10 +94,13 @@ class QuestionPanel:
         return [*choices, Choice("hunks", "h", label)] if len(self.question.hunks) > 1 else choices
 
     @property
-    def offered(self) -> list[Choice]:
-        """The choices that can be made now: none of them a yes until all of the subject was on the screen."""
+    def selectable_choices(self) -> list[Choice]:
+        """The choices that can be made now: none of them a yes until all of the question was on the screen.
+
+        A hunk that was on the screen can be taken, though other hunks were not.
+        """
         is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end
-        ids = (*_ALWAYS_OFFERED, "take") if is_hunk_read else _ALWAYS_OFFERED
+        ids = (*_NEED_NO_READING, "take") if is_hunk_read else _NEED_NO_READING
         return [choice for choice in self.choices if not self.unread or choice.id in ids]
 
     @property
@@ -110,64 +115,66 @@ class QuestionPanel:
         return "words" if isinstance(self.question, events.Question) else "comment"
 
     def choice_for(self, key: str) -> Choice | None:
-        """Return the choice for a letter or, by its place, for a digit; None if it may begin a text."""
-        if isinstance(self.question, events.Question):
-            number = yes_or_no(key, self.question.options)
-            key = key if number is None else f"{number + 1}"  # the options have digits
-            return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
-        by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
+        """Return the choice for a letter or, by its place, for a digit; None if the character may begin a text."""
+        if isinstance(self.question, events.Question):  # options have digits as keys, and letters begin an answer
+            index = yes_or_no(key, self.question.options)
+            digit = key if index is None else f"{index + 1}"
+            return next((choice for choice in self.choices if choice.key == digit and digit.isdecimal()), None)
+        by_key = {str(place): choice for place, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
         by_key |= {"e": _RULE} if self.rules and self.review is None else {}
-        first_yes = [("y", choice) for choice in self.choices if choice.is_yes][:1]  # a plan's choices have digits
-        return (by_key | dict(first_yes) | {choice.key: choice for choice in self.choices}).get(key)
+        if first_yes := next((choice for choice in self.choices if choice.is_yes), None):
+            by_key["y"] = first_yes  # also for a plan, whose choices have digits
+        return (by_key | {choice.key: choice for choice in self.choices}).get(key)
 
     @property
     def rule(self) -> str:
-        return self.rules[self._rule] if self.rules else ""
+        return self.rules[self._rule_index] if self.rules else ""
 
     @property
     def selected(self) -> Choice:
-        return next((choice for choice in self.offered if choice.id == self._marked), self.offered[0])
+        choices = self.selectable_choices
+        return next((choice for choice in choices if choice.id == self._marked_id), choices[0])
 
     def move(self, by: int) -> None:
         if isinstance(self.review, PlanComments):
             self.review.move(by)
         else:
-            offered = self.offered
-            self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
+            choices = self.selectable_choices
+            self._marked_id = choices[(choices.index(self.selected) + by) % len(choices)].id
 
-    def widen(self, by: int) -> None:
-        self._rule = max(0, min(self._rule + by, len(self.rules) - 1))
+    def select_rule(self, by: int) -> None:
+        """Select a rule that is `by` steps wider, or narrower for a negative number."""
+        self._rule_index = max(0, min(self._rule_index + by, len(self.rules) - 1))
 
     def set_rule(self, text: str) -> bool:
-        """Add the person's own rule; return False if it cannot be parsed. The runtime checks it further."""
+        """Add and select the person's own rule; return False if it cannot be parsed. The session checks it further."""
         try:
             parse_rules(text)
         except UsageError:
             return False
         self.rules.append(text)
-        self._rule = len(self.rules) - 1
+        self._rule_index = len(self.rules) - 1
         return True
 
     def start_review(self, choice: Choice) -> None:
         """Go through the hunks one by one, or through the lines of a plan, whose comments are kept."""
         if choice.id == "hunks":
             self.review = HunkReview(self.question)
-            self._marked = self.review.default
+            self._marked_id = self.review.default_id
         else:
             self.review = self._plan_comments
 
     def end_review(self) -> None:
-        self.review, self._marked = None, self._default
+        self.review, self._marked_id = None, self._default_id
 
     def decide_in_review(self, choice_id: str, comment: str = "") -> Approve | None:
+        """Apply a choice to the marked hunk or line; return the answer once the review is complete."""
         assert self.review is not None
         answer = self.review.decide(choice_id, comment)
-        self._marked = self.review.default
+        self._marked_id = self.review.default_id
         return answer
 
-    # The answer
-
-    def _refusal(self, comment: str = "") -> Approve:
+    def _no_with_comments(self, comment: str = "") -> Approve:
         """Return a no, with the comments on a plan. The model reads it and continues."""
         comments = filter(None, (self._plan_comments.message, comment))
         return Approve(self.question.id, allowed=False, comment="\n\n".join(comments))
@@ -175,19 +182,20 @@ class QuestionPanel:
     def answer(self, choice: Choice) -> Approve:
         """Return the answer of a choice; a commented plan is accepted together with its comments."""
         if choice.answer is None or not choice.is_yes:
-            return self._refusal()
+            return self._no_with_comments()
         comments = self._plan_comments.message
         return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
-        answer = Approve(self.question.id, allowed=True, comment=text)
-        return answer if isinstance(self.question, events.Question) else self._refusal(text)
+        if isinstance(self.question, events.Question):
+            return Approve(self.question.id, allowed=True, comment=text)
+        return self._no_with_comments(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
         """Return the transcript's line about the answer; empty if the call's own line will show the answer."""
         question, call = self.question, self.question.call
-        if call.name == "ask_user":
+        if call.name == "ask_user":  # its line ends with the answer
             return []
         yes, no = _OUTCOMES.get(type(question), ("Allowed", "Declined"))
         subject, comment = self._title, answer.comment
@@ -195,7 +203,7 @@ class QuestionPanel:
             subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
         if isinstance(question, events.CallApproval):
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
-            yes = "Dry run again" if question.opens else yes
+            yes = "Dry run again" if question.opens else yes  # with access to what the first one lacked
         elif isinstance(question, events.PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)].name if answer.allowed else ""
             comment = "" if answer.allowed else comment  # the comment of a yes is the plan itself
@@ -211,8 +219,6 @@ class QuestionPanel:
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", shown_subject)], columns)
         shown_comment = ("muted", (f" · “{exposed(comment)}”" if comment else "") + declined)
         return [*wrapped([*line, shown_comment], columns, hang=2), ("", "\n")]
-
-    # In the transcript
 
     def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
         """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`)."""
@@ -242,25 +248,24 @@ class QuestionPanel:
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
-        question, call = self.question, self.question.call
+        """Return a call's title and effects, or a command's effects one a line; else the question and its reason."""
+        question, call, separator = self.question, self.question.call, " · "
         if isinstance(question, events.CallApproval):
             is_grave = bool(question.grave)
-            parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
-            if call.name != "bash":
-                parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
+            effects = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
+            if call.name == "bash":  # the command itself is printed below
+                separator = "\n  "
+                (role, text), *others = effects or [("", "run a command")]
+                head = (role or "bold", text[:1].upper() + text[1:])
             else:
-                role, text = parts[0] if parts else ("", "run a command")
-                parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
+                head, others = ("bold", exposed(call_title(call.name, call.input))), effects
         else:
             is_grave = any(change.kind == "deleted" or change.permanent_loss for change in question.changes)
             title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
-            parts = [("bold error" if is_grave else "bold", exposed(title))]
-            parts += [("muted", exposed(question.reason))] if question.reason else []
-        between = "\n  " if call.name == "bash" and isinstance(question, events.CallApproval) else " · "
-        more = [fragment for part in parts[1:] for fragment in (("muted", between), part)]
-        return [("bold error" if is_grave else "bold", "? "), parts[0], *more]
-
-    # Below it
+            head = ("bold error" if is_grave else "bold", exposed(title))
+            others = [("muted", exposed(question.reason))] if question.reason else []
+        more = [fragment for part in others for fragment in (("muted", separator), part)]
+        return [("bold error" if is_grave else "bold", "? "), head, *more]
 
     def rows(
         self, columns: int, other_questions: int = 0, *, max_rows: int = MAX_CHOICE_ROWS, is_ready: bool = True
@@ -275,16 +280,17 @@ class QuestionPanel:
             more = f" +{other_questions} more" if other_questions else ""
             head = [clipped([("bold", text), ("muted", more)], columns)]
         below = [] if self.unread or self.review else self._rule_rows(columns)
-        if self.review:  # laid out first, because `offered` has a yes only after its end was shown
+        if self.review:  # laid out before the choices, because a yes can be selected only after its end was shown
             room = max_rows - len(head) - len(self._choice_rows(self.choices, columns))
             head = [*self.review_rows(columns, max(MIN_REVIEW_ROWS, room)), *head]
-        rows = self._choice_rows(self.offered, columns, is_ready=is_ready)
+        rows = self._choice_rows(self.selectable_choices, columns, is_ready=is_ready)
         room = max(1, max_rows - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
-        marked = None if isinstance(self.review, PlanComments) else self.selected  # a plan has a marked line instead
+        # While the person comments on a plan, one of its lines is marked instead of a choice.
+        marked = None if isinstance(self.review, PlanComments) else self.selected
         rows: list[Row] = []
         for choice in choices:
             mark, role = (MARK, "selected") if choice == marked else (("", " "), "")
@@ -295,7 +301,7 @@ class QuestionPanel:
 
     def review_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the hunk being decided, or the plan's lines around the marked one; empty without a review."""
-        return self.review.window(columns, max_rows) if self.review else []
+        return self.review.visible_rows(columns, max_rows) if self.review else []
 
     @property
     def _rule_text(self) -> str:
@@ -304,7 +310,7 @@ class QuestionPanel:
         return f"Rule for {keys}: {self._describe_rule()}" if keys else ""
 
     def _describe_rule(self) -> str:
-        """Describe what the rule covers; a text that cannot be parsed is returned as it is."""
+        """Describe what the rule covers; a text that cannot be parsed is returned as it was written."""
         if self.rule == str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip()))):
             return "exactly this command"
         try:
@@ -314,6 +320,7 @@ class QuestionPanel:
         return exposed(" and ".join(map(_covered_calls, rules))).replace("\n", "␊")
 
     def _rule_rows(self, columns: int) -> list[Row]:
+        """Return the rule in at most `MAX_RULE_ROWS` rows; a longer one is cut, because `preview` has all of it."""
         keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
         rows = _folded_line("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
         cut = [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
@@ -333,16 +340,16 @@ def _covered_calls(rule: Rule) -> str:
     if tool == "bash":
         start = pattern.removesuffix(" *")
         return f"commands that match `{pattern}`" if start == pattern else f"every command that starts with `{start}`"
-    pattern = pattern.replace("//", "/", 1) if pattern.startswith("//") else pattern  # from the root
+    pattern = pattern.removeprefix("/") if pattern.startswith("//") else pattern  # rules write absolute paths with //
     folder = pattern.removesuffix("/**")
     return f"{tool} calls for {pattern.removeprefix('domain:') if folder == pattern else f'files below {folder}'}"
 
 
 def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: bool) -> list[Fragment]:
     """Return the diffs of all changes; if they are long, a summary by file unless `is_whole`."""
-    firsts = accumulate((change.hunks for change in question.changes), initial=0)  # the first hunk of each change
+    first_hunks = accumulate((change.hunks for change in question.changes), initial=0)  # their indices, and one more
     # A change with a single hunk has no `diff`: the hunk is its whole text.
-    parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, firsts, strict=False)]
+    parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, first_hunks, strict=False)]
     shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
     has_files = sum(len(split_files(text)) for text, _ in parts) > 1
     if is_whole or not has_files or (count := rows_of(shown, columns)) <= MAX_DIFF_ROWS:

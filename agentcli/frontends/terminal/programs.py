@@ -138,8 +138,6 @@ class _PtySession:
         with suppress(OSError):
             fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
 
-    # From the command
-
     def _read_output(self) -> None:
         try:
             data = os.read(self._pty, _CHUNK)
@@ -154,8 +152,6 @@ class _PtySession:
         self.output.add(data)
         with suppress(OSError):
             _write_all(self._stdout, data)
-
-    # From the person
 
     def _read_keys(self) -> None:
         data = b""

@@ -15,11 +15,11 @@ from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
 
 MARK = ("accent", "❯")
-_OF_FILE = (
+_FILE_CHOICES = (
     Choice("take_file", "f", "Yes to all in this file"),
     Choice("leave_file", "d", "Next file, leaving the rest of this one"),
 )
-_OF_ALL = (Choice("take_all", "a", "Yes to all the rest"), Choice("leave_all", "q", "No to all the rest"))
+_REST_CHOICES = (Choice("take_all", "a", "Yes to all the rest"), Choice("leave_all", "q", "No to all the rest"))
 _BACK = Choice("back", "Esc", "Back")
 _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just type)")
 
@@ -33,15 +33,19 @@ def hunk_word(question: AnyQuestion) -> str:
 
 def declined_hunks(question: AnyQuestion, answer: Approve) -> str:
     """Name the hunks that a review left out: by number and line, or with several changes by file and line or count."""
-    lines: dict[str, list[str]] = {}  # of the hunks, by file, or by the hunk's number if there is one file
-    for number, hunk in enumerate(question.hunks):
-        if number not in (answer.hunks or ()):
-            at = re.search(r"^@@ -\S+ \+(\d+).*\n((?: .*\n)*)", hunk, re.MULTILINE)  # with unchanged lines at its start
-            line = int(at[1]) + at[2].count("\n") if at else 0  # 0 also for a file that is deleted
-            name = (path_of(hunk) or hunk.strip().partition("\n")[0]) if question.changes else f"{number + 1}"
-            text = "" if not line else f":{line}" if question.changes else f" (line {line})"
-            lines.setdefault(name, []).append(text)
-    names = [name + (f" ({len(at)} hunks)" if len(at) > 1 else at[0]) for name, at in lines.items()]
+    places: dict[str, list[str]] = {}  # the hunks' first changed lines, by file or, with one file, by the hunk's number
+    for number, hunk in enumerate(question.hunks, 1):
+        if number - 1 not in (answer.hunks or ()):
+            header = re.search(
+                r"^@@ -\S+ \+(\d+).*\n((?: .*\n)*)", hunk, re.MULTILINE
+            )  # with the unchanged lines below
+            line = int(header[1]) + header[2].count("\n") if header else 0  # 0 also for a file that is deleted
+            name = (path_of(hunk) or hunk.strip().partition("\n")[0]) if question.changes else f"{number}"
+            place = f":{line}" if question.changes else f" (line {line})"
+            places.setdefault(name, []).append(place if line else "")
+    names = [
+        f"{name} ({len(lines)} hunks)" if len(lines) > 1 else f"{name}{lines[0]}" for name, lines in places.items()
+    ]
     return f" · declined: {', '.join(names)}" if names else ""
 
 
@@ -51,50 +55,51 @@ def is_risky(change: ChangeSummary) -> bool:
 
 
 class HunkReview:
-    """A review of hunks, of one file or several, in which each is taken or left."""
+    """A review of hunks, of one file or several, in which each is accepted or declined."""
 
     page_rows = 1  # by which PageUp and PageDown scroll: one row less than are shown
     comment = ""  # a comment on a hunk is complete once it is sent
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        # The names of the file tell the language of its hunks.
-        names = question.preview.partition("@@ ")[0] if path_of(question.preview) and not question.changes else ""
-        self._hunks = [names + hunk for hunk in question.hunks]
+        # Hunks of an edit lack the `---` and `+++` lines, whose names tell the language to colour them in.
+        is_edit = path_of(question.preview) and not question.changes
+        file_lines = question.preview.partition("@@ ")[0] if is_edit else ""
+        self._hunks = [file_lines + hunk for hunk in question.hunks]
         self._changes: list[ChangeSummary] = []  # the change of each hunk; empty for an edit of a single file
-        self._ends: list[int] = []  # for each hunk, the index after its file's last hunk
+        self._file_ends: list[int] = []  # for each hunk, the index after its file's last hunk
         for change in question.changes:
             self._changes += [change] * change.hunks
-            self._ends += [len(self._changes)] * change.hunks
-        self._ends = self._ends or [len(self._hunks)] * len(self._hunks)
-        self._number = self._top = 0  # indices: the hunk being decided, its first row on the screen
+            self._file_ends += [len(self._changes)] * change.hunks
+        self._file_ends = self._file_ends or [len(self._hunks)] * len(self._hunks)
+        self._index = self._top = 0  # of the hunk being decided, and of its first row on the screen
         self.has_shown_end = False  # True once the last row of that hunk was on the screen
         self._accepted: list[int] = []  # indices of hunks
         self._comments: list[str] = []
 
     @property
     def heading(self) -> str:
-        return f"Apply {hunk_word(self._question)} {self._number + 1} of {len(self._hunks)}?"
+        return f"Apply {hunk_word(self._question)} {self._index + 1} of {len(self._hunks)}?"
 
     @property
-    def default(self) -> str:
-        return "leave" if self._changes and is_risky(self._changes[self._number]) else "take"
+    def default_id(self) -> str:
+        return "leave" if self._changes and is_risky(self._changes[self._index]) else "take"
 
     @property
     def choices(self) -> list[Choice]:
-        next_hunk, end_of_file, end = self._number + 1, self._ends[self._number], len(self._hunks)
-        of_file = _OF_FILE if next_hunk < end_of_file < end else ()  # more hunks follow, here and in other files
-        of_all = _OF_ALL if next_hunk < end else ()
+        next_hunk, end_of_file, end = self._index + 1, self._file_ends[self._index], len(self._hunks)
+        of_file = _FILE_CHOICES if next_hunk < end_of_file < end else ()  # more hunks follow, here and in other files
+        of_rest = _REST_CHOICES if next_hunk < end else ()
         of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
-        return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
+        return [*of_hunk, *of_file, *of_rest, Choice("words", "Tab", "No, and say why"), _BACK]
 
-    def window(self, columns: int, max_rows: int) -> list[Row]:
+    def visible_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the rows of the hunk from the top one on, below the name of its file if there are several."""
-        change = self._changes[self._number] if self._changes else None
-        rows = _hunk_rows(self._hunks[self._number], change, columns)
-        shown, self._top = _window(rows, self._top, max_rows, columns)
+        change = self._changes[self._index] if self._changes else None
+        rows = _hunk_rows(self._hunks[self._index], change, columns)
+        shown, self._top = _scrolled_rows(rows, self._top, max_rows, columns)
         self.page_rows = max(1, max_rows - 2)  # the note takes a row
-        hunk_rows = len(shown) - (len(shown) < len(rows))  # without the note that there are more rows
+        hunk_rows = len(shown) if len(shown) == len(rows) else len(shown) - 1  # without the note about more rows
         self.has_shown_end |= self._top + hunk_rows >= len(rows)
         return shown
 
@@ -104,14 +109,15 @@ class HunkReview:
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
         """Decide on the hunk that is shown, or on several; return the answer after the last one."""
         self._comments += [comment] if comment else []
-        end_of_file = self._ends[self._number]
-        of_file, of_all = choice_id.endswith("_file"), choice_id.endswith("_all")
-        end = len(self._hunks) if of_all else end_of_file if of_file else self._number + 1
+        end_of_file = self._file_ends[self._index]
+        is_of_file, is_of_rest = choice_id.endswith("_file"), choice_id.endswith("_all")
+        end = len(self._hunks) if is_of_rest else end_of_file if is_of_file else self._index + 1
         if choice_id.startswith("take"):
-            self._accepted += range(self._number, end)
+            self._accepted += range(self._index, end)
         self.has_shown_end, self._top = False, 0
-        self._number = end % len(self._hunks)  # 0 after the last one: the review may still be drawn
-        if self._number:
+        is_complete = end == len(self._hunks)
+        self._index = 0 if is_complete else end  # 0 because the review may still be drawn
+        if not is_complete:
             return None
         hunks = tuple(self._accepted)
         return Approve(self._question.id, allowed=bool(hunks), comment="; ".join(self._comments), hunks=hunks or None)
@@ -120,12 +126,12 @@ class HunkReview:
 class PlanComments:
     """Comments on a plan's lines, by their numbers from 0. The model gets all of them in one message."""
 
-    default = "words"  # the choice that Enter selects
+    default_id = "words"  # the choice that Enter selects
     heading, page_rows = "Comment on which line?", 1
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        self._at = 0  # the number of the marked line
+        self._marked_line = 0  # the number of the marked line
         self.comments: dict[int, str] = {}
 
     @cached_property
@@ -135,7 +141,7 @@ class PlanComments:
     @property
     def comment(self) -> str:
         """The comment on the marked line; empty if there is none."""
-        return self.comments.get(self._at, "")
+        return self.comments.get(self._marked_line, "")
 
     @property
     def choices(self) -> list[Choice]:
@@ -143,27 +149,27 @@ class PlanComments:
         send = [Choice("send", "s", f"Send {count}, keep planning")] if self.comments else []
         return [_COMMENT, *send, _BACK]
 
-    def window(self, columns: int, max_rows: int) -> list[Row]:
+    def visible_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the rows around the marked line, with the comments below their lines."""
         rows: list[Row] = []
         digits = len(str(len(self._lines)))
         for number, line in enumerate(self._lines):
-            mark, role = (MARK, "selected") if number == self._at else (("", " "), "")
+            mark, role = (MARK, "selected") if number == self._marked_line else (("", " "), "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
             rows += folded(row, columns, hang=digits + 4)  # 4: the mark and the blanks beside the number
             if comment := " ".join(exposed(self.comments.get(number, "")).split()):
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         self.page_rows = max(1, max_rows - 2)
-        return _window(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
+        return _scrolled_rows(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 
     def move(self, by: int) -> None:
-        self._at = max(0, min(self._at + by, len(self._lines) - 1))
+        self._marked_line = max(0, min(self._marked_line + by, len(self._lines) - 1))
 
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
-        """Set the comment on the marked line, or remove it with an empty one; with `send` return the answer."""
+        """Set the comment on the marked line, or remove it if it is empty. For the choice "send", return the answer."""
         if choice_id == "send":
             return Approve(self._question.id, allowed=False, comment=self.message)
-        self.comments[self._at] = comment
+        self.comments[self._marked_line] = comment
         self.comments = {line: text for line, text in self.comments.items() if text}
         return None
 
@@ -186,6 +192,7 @@ def change_text(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
     for part in split_files(text):
         path, file_lines = path_of(part), part.split("\n", 2)[:2]
         name, *notes = exposed(path or part.strip()).split("\n")  # without a path, the part describes the change
+        # The kind is that of a single file or of a whole folder; each file of a changed folder has its own lines.
         is_deleted = change.kind == "deleted" or "+++ /dev/null" in file_lines
         is_new = change.kind == "created" or "--- /dev/null" in file_lines
         label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
@@ -214,7 +221,7 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
     return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
 
 
-def _window(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
+def _scrolled_rows(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
     """Return the rows from `first` on, or earlier ones to fill `max_rows`, above a note; and the first one's index."""
     if len(rows) <= max_rows:
         return list(rows), 0

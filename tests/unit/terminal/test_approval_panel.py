@@ -69,7 +69,7 @@ def test_rows_fit_any_window_and_hold_nothing_that_steers(
     asked: QuestionPanel, by: int, wider: int, more: int, columns: int
 ) -> None:
     asked.move(by)
-    asked.widen(wider)
+    asked.select_rule(wider)
     shown = asked.rows(columns, more)
     assert all(row_width(row) <= columns for row in shown)
     text = plain(asked.preview(columns))
@@ -135,7 +135,7 @@ def test_a_sentence_says_what_a_lasting_yes_covers(rule: str, reach: str) -> Non
 def test_the_narrowest_rule_of_a_lasting_yes_can_be_widened() -> None:
     asked = panel(rules=("bash(git push a b)", "bash(git push *)"))
     assert rows(asked)[-1].endswith("`git push a b` (e to edit, ←/→ narrower or wider)")
-    asked.widen(1)
+    asked.select_rule(1)
     assert "`git push`" in rows(asked)[-1]
     call = ToolUse("1", "file_edit", {})
     edit = EditApproval("1", "", call=call, reason="", preview="", rules=("file_edit(a)",), mode="acceptEdits")
@@ -217,10 +217,10 @@ def test_a_diff_has_its_marks() -> None:
 def test_answers_carry_how_far_they_reach() -> None:
     asked = panel(rules=("Bash(make test)", "Bash(make *)"))
     assert choose(asked, "once") == Approve("1", True)
-    asked.widen(1)
-    asked.widen(1)
+    asked.select_rule(1)
+    asked.select_rule(1)
     assert choose(asked, "always") == Approve("1", True, "always", rule="Bash(make *)")
-    asked.widen(-5)
+    asked.select_rule(-5)
     assert choose(asked, "session:0") == Approve("1", True, "session", rule="Bash(make test)")
     asked.set_rule("Bash(make lint)")
     assert asked.rule == "Bash(make lint)"
@@ -347,14 +347,14 @@ def test_before_all_was_on_the_screen_only_a_hunk_that_was_can_be_taken() -> Non
     long = "@@ -0,0 +1,60 @@\n" + "".join(f"+line {number}\n" for number in range(60))
     asked = panel(hunks=(long, HUNK), name="file_edit")
     asked.unread = [("", "more\n")]
-    assert [choice.id for choice in asked.offered] == ["no", "words", "hunks"]
-    asked.start_review(asked.offered[-1])
+    assert [choice.id for choice in asked.selectable_choices] == ["no", "words", "hunks"]
+    asked.start_review(asked.selectable_choices[-1])
     asked.rows(60, max_rows=20)
-    assert [choice.id for choice in asked.offered] == ["leave", "leave_all", "words", "back"]
+    assert [choice.id for choice in asked.selectable_choices] == ["leave", "leave_all", "words", "back"]
     assert asked.review is not None
     asked.review.move(100)
     asked.rows(60, max_rows=20)
-    assert asked.offered[0].id == "take"
+    assert asked.selectable_choices[0].id == "take"
 
 
 def test_the_draw_that_shows_the_end_of_a_hunk_offers_the_yes_and_pages_overlap_by_a_row() -> None:

@@ -78,9 +78,6 @@ async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
     return None
 
 
-# Pastes
-
-
 class TypedText(msgspec.Struct, frozen=True):
     """A text as it was typed, and the contents of its tokens."""
 
@@ -181,8 +178,6 @@ def clean_paste(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-# History
-
 MAX_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
 MAX_FILE_BYTES = 2 * KEPT_BYTES
@@ -277,8 +272,6 @@ def _append(file: Path, line: bytes) -> None:
     finally:
         lock.release()
 
-
-# Drafts
 
 MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 

@@ -117,8 +117,6 @@ class Screen(Renderer):
     def request_absolute_cursor_position(self) -> None:
         """Not needed: all moves are relative."""
 
-    # Drawing
-
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
         """Write the waiting lines, and draw the region below them."""
         lines, self._lines = self._reuse_top_rows(self._lines), []
@@ -201,8 +199,6 @@ class Screen(Renderer):
         """Paint a row of the region; one that the terminal may count as wider than we do must not wrap."""
         text = self._theme.paint(row)
         return f"{WRAP_OFF}{text}{WRAP_ON}" if _may_differ_in_width(row) else text
-
-    # Sizes and modes
 
     def _is_resizing(self) -> bool:
         """Return True while the window may still change its size: rows written now would be miscounted."""

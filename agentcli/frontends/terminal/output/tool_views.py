@@ -160,8 +160,6 @@ def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
     return [[("", "  "), _SIGNS[status], ("muted" if status == "completed" else "", text)] for status, text in texts]
 
 
-# Claims of an answer
-
 # Why a claim is not verified, by outcome or topic: if no log entry is about it, and if some are.
 _REASONS = {
     "file": ("no change recorded", "it has changed since"),

@@ -143,8 +143,6 @@ class TurnView:
             case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else /compact reports it
                 self.print_line(f"Compacted: {before:,} → {after:,} tokens ({STRATEGY_NAMES[strategy]})", "muted")
 
-    # Printing
-
     def _print(self, fragments: Sequence[Fragment]) -> None:
         if self._held is None:
             self._printer.print(fragments)
@@ -258,8 +256,6 @@ class TurnView:
     def format_title(self, title: str) -> str:
         return exposed(with_tilde(title, self._home))
 
-    # The answer
-
     def _add_text(self, text: str) -> None:
         self._end_thinking()
         if not self._has_text:
@@ -297,8 +293,6 @@ class TurnView:
 
     def _new_stream(self) -> MarkdownStream:
         return MarkdownStream(width=lambda: self._printer.columns, wraps=self._wraps)
-
-    # The queue and the end of a turn
 
     def _change_queue(self, queue: Queued) -> None:
         """Print the messages that have left the queue because the model has received them."""
