@@ -54,10 +54,13 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
-    effects = call_effects(facts, permitted.decision)
-    if permitted.dry_run == "always" and facts.command is not None:  # the reason for its dry run is beside the point
+    if permitted.dry_run == "always" and facts.command is not None:
         effects = command_effects(facts, facts.command)
-    line = why if opens else f"{why}; {then}?"
+    else:  # the person requested the dry run instead of an answer, so the reason to ask still matters
+        effects = call_effects(facts, permitted.decision)
+    lines, grave = (f"{why}; {then}?", *effects.lines), effects.grave
+    if opens:  # what follows is another dry run, which changes nothing, so only what it opens can be grave
+        lines, grave = (*effects.lines, why), (why,) if obstacle.is_grave else ()
     question = CommandApproval(
         use.id,
         call_title(use.name, use.input),
@@ -65,12 +68,12 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         reason=f"{why}; if you approve, agentcli will {then}" + ("; if not, it is discarded" if obstacle.paths else ""),
         preview=str(use.input.get("command", "")),
         rules=() if opens or obstacle.is_server else permitted.policy.offered_rules,
-        effects=(*effects.lines, line) if opens else (line, *effects.lines),
-        grave=((line,) if obstacle.is_grave else ()) if opens else effects.grave,  # a dry run deletes nothing
+        effects=lines,
+        grave=grave,
         opens=opens,
     )
     answer = await permitted.policy.ask(question, None)
-    if not isinstance(answer, Approve):
+    if not isinstance(answer, Approve):  # the turn was stopped
         return False
     if obstacle.paths and not answer.allowed and answer.comment != NOBODY_LEFT:
         turn.denials.append(Denial(use))
@@ -86,23 +89,24 @@ class Review(Struct, kw_only=True):
     """The decision on the changes of a dry run."""
 
     report: DryRunReport
-    names: list[str] = field(default_factory=list)  # of the changes to apply
-    partial: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the hunks to apply of partly applied changes
-    left_out: str = ""  # the text of the hunks that the person rejected
+    approved: list[str] = field(default_factory=list)  # the names of the changes to apply
+    chosen_hunks: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by name, for changes to apply in part
+    rejected_hunks: str = ""  # the text of the hunks that the person rejected
     is_answered: bool = False  # the person has decided about changes
     comment: str = ""
-    why: str = ""  # the reason why changes were discarded without a question
-    is_denied: bool = False  # changes were discarded for `why`, other than by plan mode, which always discards them
+    discard_reason: str = ""  # the reason why changes were discarded without a question
+    is_denied: bool = False  # changes were discarded without a question, other than by plan mode, which always does so
 
-    def apply_decision(self, decision: PolicyDecision, changes: Sequence[ChangeSummary]) -> None:
+    def add_decision(self, decision: PolicyDecision, changes: Sequence[ChangeSummary]) -> None:
+        """Approve or discard changes by a decision of the rules or the mode."""
         if decision.outcome == "allow":
-            self.names += [change.name for change in changes]
+            self.approved += [change.name for change in changes]
         else:
-            self.why = decision.reason
+            self.discard_reason = decision.reason
             self.is_denied |= decision.reason != PLAN
 
-    def apply_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
-        """Choose the hunks that the person approved, and their changes, to be applied.
+    def add_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
+        """Approve the changes with hunks that the person chose.
 
         `hunks` are indices into the hunks of all changes of the question in a row; None means all.
         """
@@ -113,48 +117,50 @@ class Review(Struct, kw_only=True):
             numbers = range(change.hunks)
             chosen = tuple(number for number in numbers if hunks is None or offset + number in hunks)
             if chosen:
-                self.names.append(change.name)
+                self.approved.append(change.name)
             if 0 < len(chosen) < change.hunks:
-                self.partial[change.name] = chosen
-                self.left_out += "".join(question.hunks[offset + n] for n in numbers if n not in chosen)
+                self.chosen_hunks[change.name] = chosen
+                self.rejected_hunks += "".join(question.hunks[offset + n] for n in numbers if n not in chosen)
             offset += change.hunks
 
     def _remark(self, applied: ApplyOutcome) -> str:
         """Return a text that tells the model which changes are in the workspace now."""
-        resolved = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
-        dropped = [change.name for change in self.report.dry_run.changes if change.name not in resolved]
-        if not (dropped or applied.conflicts or self.comment or self.partial):
-            return ""
-        reason = f" ({self.why})" if self.why else ""
-        in_full = [name for name in applied.names if name not in self.partial]
-        in_part = [self._partial_change(name) for name in applied.names if name in self.partial]
+        not_discarded = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
+        discarded = [change.name for change in self.report.dry_run.changes if change.name not in not_discarded]
+        if not (discarded or applied.conflicts or self.comment or self.chosen_hunks):
+            return ""  # all changes were applied, as the model expects
+        why, discarded_names = self.discard_reason, listed_names(discarded, _MAX_NAMES)
+        in_full = [name for name in applied.names if name not in self.chosen_hunks]
+        in_part = [self._partial_change(name) for name in applied.names if name in self.chosen_hunks]
         parts = [
             f"Applied: {listed_names(in_full, _MAX_NAMES)}." if in_full else "",
             f"Partly applied: {listed_names(in_part, _MAX_NAMES)}." if in_part else "",
-            f"Discarded, so not changed: {listed_names(dropped, _MAX_NAMES)}{reason}." if dropped else "",
+            f"Discarded, so not changed: {discarded_names}{f' ({why})' if why else ''}." if discarded else "",
             *(f"Not applied: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
         ]
-        if not resolved:
-            who = "the user discarded its changes" if self.is_answered else f"its changes were discarded: {self.why}"
-            parts = [f"It was a dry run, and {who}. No file was changed: {listed_names(dropped, _MAX_NAMES)}."]
+        if not not_discarded:
+            fate = "the user discarded its changes" if self.is_answered else f"its changes were discarded: {why}"
+            parts = [f"It was a dry run, and {fate}. No file was changed: {discarded_names}."]
         if self.comment:
             parts.append(f"The user said: {self.comment}")
-        if self.left_out:
-            parts.append(f"The user rejected these hunks, so they are not in the workspace:\n{self.left_out.rstrip()}")
+        if rejected := self.rejected_hunks.rstrip():
+            parts.append(f"The user rejected these hunks, so they are not in the workspace:\n{rejected}")
         return " ".join(filter(None, parts))
 
     def output(self, applied: ApplyOutcome) -> ToolOutput:
-        """Return the result of a command that made changes, with the fate of each change."""
+        """Return the result of a command that made changes, which says for each change whether it was applied."""
         changes, count = self.report.dry_run.changes, len(applied.names)
-        summary = count_changes([change for change in changes if change.name in applied.names] or changes)
+        applied_changes = [change for change in changes if change.name in applied.names]
         outcome = "" if count == len(changes) else "applied only: " if count else "discarded: "
-        output = dry_run_output(self.report, self._remark(applied), outcome + summary)
+        summary = outcome + count_changes(applied_changes or changes)
+        output = dry_run_output(self.report, self._remark(applied), summary)
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
             "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in changes],
             "kept": list(applied.names),
-            **({"kept_hunks": {name: list(chosen) for name, chosen in self.partial.items()}} if self.partial else {}),
         }
+        if self.chosen_hunks:
+            structured["kept_hunks"] = {name: list(chosen) for name, chosen in self.chosen_hunks.items()}
         # Plan mode always discards changes, so that alone is not an error.
         was_rejected = not count and (self.is_answered or self.is_denied)
         is_error = output.is_error or was_rejected or bool(applied.conflicts)
@@ -166,12 +172,12 @@ class Review(Struct, kw_only=True):
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)
         words = "applied" if count == total else f"applied {count} of {total}" if count else "discarded"
-        words += "".join(f" · {self._partial_change(name)}" for name in applied.names if name in self.partial)
+        words += "".join(f" · {self._partial_change(name)}" for name in applied.names if name in self.chosen_hunks)
         return f"{words} · “{self.comment}”" if self.comment else words
 
     def _partial_change(self, name: str) -> str:
         hunks = next(change.hunks for change in self.report.dry_run.changes if change.name == name)
-        return f"{name} ({len(self.partial[name])} of {hunks} hunks)"
+        return f"{name} ({len(self.chosen_hunks[name])} of {hunks} hunks)"
 
 
 async def review_changes(call: Call, permitted: PermittedCall, report: DryRunReport) -> Review:
@@ -194,7 +200,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
         if decision is None:
             await _ask_about_changes(call, permitted, review, changes, ask_rule=rule)
         else:
-            review.apply_decision(decision, changes)
+            review.add_decision(decision, changes)
     return review
 
 
@@ -220,11 +226,10 @@ def _groups(dry_run: DryRun, rules: Rules, base: PatternBase, mode: Mode | None)
 
 
 def _decision_of_mode(mode: Mode, changes: Sequence[ChangeSummary], ask_rule: Rule | None) -> PolicyDecision | None:
-    """Return a mode's decision about changes; None if the mode asks. The rule `ask_rule` asks about some of them."""
+    """Return a mode's decision about changes; None if the mode asks. `ask_rule` is a rule that asks about them."""
     if mode in ("plan", "dontAsk"):
-        return PolicyDecision(
-            outcome="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded"
-        )
+        reason = PLAN if mode == "plan" else "changes that need approval are discarded"
+        return PolicyDecision(outcome="deny", reason=reason)
     if ask_rule is not None and mode != "bypassPermissions":
         return None
     losses = {change.permanent_loss for change in changes}
@@ -244,9 +249,9 @@ async def _ask_about_changes(
 
     answer = await permitted.policy.ask(question, decide)
     if isinstance(answer, PolicyDecision):
-        review.apply_decision(answer, changes)
+        review.add_decision(answer, changes)
     else:
-        review.apply_answer(question, answer.hunks if answer.allowed else (), answer.comment)
+        review.add_answer(question, answer.hunks if answer.allowed else (), answer.comment)
 
 
 def _question(
@@ -261,23 +266,23 @@ def _question(
         structs.replace(change, diff=text if len(parts) > 1 else "", hunks=len(parts))
         for change, text, parts in zip(changes, texts, hunks, strict=True)
     )
-    result, reasons = report.result, ["nothing has been applied yet"]  # further reasons are more important, so first
-    if has_failed := result.timed_out or result.exit_code != 0:
-        end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
-        reasons.insert(0, "it timed out" if result.timed_out else end)
-    if is_auto_executed := changes[0].is_auto_executed:  # changes are sorted, auto-executed files first
-        reasons.insert(0, "other programs execute these files automatically")
-    if permitted.dry_run == "on_request":
-        reasons.insert(0, f"it {permitted.network}")
-    if ask_rule is not None:
-        reasons.insert(0, f"{ask_rule.phrase} requires approval")
+    result, is_auto_executed = report.result, changes[0].is_auto_executed  # sorted: auto-executed files first
+    end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
+    has_failed = result.timed_out or result.exit_code != 0
+    reasons = [
+        f"{ask_rule.phrase} requires approval" if ask_rule is not None else "",
+        f"it {permitted.network}" if permitted.dry_run == "on_request" else "",
+        "other programs execute these files automatically" if is_auto_executed else "",
+        "it timed out" if result.timed_out else end if has_failed else "",
+        "nothing has been applied yet",
+    ]
     line, *more = str(use.input.get("command", use.name)).strip().splitlines() or [""]
-    is_long = more or len(line) > _MAX_COMMAND_CHARS
+    title = f"{line[:_MAX_COMMAND_CHARS]} …" if more or len(line) > _MAX_COMMAND_CHARS else line
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line}: {count_changes(changes)}",
+        f"{title}: {count_changes(changes)}",
         call=use,
-        reason="; ".join(reasons),
+        reason="; ".join(filter(None, reasons)),
         preview="\n".join(texts),
         rules=() if is_auto_executed or ask_rule else permitted.policy.offered_rules,
         hunks=tuple(hunk for parts in hunks for hunk in parts),
@@ -317,11 +322,13 @@ def _change_text(change: ChangeSummary) -> str:
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
-    is_many = change.what in ("folder", "tree") or (change.what == "repository" and change.kind != "changed")
-    count = counted(change.files, "file") if change.files else "empty"
-    size = f" · {count} · {_size(change.size)}".removesuffix(" · 0 bytes") if is_many and change.kind != "mode" else ""
-    verb = "changed mode of" if change.kind == "mode" else change.kind
-    return f"{verb} {change.what} {change.name}{size}\n{notes}{change.diff}"
+    if change.kind == "mode":
+        return f"changed mode of {change.what} {change.name}\n{notes}{change.diff}"
+    contents = ""
+    if change.what in ("folder", "tree") or (change.what == "repository" and change.kind != "changed"):
+        contents = f" · {counted(change.files, 'file')}" if change.files else " · empty"
+        contents += f" · {_size(change.size)}" if change.size else ""
+    return f"{change.kind} {change.what} {change.name}{contents}\n{notes}{change.diff}"
 
 
 def _size(size: int) -> str:

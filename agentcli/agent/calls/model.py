@@ -65,11 +65,12 @@ class CallHistory(msgspec.Struct, kw_only=True):
     detachable: set[asyncio.Event] = msgspec.field(default_factory=set)  # set an event to move its command to a job
     # The newest calls with their arguments, each with its result.
     _recent: deque[tuple[str, str]] = msgspec.field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
-    _is_nudged: bool = False  # the newest call got the error as its result
+    _got_error: bool = False  # the newest call was such a repeated one
 
     @contextmanager
     def detach_request(self) -> Iterator[asyncio.Event]:
-        detach = asyncio.Event()  # set by `Background`, to move the command to a job
+        """Yield an event that is set when the person moves the running command to the background (`Background`)."""
+        detach = asyncio.Event()
         self.detachable.add(detach)
         try:
             yield detach
@@ -80,19 +81,19 @@ class CallHistory(msgspec.Struct, kw_only=True):
         """Return True if the newest calls equal this one; if they do so in spite of the error, set `looping`."""
         is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1
         is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _call_key(call)
-        if is_stuck and self._is_nudged:
+        if is_stuck and self._got_error:
             self.looping = call_title(call.name, call.input)
-        self._is_nudged = is_stuck
+        self._got_error = is_stuck
         return is_stuck
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
-        if not self._is_nudged:  # otherwise the result is the error
+        if not self._got_error:  # otherwise the result is the error
             self._recent.append((_call_key(call), str(result.content)))
 
     def forget_results(self) -> None:
         """Let the model repeat calls again, because the person may have asked for that."""
         self._recent.clear()
-        self._is_nudged, self.looping = False, ""
+        self._got_error, self.looping = False, ""
 
 
 def _call_key(call: ToolUse) -> str:

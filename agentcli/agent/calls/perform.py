@@ -22,7 +22,7 @@ from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
 from agentcli.conversation.history import listed_names
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
-from agentcli.safety.paths.judge import WHY
+from agentcli.safety.paths.judge import WHY, PathKind
 from agentcli.tools.builtin.toolset import MemoryCall
 from agentcli.tools.command import STOPPED_CODES, ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
@@ -50,19 +50,20 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         if tool.mode == "session":
             return await session.delegates.answer(call, arguments)
         # The files that may change, by the tool's effect; None means any file, and a missing effect none.
-        changes: dict[str, Sequence[Path] | None] = {
+        may_change: dict[str, Sequence[Path] | None] = {
             "edit": files or None,  # the tool may have no argument that names its files
             "foreign": None,
             "command": () if decision.only_reads else None,
             "none": _memory_files(facts),
         }
-        async with record_changes(call, changes.get(tool.effect, ())):
+        async with record_changes(call, may_change.get(tool.effect, ())):
             return await tool.output(arguments, context)
 
     keys = tool.lock_keys(permitted.arguments) if tool.lock_keys else ()
     async with _hold(call, files, keys if isinstance(keys, Iterable) else await keys):
         call.report.is_running = True
         with session.history.detach_request() as detach:
+            # The sandbox limits other tools; these may use only the files that the decision was about.
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
             terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=decision.only_reads)
             context = replace(context, detach=detach, terms=terms)
@@ -77,12 +78,12 @@ def _hold(call: Call, paths: Iterable[Path], own_keys: Iterable[str] = ()) -> Ab
 
 
 def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
-    """Return the real paths of the files that a call names in order to change them."""
+    """Return the real paths of the files that a call changes, from the arguments that its tool declares as files."""
     tool = facts.tool
-    if tool.effect == "edit":
+    if tool.effect == "edit":  # without a declaration, `facts.files` has the argument `path`, which is only a guess
         return [path.real for path in facts.files] if tool.file_arguments else []
-    names = (getattr(facts.arguments, name, None) for name in tool.file_arguments)
-    return [facts.workspace.usable_path(name, "write", grants) for name in names if isinstance(name, str)]
+    values = (getattr(facts.arguments, name, None) for name in tool.file_arguments)
+    return [facts.workspace.usable_path(value, "write", grants) for value in values if isinstance(value, str)]
 
 
 def _memory_files(facts: CallFacts) -> tuple[Path, ...]:
@@ -94,7 +95,7 @@ def _memory_files(facts: CallFacts) -> tuple[Path, ...]:
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-    """Run a tool within its time limit, and retry it by its rule. Raises `ToolError`, also for system errors."""
+    """Run a tool within its time limit, which doubles with each retry that its rule allows. Raises `ToolError`."""
     limit_s = tool.time_limit_s
     while True:
         try:
@@ -109,6 +110,7 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
 
 
 async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+    """Run a tool within a time limit. Raises `ToolError`, also for system errors and the tool's own timeouts."""
     try:
         async with asyncio.timeout(limit_s) as limit:
             return await run()
@@ -122,12 +124,12 @@ async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply the approved changes. Return its output, or the call to run instead.
 
-    An obstacle is a question, and a yes opens a host or path for a second dry run (which asks about none), runs the
-    command directly, or starts its server as a job. A doubt about a requested dry run is an obstacle, too.
+    The person is asked about an obstacle. A yes opens a host or path for a second dry run (which asks about none), runs
+    the command directly, or starts its server as a job. A doubt about a requested dry run is an obstacle, too.
     """
     opened: Obstacle | None = None  # the host or paths that the person has opened
     while True:
-        output = await _try_out(call, permitted, context, opened)
+        output = await _run_dry(call, permitted, context, opened)
         if output.later is not None:  # the dry run continues as a background job
             _run_in_background(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
             return changed(output, later=None)
@@ -153,7 +155,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
         opened = obstacle
 
 
-async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None) -> ToolOutput:
+async def _run_dry(call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None) -> ToolOutput:
     """Make a dry run with access to the host or path of `opened`, if given."""
     grants = permitted.grants
     if opened is not None:
@@ -198,7 +200,7 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
 
 
 def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
-    """Return a question about a requested dry run that may not show the command's real effects, if so. Blocks."""
+    """Return an obstacle if a dry run that the person requested may not show the command's real effects. Blocks."""
     result, findings = report.result, []
     if too_much := report.dry_run.too_much:
         findings.append(f"was ended: {too_much}")
@@ -222,31 +224,31 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         then = f"run it again with access to {host}"
         return Obstacle(why=f"could not reach {host}", then=then, opens="host", host=host, is_grave=True)
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
-    hidden: dict[str, list[Path]] = {}  # what a yes can open, by its kind
+    openable: dict[PathKind, list[Path]] = {}  # the paths that the command lacked and a yes can open, by kind
     for path in report.unread:
-        kind, where = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
+        kind, hiding_runs = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
         # Of the paths that are hidden from every command ("always"), a grant opens only secret files.
-        can_open = where == "here" or (where == "always" and kind == "secret")
+        can_open = hiding_runs == "here" or (hiding_runs == "always" and kind == "secret")
         if can_open and not rule_about([path], deny, lookup.base, tools=READERS):
-            hidden.setdefault(kind, []).append(path)
-    if not hidden:
+            openable.setdefault(kind, []).append(path)
+    if not openable:
         return None
-    # Secret files are known by their names. Of other paths only the first is opened: an error may quote many.
-    first = next(iter(hidden))
-    paths = hidden[first] if first == "secret" else hidden[first][:1]
+    kind, paths = next(iter(openable.items()))
+    if kind != "secret":  # an error may quote many paths by chance, but hardly the names of secret files
+        paths = paths[:1]
     shown = listed_names([lookup.workspace.shown(path) for path in paths], MAX_SHOWN)
-    note = {"secret": f" ({WHY['secret']})", "outside": " (outside the project)"}.get(first, "")
+    note = f" ({WHY['secret']})" if kind == "secret" else " (outside the project)" if kind == "outside" else ""
     return Obstacle(
         why=f"had no access to {shown}{note}",
         then=f"run it again with access to {shown}",
         opens="file" if len(paths) == 1 and paths[0].is_file() else "files",
         paths=tuple(paths),
-        is_grave=first == "secret",
+        is_grave=kind == "secret",
     )
 
 
 async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> ToolOutput:
-    """Apply the changes that the rules, the mode or the person approve."""
+    """Apply the changes that the rules, the mode or the person approve, and return the call's output."""
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if permitted.dry_run == "on_request":
         call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network}.]")
@@ -258,17 +260,17 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
         uses_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
-        lost = "; /tmp is empty again for the next command" if uses_tmp else ""
-        return dry_run_output(report, "", f"changed nothing{lost}")
+        hint = "; /tmp is empty again for the next command" if uses_tmp else ""
+        return dry_run_output(report, "", f"changed nothing{hint}")
     review = await review_changes(call, permitted, report)
-    if review.names:
+    if review.approved:
         if not review.is_answered:
             turn.store(CallAllowed(call.use.id))  # if the person answered, their answer is in the log already
         await turn.commit()
         call.report.is_dry_run = False
-        paths = [path for name in review.names for path in dry_run.paths_of(name)]
+        paths = [path for name in review.approved for path in dry_run.paths_of(name)]
         async with _hold(call, paths[:MAX_LOCKED]), record_changes(call, paths) as note:
-            applied = await dry_run.apply(review.names, hunks=review.partial, note=note)
+            applied = await dry_run.apply(review.approved, hunks=review.chosen_hunks, note=note)
         turn.store(CallKept(call.use.id, applied.names))
         await turn.commit()  # now, because once the dry run is discarded only the log knows the applied changes
     if review.is_denied:
@@ -283,8 +285,8 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
     Yield the file that notes the call until its changes are in the log; None if nothing is recorded.
     """
-    # A subagent's changes are recorded under the call that created it, but its own call reports them.
-    call, report = call.turn.session.parent_call or call, call.report if paths is None else None
+    report = call.report if paths is None else None  # the output of a call that names its files says what it changed
+    call = call.turn.session.parent_call or call  # a subagent's changes belong to the call that created it
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
     if checkpoints is not None and (paths is None or paths):
@@ -295,25 +297,25 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     if checkpoints is None or mark is None:
         yield None
         return
-    before = _running_jobs(session)
+    earlier_jobs = _running_jobs(session)
     try:
         yield mark.note
     finally:
         end = _store_changes(call, checkpoints, mark, report)
-        if paths is None and (jobs := _running_jobs(session) - before):
+        if paths is None and (jobs := _running_jobs(session) - earlier_jobs):
             _run_in_background(session.recording.tasks, _end_after_jobs(session, jobs, end))
         else:  # not later, so that changes by others are not attributed to the call
-            await _with_progress(call, checkpoints, end, before="\n")  # the call's output may have ended within a line
+            await _with_progress(call, checkpoints, end, prefix="\n")  # the call's output may have ended within a line
 
 
-async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[Any], before: str = "") -> Any:
-    """Return the result of `work`, which may scan the workspace, and show its progress, `before` ahead of each line."""
+async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[Any], prefix: str = "") -> Any:
+    """Return the result of `work`, which may scan the workspace, and show its progress in lines with a prefix."""
 
     async def show() -> None:
         while True:
             await asyncio.sleep(_PROGRESS_EVERY_S)
             text = f"[Recording the workspace so that /undo works: {checkpoints.files_scanned():,} files so far]"
-            call.turn.emit(OutputDelta(call.use.id, f"{before}{text}\n"))
+            call.turn.emit(OutputDelta(call.use.id, f"{prefix}{text}\n"))
 
     showing = asyncio.create_task(show())
     try:
@@ -342,22 +344,22 @@ async def _end_after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[
 
 
 async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any, report: Report | None) -> None:
-    """Store the changes of a call, count them in `report`, and forget the note about the call once they are on disk."""
+    """Store the changes of a call, count them in `report`, and delete the note about the call once they are on disk."""
     turn, recording = call.turn, call.turn.session.recording
     try:
-        changes = await checkpoints.end(mark)
+        entry = await checkpoints.end(mark)  # None if nothing changed
     except ToolError as error:
         turn.emit(Notice(f"{error} /undo cannot revert this call."))
         with suppress(ToolError):  # else the next start would attribute all changes until then to this call
             await checkpoints.forget(mark)
         return
-    if changes is not None and not changes.changes and not recording.has_reported_gap:
+    if entry is not None and not entry.changes and not recording.has_reported_gap:  # all that it has is `left_out`
         recording.has_reported_gap = True
-        why = "; ".join(name.removeprefix("everything: ") for name in changes.left_out)  # "everything: too many files"
+        why = "; ".join(name.removeprefix("everything: ") for name in entry.left_out)  # "everything: too many files"
         turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))
-    if changes is not None and report is not None:
-        report.changes = count_recorded(changes.changes)
-    stored = done_future() if changes is None else turn.store(changes)
+    if entry is not None and report is not None:
+        report.changes = count_recorded(entry.changes)
+    stored = done_future() if entry is None else turn.store(entry)
 
     async def forget() -> None:
         with suppress(StorageError, ToolError):  # the turn waits for its entries and reports failures
@@ -371,7 +373,7 @@ async def store_interrupted_changes(
     checkpoints: Checkpoints, entries: Iterable[Entry], append: Callable[..., Awaitable[object]]
 ) -> None:
     """Store the changes of calls whose process was killed. Raises `ToolError` and `StorageError`."""
-    stored = {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
-    if changes := await checkpoints.interrupted(stored):
+    call_times = {entry.body.id: entry.time for entry in entries if isinstance(entry.body, FilesChanged)}
+    if changes := await checkpoints.interrupted(call_times):
         await append(*changes)
-    await checkpoints.forget(None)
+    await checkpoints.forget(None)  # all these calls

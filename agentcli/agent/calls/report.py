@@ -35,7 +35,7 @@ OMITTED = {"omitted": "larger than 1 MB"}
 class Report:
     """The report on one call: its output, its result and its events.
 
-    Without `gives_all`, a structured result that is computed on request is left out. The text ends with the `remarks`.
+    With `gives_all`, the result includes structured data that is otherwise left out because it is computed on request.
     """
 
     finished: ToolFinished  # set, like `result`, once the call has ended
@@ -46,8 +46,8 @@ class Report:
         self.mask = mask
         self.result: Result | None = None
         self.record: CallRecord | None = None  # for hooks; None until they have let the call pass
-        self.shown: list[str] = []  # the output so far, masked
-        self.remarks: list[str] = []
+        self.shown_output: list[str] = []  # the output so far, masked
+        self.remarks: list[str] = []  # lines for the model at the end of the result
         self.changes = ""  # "2 files edited, 1 deleted", if the call could change any file
         self.answer = self.level = ""  # a description of the person's answer, and the output level
         self.is_running = False  # the tool has begun, so it may have changed something
@@ -78,7 +78,7 @@ class Report:
 
     def _emit_output(self, text: str) -> None:
         if text:
-            self.shown.append(text)
+            self.shown_output.append(text)
             self.emit(OutputDelta(self.use.id, text))
 
     def _end_output(self) -> None:
@@ -100,7 +100,7 @@ class Report:
         if error is None and output.error_kind is not None:
             text, _, why = str(output.content).rpartition("\n")  # the last line, such as "[timed out after 30 s]"
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
-            error = self._error(failure)
+            error = self._call_error(failure)
             output = msgspec.structs.replace(output, content=_with_partial(failure, text))
         if error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
@@ -132,7 +132,7 @@ class Report:
         self.finished = ToolFinished(id=self.use.id, structured=output.structured, error=error, **common)
         self.emit(self.finished)
 
-    def _error(self, error: ToolError) -> CallError:
+    def _call_error(self, error: ToolError) -> CallError:
         return CallError(error.kind, error.code, str(error), self.use.id, error.is_retryable)
 
     def fail(self, error: ToolError) -> None:
@@ -140,13 +140,13 @@ class Report:
         self._end_output()
         partial = error.partial
         if not partial and error.kind == "timeout":  # the tool was stopped before it could return its output
-            partial = "".join(self.shown)
+            partial = "".join(self.shown_output)
         content = _with_partial(error, formatted(partial.strip(), "brief"))
         summary = str(error)
         if isinstance(error, Declined):
             self.answer = summary = error.answer
         first_line = summary.split("\n", 1)[0][:200]
-        self.finish(ToolOutput(content, is_error=True, summary=first_line), self._error(error))
+        self.finish(ToolOutput(content, is_error=True, summary=first_line), self._call_error(error))
 
     def interrupt(self) -> None:
         """Make the result of a cancelled call: a timeout if the caller's time limit cancelled it."""
@@ -155,14 +155,15 @@ class Report:
             return
         self._end_output()
         effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
-        output = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()
-        self.finish(ToolOutput(output if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+        partial = f"{cut_middle(''.join(self.shown_output))}\n[interrupted by the user; {effects}]".lstrip()
+        content = partial if self.is_running else INTERRUPTED
+        self.finish(ToolOutput(content, is_error=True, summary="interrupted"))
 
 
 def count_recorded(changes: Iterable[FileChange]) -> str:
-    """Count the files by what happened to them, as for a dry run; folders are named only if no file changed."""
+    """Count recorded changes, such as `2 files edited, 1 deleted`; folders are named only if no file changed."""
     counts, folders = Counter[str](), dict[str, None]()
-    contents = {outcome: Counter[str]() for outcome in ("created", "deleted", "edited")}
+    contents = {outcome: Counter[str]() for outcome in ("created", "deleted", "edited")}  # the files' content ids
     for change in changes:
         outcome = "created" if change.before is None else "deleted" if change.after is None else "edited"
         state = change.after or change.before
@@ -173,6 +174,7 @@ def count_recorded(changes: Iterable[FileChange]) -> str:
             counts[outcome] += 1
             contents[outcome][state.content if state.size else ""] += 1
     del contents["created"][""]  # empty files, and files whose contents are not stored
+    # A created file with the content of a deleted one is that file under a new name.
     renamed = (contents["created"] & contents["deleted"]).total()
     counts.update(renamed=renamed, created=-renamed, deleted=-renamed)
     return format_counts(counts) or ", ".join(folders)
@@ -202,7 +204,7 @@ class Mask:
             return self._masker
 
     async def load_secrets(self, find: Callable[[], frozenset[str]]) -> None:
-        """Mask the secrets that `find` returns. It runs in a thread unless it was so quick that one would cost more."""
+        """Mask from now on the secrets that `find` returns; it runs in a thread unless its last run was very short."""
 
         def find_timed() -> frozenset[str]:
             started = time.perf_counter()
@@ -281,16 +283,15 @@ def _texts_in(value: Any) -> list[str]:
             case dict():
                 waiting.extend(reversed(item.values()))
             case list() | tuple():
-                waiting.extend(
-                    reversed(_columns(item))
-                )  # a secret may span the lines of a file, each a cell of a column
+                # Column by column, because a secret may span the lines of a file, and each line is a row of a table.
+                waiting.extend(reversed(_columns(item)))
             case msgspec.Struct():
                 waiting.append(msgspec.structs.asdict(item))
     return texts
 
 
 def _columns(rows: Sequence[Any]) -> Sequence[Any]:
-    """Return the cells of a table, that is a list of mappings, column by column; return other lists unchanged."""
+    """Return the cells of a table (a list of mappings) column by column; return other lists unchanged."""
     if not rows or not all(isinstance(row, dict) for row in rows):
         return rows
     names = dict.fromkeys(chain.from_iterable(rows))  # each once, in the order of their first use
@@ -298,7 +299,7 @@ def _columns(rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """Return the masked form of each text with part of a secret. Positions are those in `"\\n".join(texts)`."""
+    """Return the masked form of each text with part of a secret; `found` has positions in `"\\n".join(texts)`."""
     masked: dict[str, str] = {}
     begin, remaining = 0, deque(found)  # the position of the text in the joined texts, and the secrets from there on
     for text in texts:

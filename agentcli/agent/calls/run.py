@@ -46,10 +46,10 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
         return
     except ToolError as error:
         # The output so far may contain secrets that the call itself has written to files.
-        await services.load_secrets(is_changed=bool(report.shown))
+        await services.load_secrets(is_changed=bool(report.shown_output))
         report.fail(error)
     except asyncio.CancelledError:
-        if call.use.id not in call.turn.session.delegates.client.paused:
+        if call.use.id not in call.turn.session.delegates.client.paused:  # a paused call gets its result later
             report.interrupt()
         raise
     finally:
@@ -61,20 +61,20 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
 
 
 async def _run_stages(call: Call) -> ToolOutput:
-    """Return the output of a call in the form for the model. Raises `ToolError`."""
+    """Permit and perform a call, and return its output in the form for the model. Raises `ToolError`."""
     report, services = call.report, call.turn.session.services
     permitted, context = await _permit(call)
     tool = permitted.policy.facts.tool
     # Such tools show output while they run, so secrets must be known before; they may also write new secrets to files.
-    streams = tool.effect in ("command", "foreign")
-    if streams:
+    streams_output = tool.effect in ("command", "foreign")
+    if streams_output:
         await services.load_secrets()
         output = await perform(call, permitted, context)
     else:
         output, _ = await asyncio.gather(perform(call, permitted, context), services.load_secrets())
     report.mask = await mask_for(services.mask, permitted)
     output = await observed(tool, output, context)
-    if streams:
+    if streams_output:
         await services.load_secrets(is_changed=True)
     return output
 
@@ -82,7 +82,7 @@ async def _run_stages(call: Call) -> ToolOutput:
 async def _permit(call: Call) -> tuple[PermittedCall, ToolContext]:
     """Parse a call and decide about it; repeat both if the person changes its input. Raises `ToolError`."""
     while True:
-        tool, arguments, hooks = await _parse(call)
+        tool, arguments, hooks = await _parse_and_ask_hooks(call)
         context = _tool_context(call, tool, arguments)
         if (permitted := await permit(call, tool, arguments, context, hooks=hooks)) is not None:
             return permitted, context
@@ -101,7 +101,7 @@ def _record(call: Call, tool: Tool) -> CallRecord:
     return CallRecord(id=call.use.id, tool=tool.name, version=tool.version, caller=caller, mode=mode)
 
 
-async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
+async def _parse_and_ask_hooks(call: Call) -> tuple[Tool, Any, HookAnswer]:
     """Return the tool, its arguments as changed by the hooks, and the hooks' decision. Raises `ToolError`."""
     use, session = call.use, call.turn.session
     tool = session.tools.get(use.name)
@@ -144,11 +144,12 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 
 def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
-    """Return the context in which the tool runs. It lets only tools of MCP servers ask the person questions."""
+    """Return the context in which the tool runs: its output level, and the functions that it may call."""
     services, turn = call.turn.session.services, call.turn
     asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
+    # Only an MCP server may ask the person questions during its calls; the tool `ask_user` has a way of its own.
     ask = make_ask(turn.session, call) if tool.server and turn.session.ask is not None else None
     return ToolContext(services.workspace, call.use.id, call.report.show, level=level, publish=turn.emit, ask=ask)
 
@@ -166,13 +167,13 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     def is_open(call: Call) -> bool:
         return call.report.result is None and call.use.id not in turn.state.conversation.pending_calls
 
-    def store(why: str = "") -> None:
-        """Store results in order, up to the first call without one. With `why`, all open calls get it as result."""
+    def store(text_for_open: str = "") -> None:
+        """Store results in order, up to the first call without one. With a text, all open calls get it as result."""
         for call in calls[len(results) :]:
-            if call.report.result is None and not why:
+            if call.report.result is None and not text_for_open:
                 return
             if call.report.result is not None or is_open(call):
-                results.append(call.report.result or not_run(call.use, why))
+                results.append(call.report.result or not_run(call.use, text_for_open))
                 turn.store(results[-1])
 
     try:
@@ -205,6 +206,7 @@ def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
 
 
 async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
+    """Run calls at the same time. A client runs its own calls, so here they only wait, and no limit applies."""
     if len(batch) == 1:
         await run_call(batch[0])
         return
@@ -226,13 +228,14 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
-    """Return the output level that a call asks for, else None. We add the argument to MCP tools that lack it."""
+    """Return the output level that a call asks for; None if it asks for none, or its tool does not support levels."""
     if not isinstance(arguments, dict):  # the record of an own tool's arguments
         asked: OutputLevel | None = getattr(arguments, "output_level", None)
         return asked
+    # agentcli adds the argument to tools of MCP servers, unless the server has one of that name with its own meaning.
+    is_added = tool.server and "output_level" not in (tool.schema or {}).get("properties", {})
     level = arguments.get("output_level")
-    belongs_to_tool = not tool.server or "output_level" in (tool.schema or {}).get("properties", {})
-    return level if level in get_args(OutputLevel) and not belongs_to_tool else None
+    return level if is_added and level in get_args(OutputLevel) else None
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
@@ -260,19 +263,23 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Return a text or its first page, with a note on the rest, and files to open. `full`: before the level cut it."""
+    """Store a result, and return its first page with a note on how to read the rest, and files that may be opened.
+
+    `full` is the text before the output level shortened it to `text`; a short `text` is itself the first page.
+    """
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()
-    is_short = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
-    whole = full if is_short else text  # the later pages of a long text continue the first one
+    fits_one_page = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
+    whole = full if fits_one_page else text  # the later pages of a long text continue the first one
     try:
         stored = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return text if is_short else f"{observation.cut_middle(text)}\n[the rest could not be stored: {error}]", ()
+        shown = text if fits_one_page else f"{observation.cut_middle(text)}\n[the rest could not be stored: {error}]"
+        return shown, ()
     pages = observation.pages_of(whole)
     more = f'read_more with result_id="{context.call_id}"'
-    if is_short:
+    if fits_one_page:
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
@@ -281,7 +288,7 @@ def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[
         openable = (stored.path.resolve(),)
         file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
         notes += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(whole)}]"
-    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", openable
+    return f"{(text if fits_one_page else pages[0]).rstrip()}\n{notes}", openable
 
 
 async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
