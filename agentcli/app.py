@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Builds sessions with one configuration, set of providers and store, which it closes if it `owns_store`."""
+    """Builds sessions with one configuration and one store; closes the store at the end if it `owns_store`."""
 
     def __init__(
         self,
@@ -70,40 +70,43 @@ class Builder:
     ) -> None:
         self.config, self.store, self._options = config, store, options
         self.models = Models(config, on_notice=on_notice)
-        self.programs = WorkspacePrograms(config)
-        bare, added = options.is_bare, options.added
-        self.plugins = plugins = Plugins(config=config, is_bare=bare, on_notice=on_notice, folders=added.plugin_folders)
-        self.skills = Skills(plugins=plugins, added=added.skill_folders)
-        self.hooks = Hooks(plugins, self.programs)
-        self.agents = Agents(plugins=plugins, added=added.agents)
+        self.programs = WorkspacePrograms(config)  # those that hooks and MCP servers run
+        self.plugins = Plugins(
+            config=config, is_bare=options.is_bare, on_notice=on_notice, folders=options.added.plugin_folders
+        )
+        self.skills = Skills(plugins=self.plugins, added=options.added.skill_folders)
+        self.hooks = Hooks(self.plugins, self.programs)
+        self.agents = Agents(plugins=self.plugins, added=options.added.agents)
         skills, agents = self.skills.listing, self.agents.listing
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask, self._is_interactive = can_ask or is_interactive, is_interactive
         self._resumes_answers, self._owns_store, self._on_notice = resumes_answers, owns_store, on_notice
-        self._export = setup.SessionExport(
+        self._telemetry = setup.SessionTelemetry(
             config, self.models, Mask(partial(workspaces.make_masker, config)).text, on_notice, is_interactive
         )
-        state, data = config.paths.state, config.settings.data
-        is_resumable = partial(can_resume, config.paths.sessions)
-        self._data = DataFolder(folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=data)
-        self._workspaces = workspaces.WorkspaceFactory(config, options, self._data, self.programs)
+        state, settings = config.paths.state, config.settings.data
+        is_resumable = partial(can_resume, config.paths.sessions)  # results of these sessions are never deleted
+        self._large_results = DataFolder(
+            folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=settings
+        )
+        self._workspaces = workspaces.WorkspaceFactory(config, options, self._large_results, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
         """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""
         settings = self.config.settings
         registry = self.offered_tools()
-        log, entries = await setup.open_log(choice, self.store, self._data, self.config.cwd)
+        log, entries = await setup.open_log(choice, self.store, self._large_results, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(workspaces.finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
-        files = self._options.client_files(log.session_id) if self._options.client_files else None
-        workspace = self._workspaces.make(log.session_id, rules, files=files)
+        client_files = self._options.client_files(log.session_id) if self._options.client_files else None
+        workspace = self._workspaces.make(log.session_id, rules, client_files=client_files)
         budgets = setup.session_budgets(self.config)
         mode = parse_mode(settings.permissions.mode)
         state = restore_state(AgentState(model=ModelChoice(name=""), mode=mode, rules=rules, budgets=budgets), entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
-            state.conversation.queue.follow_ups.clear()  # only a person may start messages that waited in the log
+            state.conversation.queue.follow_ups.clear()  # queued in an earlier process: only a person sends them now
         info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
         self.models.provider(state.model.name)
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
@@ -114,13 +117,16 @@ class Builder:
         checkpoints = workspaces.make_checkpoints(
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
-        # With a client's files, unsaved changes in its editor are saved before a call edits that file.
-        calls.recording.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
+        if (
+            client_files and checkpoints
+        ):  # unsaved changes in the client's editor are saved before a call edits the file
+            checkpoints = client_files.checkpoints(checkpoints)
+        calls.recording.checkpoints = checkpoints
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))
         session = Session(state, runtime, can_ask=self._can_ask)
         session.private_folder = self.config.paths.state / "jobs"
         watch.paid = session.record_cost  # for summaries; set here, because the session is made after the watch
-        self._export.follow(session)
+        self._telemetry.follow(session)
         self._attach_skills_and_agents(session, entries)
         if self.servers is not None:
             self.servers.attach(session, can_skip=self._is_interactive)
@@ -144,10 +150,11 @@ class Builder:
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
+        """Return all that a session's turns use: models, calls, log, steps, limits, context and hooks."""
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
             parts.context, policy=parts.context.policy or watch, watch=watch, warn_at=settings.compaction.warn_at,
-            count_texts=self.models.count_texts, rules=self.prefixes.rule_finder(),
+            count_texts=self.models.count_texts, rules=self.prefixes.rule_file_finder(),
         )  # fmt: skip
         return Runtime(
             models=ModelAccess(
@@ -173,7 +180,7 @@ class Builder:
                 is_interactive=self._is_interactive,
                 budgets=setup.budget_of(settings.budgets, "turn"),
                 waits_for_reset=limits.wait_for_reset,
-                max_breaks=int(self._resumes_answers),
+                max_breaks=1 if self._resumes_answers else 0,
             ),
             context=context,
             hooks=parts.hooks,
@@ -181,22 +188,22 @@ class Builder:
 
     @cached_property
     def servers(self) -> Servers | None:
-        """The configured MCP servers; None if there are none, and then their modules are not imported."""
+        """The MCP servers of the settings and the caller; None if there are none, or if no tool of theirs is used."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project may have a file of its own
-        may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
-        plugins = self.plugins.with_servers() if settings.mcp.enabled and not mcp.is_strict else ()
-        if not (may_have or plugins or mcp.files or mcp.servers or mcp.clients):
+        takes_configured = settings.mcp.enabled and not mcp.is_strict
+        plugins = self.plugins.with_servers() if takes_configured else ()
+        # A trusted project may configure servers in a file of its own.
+        may_be_configured = bool(settings.mcp_servers or config.project.is_allowed)
+        takes_configured = takes_configured and may_be_configured and not self._options.is_bare
+        if not (takes_configured or plugins or mcp.files or mcp.servers or mcp.clients):
             return None
-        from agentcli.extensions.mcp.config import make_servers, server_specs
+        from agentcli.extensions.mcp.config import make_servers, server_specs  # imported late: few people have servers
 
-        is_strict = mcp.is_strict or not may_have
         specs = server_specs(
-            config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=is_strict, plugins=plugins
+            config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=not takes_configured, plugins=plugins
         )
-        # If `tools.only` names no tool of a server, no servers are needed.
-        is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
-        if not is_wanted or not (specs or mcp.clients):
+        is_used = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
+        if not is_used or not (specs or mcp.clients):
             return None
         return make_servers(config, specs, self.programs, self._on_notice, clients=mcp.clients)
 
@@ -220,9 +227,11 @@ class Builder:
 
             hooks.session.transcript = HookTranscript(session).path
             await attach_hooks(session, hooks)
-            hooks.session.ask = make_ask(session.runtime.calls)  # set last: while hooks began, nobody could answer
+            # Set last: hooks of the session's start may not ask, because no front end could show a question yet.
+            hooks.session.ask = make_ask(session.runtime.calls)
 
     def _subagents(self, session: Session) -> Subagents:
+        """Return the service through which a session starts subagents and talks to them."""
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
         context = ContextParts(
@@ -235,16 +244,19 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that keeps a conversation within its model's window, and make the whole log searchable."""
+        """Return the watch that compacts a conversation before it exceeds its model's window.
+
+        Recall in `workspace` then finds what was compacted.
+        """
         settings, conversation = self.config.settings.compaction, state.conversation
 
-        def opening_reminders(info: ModelInfo) -> Sequence[User]:
+        def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
             reminders = [*self.prefixes.reminders(workspace, info), *carried_notes(conversation.path)]
             if nested and (note := nested.read_again(conversation, "".join(one.text for one in reminders)).note()):
                 reminders.append(note)
             return reminders
 
-        async def writer(may_be_small: bool) -> tuple[Provider, ModelInfo]:
+        async def choose_summary_model(may_be_small: bool) -> tuple[Provider, ModelInfo]:
             if settings.summary_model:
                 return self._provider_of(settings.summary_model)
             return await (self._small_model if may_be_small else self._resolve)(state)
@@ -252,26 +264,27 @@ class Builder:
         def make_compactor() -> Compactor:
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
 
-            cache: TextCache = {}
+            cache: TextCache = {}  # in memory for sessions that are not stored
             if self.store.is_lasting:
                 cache = SummaryFiles(
                     self.config.paths.state / "summaries", hours=settings.cache_hours, max_files=settings.cache_entries
                 )
-            summaries = Summaries(
-                settings=settings, choose_writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets
-            )
             return Compactor(
                 settings=settings,
-                opening=opening_reminders,
+                opening=reminders_to_carry,
                 seen_hash=lambda path: workspace.files.hash_of(workspace.real_path(path)),
-                summaries=summaries,
-            )
+                summaries=Summaries(
+                    settings=settings, choose_writer=choose_summary_model, paid=watch.paid, cache=cache,
+                    budgets=state.budgets,
+                ),
+            )  # fmt: skip
 
         watch = ContextWatch(settings, make_compactor)
         workspace.resources.past = partial(LogSearch, conversation)
         return watch
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
+        """Return what runs the calls of a session, or of a program that runs single tools."""
         tools = self.config.settings.tools
         services = CallServices(
             workspace=workspace,
@@ -299,7 +312,7 @@ class Builder:
         tools = setup.named_tools(self.config, self._all_tools)
         can_work = {
             "memory": self._workspaces.has_memory,
-            "skill": "skill" in tools and bool(self.skills.offered),  # finding skills takes time
+            "skill": "skill" in tools and bool(self.skills.offered),  # `offered` searches folders: only if it is needed
             "create_subagent": self.config.settings.agents.enabled,
             "web_search": self._options.parts.search is not None or setup.has_key(self.config, "TAVILY_API_KEY"),
         }
@@ -321,7 +334,7 @@ class Builder:
             list(self._with_servers(self._all_tools)),
             on_notice=self._on_notice,
             accepts_client_tools=self._options.accepts_client_tools,
-            servers=[server.prefix for server in self.servers or ()],
+            server_prefixes=[server.prefix for server in self.servers or ()],
         )
 
     async def warm_up(self, session: Session) -> None:
@@ -332,19 +345,23 @@ class Builder:
             await warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
+        """Return the model for the next request: the caller's choice, in plan mode `plan_model`, or the session's."""
         settings, name = self.config.settings.provider, state.model.name
         if resolve := self._options.parts.resolve:
             return await call_resolver(resolve, state, self._provider_of, settings.fallback_model)
-        if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # a fallback stays
+        has_fallen_back = name == settings.fallback_model  # because the plan model failed, too
+        if state.mode == "plan" and settings.plan_model and not has_fallen_back:
             name = settings.plan_model
         return self._provider_of(name)
 
     async def _small_model(self, state: AgentState, name: str = "") -> tuple[Provider, ModelInfo]:
         """Return the named model, or else the small one of the session's provider. Raises `UsageError`."""
-        if self._options.parts.resolve and not name:  # a caller's resolver chooses every unnamed model
-            return await self._resolve(state)
         current = state.model.name
-        return self._provider_of(model_named(name, current, self.models) if name else self.models.small_model(current))
+        if name:
+            return self._provider_of(model_named(name, current, self.models))
+        if self._options.parts.resolve:  # the caller chooses every model that is not named
+            return await self._resolve(state)
+        return self._provider_of(self.models.small_model(current))
 
     def _provider_of(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)
@@ -358,5 +375,5 @@ class Builder:
         if "servers" in self.__dict__ and self.servers is not None:  # the cached property was read before
             await self.servers.aclose(for_good=for_good)
         with suppress(OSError):  # the next write reports a full disk
-            await asyncio.to_thread(self._data.clean_when_due)
-        await self._export.aclose()
+            await asyncio.to_thread(self._large_results.clean_when_due)
+        await self._telemetry.aclose()

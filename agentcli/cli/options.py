@@ -205,6 +205,11 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
         return text
     if text is not None:
         raise UsageError(f"Use either {flag} or {flag}-file, not both.")
+    return read_text_file(file)
+
+
+def read_text_file(file: str | Path) -> str:
+    """Return the text of a file that a flag names. Raises `UsageError`."""
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

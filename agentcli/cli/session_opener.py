@@ -19,7 +19,7 @@ from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.app import Builder
 from agentcli.cli import claude_code_flags
 from agentcli.cli.main import Ending
-from agentcli.cli.options import load_for, text_or_file
+from agentcli.cli.options import load_for, read_text_file, text_or_file
 from agentcli.cli.output import warn
 from agentcli.conversation.mentions import missing_files_notice, with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
@@ -63,8 +63,8 @@ class ConfiguredOpener:
         info = self.models.info(name)
         self.models.require_key(name)
         self.models.provider(name)
-        known = "" if info.is_known else " This model is not in the table, so its window and price are guesses."
-        return f"Starting with the next request: {info.name}, window {info.window:,} tokens.{known}"
+        caution = "" if info.is_known else " This model is not in the table, so its window and price are guesses."
+        return f"Starting with the next request: {info.name}, window {info.window:,} tokens.{caution}"
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
         here = [(name, "on this machine") for name in await self.models.local_models()]
@@ -74,13 +74,16 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the table's models in columns, models with a key first; `with_key`: only those with a key."""
+        """Return the names of known models, each with its facts in columns; `with_key`: only those that have a key.
+
+        Models that can be used come first.
+        """
         infos, keys = list(self.models.table()), self.models.keys
-        has_key = {name: keys.has(name) for name in {info.provider for info in infos}}  # True also if it needs none
-        if with_key:
-            infos = [info for info in infos if has_key[info.provider] and keys.variables(info.provider)]
-        infos.sort(key=lambda info: not has_key[info.provider])
-        return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
+        is_usable = {provider: keys.has(provider) for provider in {info.provider for info in infos}}
+        if with_key:  # `variables` is empty for a provider that is usable without a key
+            infos = [info for info in infos if is_usable[info.provider] and keys.variables(info.provider)]
+        infos.sort(key=lambda info: not is_usable[info.provider])
+        return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=is_usable[info.provider])) for info in infos]
 
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
@@ -108,10 +111,13 @@ class ConfiguredOpener:
 
     def _find_reason(self, name: str) -> str:
         """Explain that an untrusted project defines the command, skill or subagent `name`; empty if it does not."""
-        files = () if self._config.project.is_allowed else project_files(self._config.cwd)
-        names = {file.parent.name if file.name == SKILL_FILE else file.stem for file in files if file.suffix == ".md"}
+        if self._config.project.is_allowed:
+            return ""
+        files = [file for file in project_files(self._config.cwd) if file.suffix == ".md"]
+        names = {file.parent.name if file.name == SKILL_FILE else file.stem for file in files}
+        _, _, last_part = name.rpartition(":")  # a command in a folder is called FOLDER:COMMAND
         how = "To review and trust it: /trust, or `agentcli config trust`"
-        return f"This project defines /{name}, but is not trusted. {how}" if name.rpartition(":")[2] in names else ""
+        return f"This project defines /{name}, but is not trusted. {how}" if last_part in names else ""
 
     def store_setting(self, key: str, value: Any) -> str:
         from agentcli.settings.write import store_setting
@@ -123,6 +129,7 @@ class ConfiguredOpener:
         is_small = False
         with suppress(UserError):  # a model that does not exist fails later, when the prompt is sent
             is_small = self.models.info(snapshot.model).small
+        # A small model seldom reads files by itself, so it also gets those that are named without an @.
         return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
 
     def read_config(self) -> Config:
@@ -148,7 +155,7 @@ class ConfiguredOpener:
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
-    """Return in columns: the key's presence, the window, and the prices of a million tokens in and out."""
+    """Return the facts about a model in columns: if it has a key, its window, and its prices per million tokens."""
     prices = f"${info.prices.input:g} in, ${info.prices.output:g} out" if info.prices else ""
     window = f"{info.window // 1_000_000}M" if info.window % 1_000_000 == 0 else f"{info.window // 1_000}k"
     return f"{'✓ key' if has_key else 'no key':<6}  {window:>5}  {prices}".rstrip()
@@ -170,22 +177,17 @@ async def open_for_client(
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
     for notice in config.notices:
         on_notice(notice)
-    session_options = options_from(options)
+    by_flags = options_from(options)
     session_options = msgspec.structs.replace(
-        session_options,
+        by_flags,
         accepts_client_tools=is_server,
-        mcp=msgspec.structs.replace(session_options.mcp, servers={**session_options.mcp.servers, **editor.servers}),
+        mcp=msgspec.structs.replace(by_flags.mcp, servers={**by_flags.mcp.servers, **editor.servers}),
         client_files=editor.files,
     )
     builder = Builder(
-        config,
-        store=store,
-        options=session_options,
-        can_ask=True,
-        resumes_answers=True,
-        owns_store=False,
+        config, store=store, options=session_options, can_ask=True, resumes_answers=True, owns_store=False,
         on_notice=on_notice,
-    )
+    )  # fmt: skip
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
     if request.id:
@@ -199,7 +201,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id:  # the server itself remembers the model that a client chose
+        if is_server and request.id:  # not the model in the log: the server stores the one a client chose, and sends it
             model = model or await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)
@@ -245,9 +247,15 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
             new_id = str(uuid.UUID(new_id))
         except ValueError as error:
             raise UsageError(f"--session-id must be a UUID, not {new_id!r}.") from error
-    how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
-    id, at, take_over = options.resume or "", options.resume_session_at or "", options.take_over
-    return SessionChoice(how=how, id=id, fork=forks, new_id=new_id, name=options.name, take_over=take_over, at=at)
+    return SessionChoice(
+        how="newest" if options.continue_ else "id" if options.resume else "new",
+        id=options.resume or "",
+        fork=forks,
+        new_id=new_id,
+        name=options.name,
+        take_over=options.take_over,
+        at=options.resume_session_at or "",
+    )
 
 
 def _reject(*problems: tuple[object, str]) -> None:
@@ -290,14 +298,14 @@ async def _answer(
     if client is not None and client.transcripts is not None and choice.id:
         from agentcli.frontends.agent_sdk.transcripts import import_missing
 
-        await import_missing(store, choice.id, client.transcripts, config.cwd)  # of another machine, kept by the SDK
-    answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
+        # The SDK may keep transcripts of sessions on another machine, which are not in the store here.
+        await import_missing(store, choice.id, client.transcripts, config.cwd)
+    answer_schema = None if options.json_schema is None else _read_answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
-    can_ask = takes_stream and (client is None or client.answers_questions)
-    parts = options_from(options)
     builder = Builder(
-        config, store=store, options=parts, can_ask=can_ask, resumes_answers=not takes_stream, on_notice=warn
-    )
+        config, store=store, options=options_from(options), resumes_answers=not takes_stream, on_notice=warn,
+        can_ask=takes_stream and (client is None or client.answers_questions),
+    )  # fmt: skip
     try:
         session = await builder.build_session(choice)
         if choice.how == "new" or choice.fork:
@@ -305,7 +313,7 @@ async def _answer(
         set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
-        is_command = typed.lstrip().startswith("/")
+        is_command = typed.lstrip().startswith("/")  # which may work without a model
         if choice.how != "new" and not takes_stream and not is_command:  # the session's own model may have no key here
             try:
                 builder.models.require_key(session.state.model.name)
@@ -343,6 +351,7 @@ async def _answer(
 
 
 def _check_flags(options: argparse.Namespace) -> None:
+    """Raise `UsageError` for flags that a run without a screen cannot combine."""
     takes_stream, writes_stream = options.input_format == "stream-json", options.output_format == "stream-json"
     two_uses = "Stdin is either the prompt (-) or the stream. Leave out - or --input-format stream-json."
     _reject(
@@ -361,7 +370,7 @@ async def _run_front_end(
     requirements: Requirements,
     stream: "InputStream | None",
 ) -> int:
-    """Run the front end for `--output-format`, and return its exit code."""
+    """Run the front end for `--output-format`, and return its exit code. A signal sets `leaving`."""
     if options.output_format == "stream-json":
         from agentcli.frontends.json_output import write_line
         from agentcli.frontends.json_stream import Dialogue
@@ -380,10 +389,10 @@ async def _run_front_end(
     return await print_mode.print_answer(host, prompt, verbose=options.verbose, requirements=requirements)
 
 
-def _answer_schema(schema: str) -> AnswerSchema:
-    """Read the schema of `--json-schema`, a file name or the JSON itself. Raises `UsageError`."""
-    text = schema if schema.lstrip().startswith("{") else text_or_file("--json-schema", None, schema)
+def _read_answer_schema(argument: str) -> AnswerSchema:
+    """Read the schema of `--json-schema`, whose argument is JSON or the name of a file. Raises `UsageError`."""
+    text = argument if argument.lstrip().startswith("{") else read_text_file(argument)
     try:
-        return AnswerSchema(msgspec.json.decode(text or "", type=dict[str, Any]))
+        return AnswerSchema(msgspec.json.decode(text, type=dict[str, Any]))
     except msgspec.MsgspecError as error:
         raise UsageError(f"--json-schema is not a JSON object ({error}).") from error

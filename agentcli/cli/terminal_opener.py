@@ -73,7 +73,7 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
         await opener.aclose()
 
 
-_FOR_THIS_SESSION = ("Use it in this session only", "")
+_FOR_THIS_SESSION = ("Use it in this session only", "")  # a choice, and its explanation
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen replaces these two later, so other objects get `_notify` and `_show_prompt`, which look them up.
+        # A live screen replaces these two later, so other objects get `_notify` and `_show_prompt`, which call them.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
         self._store = make_store(config, options, self._notify)
@@ -122,6 +122,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self.on_prompt(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
+        """Open the session that the flags ask for. Without a model or key, the person is asked to set one up first."""
         choice, models = await self._find_newest(session_choice(self._options)), self.models
         model, notice = await self._stored_model(choice)
         try:
@@ -135,7 +136,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if not model.startswith("local/"):  # creating the local provider would show a message
             await asyncio.to_thread(models.provider, model)  # imports its modules while nobody waits for an answer
         session = await self._builder.build_session(choice, model=model)
-        if notice:  # not before, because another agentcli may have the session
+        if notice:  # not before, because opening fails if another agentcli has the session
             self.on_notice(notice)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
@@ -157,32 +158,35 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self.on_notice("The page of the previous session is closed. To open one for this session: /remote")
 
     async def _find_newest(self, choice: SessionChoice) -> SessionChoice:
-        """Replace the choice "newest" by the id of the newest conversation; without one, of the newest one-shot."""
-        for user_id in ("", None) if choice.how == "newest" else ():
-            if newest := await self.stored_sessions.list(cwd=self._config.cwd, limit=1, user_id=user_id):
-                return msgspec.structs.replace(choice, how="id", id=newest[0].id)
+        """Replace the choice "newest" by the id of the newest conversation; or else of the newest one-shot."""
+        if choice.how == "newest":
+            for user_id in ("", None):  # "" leaves out one-shots, None does not
+                if newest := await self.stored_sessions.list(cwd=self._config.cwd, limit=1, user_id=user_id):
+                    return msgspec.structs.replace(choice, how="id", id=newest[0].id)
         return choice
 
     async def _stored_model(self, choice: SessionChoice) -> tuple[str, str]:
-        """Return the model for a session to resume, and a notice if it is not the default; both empty for a new one."""
+        """Return the model to resume a session with, and a notice to show about it; both empty for a new session.
+
+        That is the model that the session used last, or the default if that one cannot be used.
+        """
         if not choice.id:
             return "", ""
         info, entries = await self.stored_sessions.load(choice.id)
-        if info.user_id == ONE_SHOTS and not choice.fork:  # from now on somebody talks in it
+        if info.user_id == ONE_SHOTS and not choice.fork:  # it becomes a conversation, because a person continues it
             await self._store.mark_one_shot(info.id, is_one_shot=False)
         if not (session_model := self._builder.model_of(Conversation(entries))):
             return "", ""
-        usual = self._config.settings.provider.model
         try:
             await asyncio.to_thread(self.check_model, session_model)  # in a thread, because it imports the provider
         except UserError as error:
             with suppress(UserError):  # if no other model can be used either, the person is asked for a key
-                usual = await self.models.default()
-                self.check_model(usual)
+                default = await self.models.default()
+                self.check_model(default)
                 why = f"{session_model}, which this session used, cannot be used: {error}"
-                return usual, f"{usual} answers now. {why}"
-        notice = f"Resuming with {session_model}. To switch: /model"
-        return session_model, notice if session_model != usual else ""
+                return default, f"{default} answers now. {why}"
+        is_usual = session_model == self._config.settings.provider.model
+        return session_model, "" if is_usual else f"Resuming with {session_model}. To switch: /model"
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""
@@ -221,19 +225,20 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 return await self.models.default()
 
     async def _set_up_key(self, terminal: TerminalActions) -> str:
-        """Ask for a key; return the provider's default model, or one that the person chooses. Empty if they leave."""
+        """Ask for a key, and return the provider's usual model or one that the person chooses; "" if they cancel."""
         login = await self._log_in(terminal, "")
         if login is None:
             return ""
         self.on_notice(login.message)
         if not (model := self.models.usual_model(login.provider)):
-            chosen = None
-            if login.models:
-                chosen = await terminal.choose("Which model do you want to use?", [(name, "") for name in login.models])
+            if not login.models:
+                return ""
+            chosen = await terminal.choose("Which model do you want to use?", [(name, "") for name in login.models])
             if chosen is None:
                 return ""
             model = f"{login.provider}/{login.models[chosen]}"
-        if login.is_stored and model not in dict(KEYED_MODELS).values():  # those are found by the stored key alone
+        is_found_by_key = model in dict(KEYED_MODELS).values()
+        if login.is_stored and not is_found_by_key:
             self.on_notice(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
         return model
 
@@ -242,42 +247,36 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return login.message if login else ""
 
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
-        """Ask for a key until one works or the person uses one anyway; return None if they leave."""
+        """Ask for a key until one works or the person uses one anyway; return None if they cancel."""
         models = self.models
-        takers = models.keys.takers()
+        with_keys = models.keys.providers_with_keys()
         if not provider:
-            places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in takers]
-            chosen = await terminal.choose("Which provider?", list(zip(takers, places, strict=True)))
+            places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in with_keys]
+            chosen = await terminal.choose("Which provider?", list(zip(with_keys, places, strict=True)))
             if chosen is None:
                 return None
-            provider = takers[chosen]
-        elif provider not in takers:
-            raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(takers)}.")
+            provider = with_keys[chosen]
+        elif provider not in with_keys:
+            raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(with_keys)}.")
         question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
         rejected = ""
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
-            if not health.ok:
-                self.on_notice(health.detail)
-                if (
-                    health.is_reached and key != rejected
-                ):  # people paste the next key at once, but a list shows its text
-                    rejected, question = (
-                        key,
-                        "This key does not work. Paste another, or this one again to use it anyway.",
-                    )
-                    continue
-                title = "This key does not work"
-                if not health.is_reached:
-                    title = f"{provider} could not be reached, so the key was not tested"
-                choices = [("Try again", "with this key or another"), ("Save it anyway", ""), _FOR_THIS_SESSION]
-                if not (chosen := await terminal.choose(title, choices)):
-                    continue
-                is_stored = chosen == 1
-            else:
+            if health.ok:
                 choices = [("Save it", "in the keyring, or in a file only you can read"), _FOR_THIS_SESSION]
                 is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
-            return await self._use_key(provider, key, health, is_stored=is_stored)
+                return await self._use_key(provider, key, health, is_stored=is_stored)
+            self.on_notice(health.detail)
+            if health.is_reached and key != rejected:  # no list of choices yet: people paste the next key at once,
+                rejected = key  # and where a list is open, the pasted key would be visible
+                question = "This key does not work. Paste another, or this one again to use it anyway."
+                continue
+            title = "This key does not work"
+            if not health.is_reached:
+                title = f"{provider} could not be reached, so the key was not tested"
+            choices = [("Try again", "with this key or another"), ("Save it anyway", ""), _FOR_THIS_SESSION]
+            if chosen := await terminal.choose(title, choices):  # neither cancelled nor "Try again"
+                return await self._use_key(provider, key, health, is_stored=chosen == 1)
         return None
 
     async def _use_key(self, provider: str, key: str, health: Health, *, is_stored: bool) -> Login:
@@ -292,7 +291,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)
 
     def review_project(self) -> tuple[str, Callable[[], str]] | str:
-        # Nothing else here needs typer.
+        # Imported late, because nothing else here needs typer.
         from agentcli.cli.subcommands.config import NOTHING_TO_TRUST, review_project, trust_reviewed
 
         notices = list[str]()
@@ -301,9 +300,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return "\n".join((*notices, review.text)), partial(trust_reviewed, self._config, review)
 
     async def reload(self, before: Session) -> Session:
+        """Load the settings again, and return `before` opened again with them. Raises `UserError` for mistakes."""
         config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
-        builder, chosen = self._make_builder(config), before.snapshot()
-        # Each of these raises an error for mistakes in the settings: before the old session is closed.
+        builder, old = self._make_builder(config), before.snapshot()
+        # Each of these raises an error for mistakes in the settings, so that the old session stays open.
         builder.tool_registry()
         builder.rules()
         _ = builder.hooks.specs
@@ -313,10 +313,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         await self._close_remote_page()
         await self._builder.aclose()
         super().__init__(config, builder)
-        choice = SessionChoice(how="id", id=before.id) if chosen.conversation.entries else SessionChoice()
-        session = await builder.build_session(choice, model=chosen.model)
-        session.submit(SetMode(chosen.mode))
-        session.submit(SetEffort(chosen.effort))
+        choice = SessionChoice(how="id", id=before.id) if old.conversation.entries else SessionChoice()
+        session = await builder.build_session(choice, model=old.model)
+        session.submit(SetMode(old.mode))
+        session.submit(SetEffort(old.effort))
         return session
 
     def read_config(self) -> Config:

@@ -109,7 +109,7 @@ async def open_log(
         id = newest[0].id
     if choice.fork:
         log, entries = await store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name, at=choice.at or None)
-        source, _ = await store.load(id)
+        source, _ = await store.load(id)  # `id` may be only the beginning of the source's id
         await asyncio.to_thread(data.share, source.id, log.session_id)
         return log, entries
     log, entries = await store.open(id, take_over=choice.take_over)
@@ -125,9 +125,10 @@ async def open_log(
 
 
 def session_budgets(config: Config) -> Budgets:
+    """Return the budget of one session, and that of the day, which all sessions share."""
     settings = config.settings
     session = budget_of(settings.budgets, "session")
-    if (max_usd := settings.limits.max_budget_usd) is not None:
+    if (max_usd := settings.limits.max_budget_usd) is not None:  # two settings limit the cost: the lower one counts
         session["usd"] = min(max_usd, session.get("usd", max_usd))
     day = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
     return Budgets((Account("session", session), day), warn_at=settings.budgets.warn_at)
@@ -144,11 +145,12 @@ def configured_rules(
     *,
     on_notice: Callable[[str], None],
     accepts_client_tools: bool,
-    servers: Collection[str] = (),
+    server_prefixes: Collection[str] = (),
 ) -> Rules:
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never apply.
 
-    With `accepts_client_tools` a rule may name any tool. `servers` are prefixes of tools that may not be known yet.
+    A rule that names no known tool gets a notice, unless a client may bring any tool (`accepts_client_tools`), or an
+    MCP server that is not connected yet may have it: `server_prefixes` are how the names of such tools begin.
     """
     permissions = config.settings.permissions
     rules = Rules()
@@ -160,8 +162,7 @@ def configured_rules(
                 warning = check_rule(rule, tools, written=text, under_any_name=accepts_client_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
-            # A tool of a server may be unknown only because the server is not connected yet.
-            if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in servers):
+            if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in server_prefixes):
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
     _add_grants(rules, grants, tools, on_notice)
@@ -181,16 +182,16 @@ def check_hosts(config: Config) -> None:
 
 
 def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> None:
-    """Add the person's lasting grants; an invalid one is left out, with a notice."""
+    """Add the person's lasting grants and restrictions; an invalid one is left out, with a notice."""
     try:
         stored: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
-        stored += [(restriction.verb, restriction.rule, restriction.quote) for restriction in grants.restrictions()]
+        stored += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]
     except UserError as error:
         on_notice(str(error))
         return
-    for verb, text, quote in stored:
+    for verb, text, quoted_instruction in stored:
         try:
-            rule = parse_rule(text, "granted", quote)
+            rule = parse_rule(text, "granted", quoted_instruction)
             check_rule(rule, tools, written=text, more_may_come=True)
             rules.of(verb).append(rule)
         except UsageError as error:
@@ -202,13 +203,12 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
     settings = config.settings.tools
     for key, names in (("tools.only", settings.only), ("tools.output_levels", settings.output_levels)):
         for name in names:
-            # "none" in `tools.only` leaves out all tools. Those of servers are not known yet.
+            # "none" in `tools.only` leaves out all tools. Tools of MCP servers are not known yet.
             if name not in tools and name != "none" and not name.startswith("mcp__"):
                 known = [tool.name for tool in tools]
                 message = f"Unknown tool {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}."
                 raise config.error(message, key, item=name if key == "tools.only" else "")
-    names_of_tools = [name for name in settings.only if name != "none" and not name.startswith("mcp__")]
-    return tools.clone(only=names_of_tools if settings.only else None)
+    return tools.clone(only=[name for name in settings.only if name in tools] if settings.only else None)
 
 
 def has_key(config: Config, variable: str) -> bool:
@@ -222,10 +222,10 @@ OTEL_EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 _TIMEOUTS = {"traces": "export_timeout", "metrics": "metrics_timeout"}  # the settings, by signal
 
 
-class SessionExport(Struct):
-    """Exports sessions as the settings and the environment request; imports OpenTelemetry only if they do.
+class SessionTelemetry(Struct):
+    """Exports traces and metrics of sessions if settings or environment request it; only then imports OpenTelemetry.
 
-    A session that `has_screen` draws on the terminal, so nothing else may write there.
+    If a session `_has_screen`, it draws on the terminal, so nothing else may write there.
     """
 
     _config: Config
@@ -261,15 +261,17 @@ class SessionExport(Struct):
 def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, Signal]:
     """Return the signals to export, by name. Raises `ConfigError` for a variable with an unsupported value."""
     environment = config.environment
-    on = {name for name, value in environment.items() if value.lower() not in ("", "0", "false")}
-    if "AGENTCLI_NO_TELEMETRY" in on or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    true_variables = {name for name, value in environment.items() if value.lower() not in ("", "0", "false")}
+    if "AGENTCLI_NO_TELEMETRY" in true_variables or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
-    both_are_on = not on.isdisjoint(("AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY"))
+    all_are_on = not true_variables.isdisjoint(("AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY"))
     signals = {}
     for signal in _TIMEOUTS:
-        is_set, variable = getattr(config.settings.observability, signal), f"OTEL_{signal.upper()}_EXPORTER"
-        exporters = (environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
-        if exporters != ["none"] and (is_set or both_are_on):
+        variable = f"OTEL_{signal.upper()}_EXPORTER"
+        is_on_by_settings = getattr(config.settings.observability, signal)
+        default = "otlp" if is_on_by_settings else "none"  # `all_are_on` exports only what a variable asks for
+        exporters = (environment.get(variable) or default).replace(" ", "").split(",")
+        if exporters != ["none"] and (is_on_by_settings or all_are_on):
             if not {"otlp", "console"}.issuperset(exporters):
                 raise ConfigError(f"{','.join(exporters)} is not supported. Use otlp, console or none.", key=variable)
             if has_screen and "console" in exporters:
@@ -279,16 +281,19 @@ def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, S
 
 
 def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signal:
-    """Return the export of a signal by the settings, or else by OpenTelemetry's variables. Raises `ConfigError`."""
+    """Return how to export a signal; OpenTelemetry's variables apply where a setting has its default value.
+
+    Raises `ConfigError` for a variable with an unsupported value.
+    """
     from agentcli.infra.telemetry import Signal
 
-    settings, name, setting = config.settings.observability, signal.upper(), _TIMEOUTS[signal]
-    # OpenTelemetry has two variables for each of these; the signal's own variable wins.
-    protocol, timeout = (
-        config.environment.get(f"OTEL_EXPORTER_OTLP_{name}_{what}")
-        or config.environment.get(f"OTEL_EXPORTER_OTLP_{what}", "")
-        for what in ("PROTOCOL", "TIMEOUT")
-    )
+    settings, environment, setting = config.settings.observability, config.environment, _TIMEOUTS[signal]
+
+    def variable(name: str) -> str:
+        for_signal = environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
+        return for_signal or environment.get(f"OTEL_EXPORTER_OTLP_{name}", "")  # the latter is for all signals
+
+    protocol, timeout = variable("PROTOCOL"), variable("TIMEOUT")
     if "otlp" in exporters and protocol not in ("", "http/protobuf"):
         raise ConfigError(f"only http/protobuf is supported, not {protocol!r}.", key="OTEL_EXPORTER_OTLP_PROTOCOL")
     timeout_s = getattr(settings, setting)
@@ -297,11 +302,12 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
             timeout_s = float(timeout) / 1000  # as specified, although Python's SDK reads seconds
         except ValueError:
             raise ConfigError(f"{timeout!r} is not a number of ms.", key="OTEL_EXPORTER_OTLP_TIMEOUT") from None
-    endpoint = f"{settings.endpoint.rstrip('/')}/v1/{signal}" if settings.endpoint else None
+    endpoint = f"{settings.endpoint.rstrip('/')}/v1/{signal}" if settings.endpoint else None  # None: by the SDK's rules
     return Signal(tuple(exporters), timeout_s, endpoint)
 
 
 def make_export(config: Config, models: Models, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
+    """Return what an export needs. `mask` hides secrets in texts."""
     settings, environment = config.settings.observability, config.environment
     resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -309,6 +315,7 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
         del resource["service.name"]  # the setting has its default, so the SDK takes the name from these variables
     if settings.environment:
         resource["deployment.environment.name"] = settings.environment
+    # The program that started agentcli may pass its own trace, so that agentcli's spans join it.
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
     from agentcli.infra.telemetry import Export
 
@@ -329,9 +336,9 @@ def _server_of(models: Models, name: str) -> tuple[str, int]:
 
 
 def secret_headers(config: Config) -> list[str]:
-    """Return the secrets in the headers for collectors, also for logs: the values, and each word (`Bearer TOKEN`)."""
+    """Return the secrets in the headers for telemetry collectors: each value, and each word of it (`Bearer TOKEN`)."""
     variables = (f"OTEL_EXPORTER_OTLP_{kind}HEADERS" for kind in ("", "TRACES_", "METRICS_", "LOGS_"))
-    texts = (config.environment.get(variable, "") for variable in variables)
+    texts = (config.environment.get(variable, "") for variable in variables)  # NAME=VALUE,NAME=VALUE, in URL encoding
     values = {unquote(pair.partition("=")[2].strip()) for text in texts for pair in text.split(",")}
     values.update(config.settings.observability.headers.values())
     return [word for value in values if value for word in (value, *value.split())]

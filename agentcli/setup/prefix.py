@@ -26,16 +26,16 @@ from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # in the list of memory files
-_WORDS_OF_KIND = 2  # a reminder's first words, which show its kind
+_WORDS_OF_KIND = 2  # as many first words show the kind of a reminder
 _USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, because each request pays for them
 
-Kind = tuple[str, tuple[str, ...]]  # see `_kind`
+ReminderKind = tuple[str, tuple[str, ...]]  # first words, paths of instruction files
 
 
 class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
-    `agents` lists the subagents for a window in tokens; `skills` lists the skills in the room that list leaves.
+    `agents` lists the subagents for a window in tokens. `skills` gets that list, too, and fills the space it leaves.
     """
 
     config: Config
@@ -47,33 +47,35 @@ class PrefixBuilder(Struct, kw_only=True):
     _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict)
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
+        """Return the system text and the specs of the tools for a model, the same objects at every call."""
         key = (info.small, info.window, tools)
         if (prefix := self._built.get(key)) is None:
-            own_tools = [tool for tool in tools if not tool.server]  # not of MCP servers
-            specs = tuple(tool.spec() for tool in own_tools)
+            local_tools = [tool for tool in tools if not tool.server]  # not of MCP servers
+            specs = tuple(tool.spec() for tool in local_tools)
             if info.small and not self.config.settings.tools.only:  # fewer and shorter tools, unless the person chose
-                builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
-                specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
+                builtin = [tool.spec() for tool in local_tools if tool.source == "builtin"]
+                specs = (*small_specs(builtin), *(tool.spec() for tool in local_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}
             agents = self.agents(info.window) if "create_subagent" in names else ""
             skills = self.skills(info.window, agents) if "skill" in names else ""
-            server_specs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
-            replace, style = self._style()
-            append = _join(style, self.options.append_system_prompt, agents, skills, note)
+            server_specs, stubs_note = self._fit_servers([tool for tool in tools if tool.server], info.window)
+            replace, style = self._system_text()
+            append = _join(style, self.options.append_system_prompt, agents, skills, stubs_note)
             text = system_prompt(small=info.small, replace=replace, append=append)
             prefix = self._built[key] = Prefix(text, (*specs, *server_specs))
         return prefix
 
-    def _style(self) -> tuple[str | None, str]:
-        """Return the text that replaces agentcli's instructions, or None, and the output style to add to them."""
-        replace = self.options.system_prompt
+    def _system_text(self) -> tuple[str | None, str]:
+        """Return the text to use in place of agentcli's instructions, None to keep them; and a text to append."""
+        replacement = self.options.system_prompt
         if self.is_for_agent or self.options.is_bare or not self.config.settings.instructions.output_style:
-            return replace, ""
+            return replacement, ""
         from agentcli.extensions.output_styles import chosen_style
 
-        style = chosen_style(self.config, self.on_notice)
-        if style is None or style.keeps_instructions or replace is not None:
-            return replace, style.text if style else ""
+        if (style := chosen_style(self.config, self.on_notice)) is None:
+            return replacement, ""
+        if style.keeps_instructions or replacement is not None:
+            return replacement, style.text
         return style.text, ""
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
@@ -83,8 +85,7 @@ class PrefixBuilder(Struct, kw_only=True):
         from agentcli.extensions.mcp.tools import NOTE, fitted
 
         specs, share = tuple(tool.spec() for tool in tools), self.config.settings.mcp.share
-        # In the same order: whole specs, then stubs; the last ones may be missing.
-        shown = fitted(specs, int(min(window, _USUAL_WINDOW) * share))
+        shown = fitted(specs, int(min(window, _USUAL_WINDOW) * share))  # in full or as stubs; the last may be missing
         if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(
                 f"{len(left_out)} MCP tools are hidden from the model because all of them would use more than "
@@ -99,17 +100,18 @@ class PrefixBuilder(Struct, kw_only=True):
         return structs.replace(self, options=options, is_for_agent=True, _built={})
 
     def instructions(self) -> Instructions:
-        if (finder := self.rule_finder()) is None:
+        """Read the person's instruction file, and those of the project from its root to the working directory."""
+        if (finder := self.rule_file_finder()) is None:
             return Instructions()
         config = self.config
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        if "claude" not in finder.off and not any(map(is_file, user_files)):  # then Claude Code's file serves
+        if "claude" not in finder.off and not any(map(is_file, user_files)):  # as a substitute, Claude Code's file
             folder = config.environment.get("CLAUDE_CONFIG_DIR") or home_of(config.environment) / ".claude"
             user_files = [Path(folder, "CLAUDE.md")]
         return find_instructions(config.cwd, user_files, finder=finder)
 
-    def rule_finder(self) -> RuleFinder | None:
-        """Return a finder of the project's rule files; None where instruction files are not read."""
+    def rule_file_finder(self) -> RuleFinder | None:
+        """Return a finder of the project's rule files, such as .cursor/rules; None if instructions are not read."""
         if self.options.is_bare:
             return None
         cwd, home, off = self.config.cwd, home_of(self.config.environment), self.config.settings.instructions.off
@@ -117,47 +119,49 @@ class PrefixBuilder(Struct, kw_only=True):
 
     def nested_instructions(self) -> NestedInstructions | None:
         """Return the finder of instruction files in deeper folders and of rules for single files, for one session."""
-        finder = self.rule_finder()
+        finder = self.rule_file_finder()
         return NestedInstructions(self.config.cwd, finder) if finder else None
 
     def reminders(self, workspace: Workspace, info: ModelInfo) -> list[User]:
-        """Return the reminders of a session's start; a small model gets neither environment nor memory files."""
+        """Return the system reminders of a session's start, fewer for a small model."""
         cwd = self.config.cwd
         if info.small:
-            notes = [files_note(cwd)]
+            reminders = [files_note(cwd)]
         else:
             today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
-            notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(project_root(cwd)))]
+            branch = git_branch(project_root(cwd))
+            reminders = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
         instructions = self.instructions()
         for notice in instructions.notices:
             self.on_notice(notice)
-        if note := instructions.note():
-            notes.append(note)
+        if (from_files := instructions.note()) is not None:
+            reminders.append(from_files)
         memory = workspace.resources.memory
         if memory is not None and not info.small and (index := memory.index()):
-            notes.append(_memory_note(index))
-        # Names of folders and files can be bytes that are not UTF-8, which neither the log nor a request can hold.
-        return [structs.replace(note, content=content_blocks(note.content)) for note in notes]
+            reminders.append(_memory_reminder(index))
+        # `content_blocks` replaces what is not UTF-8 in the names of files: neither a log nor a request can hold it.
+        return [structs.replace(one, content=content_blocks(one.content)) for one in reminders]
 
 
 def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
-    """Return the reminders that a resumed conversation lacks, or whose newest version in it has another text."""
-    newest: dict[Kind, str] = {}
+    """Return the reminders that a resumed conversation does not contain, or contains only with an older text."""
+    newest: dict[ReminderKind, str] = {}
     for entry in state.conversation.request_entries:
         if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part
-            newest |= {_kind(note): note.text for note in reminders if note.text in entry.body.carried}
+            newest |= {_kind(one): one.text for one in reminders if one.text in entry.body.carried}
         elif isinstance(entry.body, User) and entry.body.is_reminder:
             newest[_kind(entry.body)] = entry.body.text
-    return [note for note in reminders if newest.get(_kind(note)) != note.text]
+    return [one for one in reminders if newest.get(_kind(one)) != one.text]
 
 
-def _kind(note: User) -> Kind:
-    """Return a reminder's first words and the instruction files it names, which a newer version of it shares."""
-    first_words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
-    return " ".join(first_words), tuple(instruction_paths([note]))
+def _kind(message: User) -> ReminderKind:
+    """Return what all versions of a reminder share: its first words, and the instruction files it contains."""
+    first_words = message.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
+    return " ".join(first_words), tuple(instruction_paths([message]))
 
 
-def _memory_note(index: Sequence[tuple[str, str]]) -> User:
+def _memory_reminder(index: Sequence[tuple[str, str]]) -> User:
+    """Return the reminder that lists the memory files, as many as fit: each with its name and first line."""
     lines: list[str] = []
     size = 0
     for name, first_line in index:

@@ -41,29 +41,33 @@ class WorkspaceFactory:
         self.has_memory = config.settings.memory.enabled and not options.is_bare
 
     def make(
-        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
+        self, session_id: str, rules: Rules, *, profile: Profile | None = None, client_files: ClientFiles | None = None
     ) -> Workspace:
-        """Make the workspace of a session; its sandbox is opened when it is first used. Raises `ConfigError`."""
+        """Make the workspace of a session; its sandbox is opened when it is first used. Raises `ConfigError`.
+
+        `client_files` are those of an editor, which may have unsaved changes.
+        """
         config, settings = self._config, self._config.settings.sandbox
         check_hosts(config)
-        added = _added_folders(config)
+        added_folders = _added_folders(config)
         if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image to run commands in.", "sandbox.kind")
         state = config.paths.state
-        # AGENTCLI_HOME contains the settings and the state folder; both must be private.
+        # With AGENTCLI_HOME, the state folder is in the folder of the settings, which must be private, too.
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # the first write there reports the error
                 make_private_folder(folder)
 
         def open_sandbox() -> Sandbox:
-            """Return the caller's sandbox, or this machine's, whose files an editor may have open."""
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
-            own_sandbox = make_sandbox(
-                config, (config.cwd, *added), session_id=session_id, rules=rules, profile=profile,
+            local_sandbox = make_sandbox(
+                config, (config.cwd, *added_folders), session_id=session_id, rules=rules, profile=profile,
                 programs=self._programs.files,
             )  # fmt: skip
-            return files.sandbox(own_sandbox, lambda: workspace.facts.roots) if files else own_sandbox
+            if client_files is None:
+                return local_sandbox
+            return client_files.sandbox(local_sandbox, lambda: workspace.facts.roots)  # reads what its editor shows
 
         sandbox = Lazy(open_sandbox)
         memory = MemoryFiles(memory_folder(state, project_root(config.cwd)), config.settings.memory)
@@ -100,18 +104,17 @@ def _added_folders(config: Config) -> list[Path]:
 
 
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
-    """Finish the changes that killed sessions were applying, and remove the other things they left behind."""
+    """Finish the changes that killed sessions were applying, and remove what else they left in the state folder."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
         from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
         clean_up_killed_sessions(mount_points)
-    tries = state / "tries"
-    if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
-        return
-    from agentcli.infra.changes.journal import finish_interrupted
+    dry_runs = state / "tries"  # a folder for each dry run; these are in it until all is applied and removed:
+    if any(any(dry_runs.glob(f"*/{name}")) for name in ("plan", "mount_points")):
+        from agentcli.infra.changes.journal import finish_interrupted
 
-    if notice := finish_interrupted(tries):
-        on_notice(notice)
+        if notice := finish_interrupted(dry_runs):
+            on_notice(notice)
 
 
 def make_masker(config: Config, values: frozenset[str]) -> Masker:
@@ -133,7 +136,7 @@ def make_sandbox(
 ) -> LocalSandbox:
     """Return the sandbox of a session in `folders`, the working directory first.
 
-    `programs` returns the files below some folders that commands may not change, because hooks or servers run them.
+    `programs` returns the programs in some folders that hooks or MCP servers run, so that commands may not change them.
     """
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
@@ -160,12 +163,12 @@ def make_sandbox(
         job_folder=state / "jobs" / session_id,
         session_id=session_id,
         limits=limits,
-        choose=partial(_confinement, settings, state),
+        choose=partial(_choose_confinement, settings, state),
         denied=partial(reading_denial, rules, PatternBase(config.cwd, project_root(config.cwd), home)),
     )
 
 
-def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
+def _choose_confinement(settings: SandboxSettings, state: Path) -> Confinement:
     """Choose the confinement of commands on this machine; probing takes milliseconds. Raises `ToolError`."""
     from agentcli.infra.sandbox.backends.choosing import KINDS, Docker, choose_confinement
 
@@ -183,7 +186,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
 def _moved_secret_files(environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield secret files such as `~/.config/gh/hosts.yml` in the folders that XDG variables name instead."""
     for variable, default in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
-        if (folder := environment.get(variable, "")).startswith("/"):
+        if (folder := environment.get(variable, "")).startswith("/"):  # programs ignore other values
             moved = (path.removeprefix(default) for path in SECRET_HOME_PATHS if path.startswith(default))
             yield from (Path(folder, path) for path in moved)
 
@@ -195,7 +198,10 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return the checkpoints of changes below `roots`, which last if the session `is_lasting`; None if switched off."""
+    """Return the record of changes below `roots` for undo; None if switched off.
+
+    It stays on the disk if the session `is_lasting`, and is removed with the session otherwise.
+    """
     if not config.settings.checkpoints.enabled:
         return None
 
@@ -206,7 +212,7 @@ def make_checkpoints(
 
         settings, state = config.settings.checkpoints, config.paths.state
         scratch, folder, private = state / "tries", state / "checkpoints", None
-        if not is_lasting:  # its checkpoints are removed with it
+        if not is_lasting:
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
         limits = SnapshotLimits(
@@ -226,5 +232,5 @@ def make_checkpoints(
 
 
 def has_interrupted_calls(config: Config, session_id: str) -> bool:
-    """Return True if a killed process has left calls of a session under way."""
+    """Return True if a process was killed during a call of this session, so that its changes are not yet recorded."""
     return (config.paths.state / "checkpoints" / "under_way" / session_id).is_dir()
