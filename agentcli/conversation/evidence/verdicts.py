@@ -198,7 +198,7 @@ def _simple_commands(command: str, exit_code: int | None) -> Iterator[tuple[Comm
     is_ambiguous = bool(exit_code) and sum(program not in asides for program in programs) > 1
     code = None if is_ambiguous else exit_code
     for n, pipeline in enumerate(script):
-        decides = all(later.then == "&&" for later in script[n:-1])  # if it fails, no later one runs
+        decides = all(later.operator_after == "&&" for later in script[n:-1])  # if it fails, no later one runs
         for part in pipeline.parts:
             is_last = part is pipeline.parts[-1]  # a pipeline has the exit code of its last command
             yield part, code if decides and (is_last or "pipefail" in command) else None

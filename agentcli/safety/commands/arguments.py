@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from agentcli.safety.commands.reader.syntax import HOLE, Field
+from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
 
 
 @functools.cache
-def names(section: str, key: str) -> tuple[str, ...]:
+def listed_names(section: str, key: str) -> tuple[str, ...]:
     return tuple(read_table("names")[section][key].split())
 
 
@@ -49,7 +49,7 @@ class Options(Struct, frozen=True):
 
 
 @functools.cache
-def options(row: str) -> Options:
+def parse_options(row: str) -> Options:
     """Read a row of a table: the kind of operands, perhaps `tolerant`, then options, each with its kind (`Options`).
 
     `search -in -m: --file@` has `-i` and `-n`, `-m` with a value, and `--file` with a file. `-#` is any number: `-5`.
@@ -68,7 +68,7 @@ def git_words(fields: Sequence[Field]) -> list[Field]:
     """Return the subcommand of git and the words after it, without the options before it."""
     remaining = list(fields[1:])
     while remaining and remaining[0].text.startswith("-"):
-        remaining = remaining[2 if remaining[0].text in names("git", "with_value") else 1 :]
+        remaining = remaining[2 if remaining[0].text in listed_names("git", "with_value") else 1 :]
     return remaining
 
 
@@ -94,7 +94,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             continue
         if field.text != "--":
             # A word whose beginning is not known may begin with a dash.
-            may_be_option = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+            may_be_option = field.text.startswith(UNKNOWN_TEXT) or (field.is_glob and field.text[:1] in ("*", "?", "["))
             if (may_be_option or field.may_vanish) and not known.is_tolerant and known.operands != "text":
                 read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
@@ -117,9 +117,9 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
     if kind in (None, "!") or (kind == "" and has_value):
         _note_doubtful_option(field.text, known, read)
     elif has_value:
-        _note_value(kind, structs.replace(field, text=value), read)
+        _note_option_value(kind, structs.replace(field, text=value), read)
     elif kind and kind != "?" and remaining:  # without a value the program complains and ends
-        _note_value(kind, _value(remaining.pop()), read)
+        _note_option_value(kind, _value(remaining.pop()), read)
 
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
@@ -139,16 +139,16 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
         _note_doubtful_option(text if kind is None else name, known, read)
     elif kind and (value or kind == "?"):
         for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
-            _note_value(kind, structs.replace(field, text=each), read)
+            _note_option_value(kind, structs.replace(field, text=each), read)
     elif kind and remaining:
-        _note_value(kind, _value(remaining.pop()), read)
+        _note_option_value(kind, _value(remaining.pop()), read)
 
 
 def _value(word: Field) -> Field:
     return structs.replace(word, may_vanish=word.may_vanish or word.is_glob)  # a glob may become several words
 
 
-def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
+def _note_option_value(kind: str | None, value: Field, read: Arguments) -> None:
     # Values that name neither a file nor a glob of files only matter if they may become several arguments.
     if value.may_vanish:
         read.problem = f"agentcli can't predict the value of {read.option_names[-1]}"
@@ -165,7 +165,7 @@ def _note_doubtful_option(text: str, known: Options, read: Arguments) -> None:
         for name, kind in known.kinds.items()
         if kind in ("!", ":", "@", "*")
     )
-    may_name_file = re.search(rf"[=./~{HOLE}]", text)
+    may_name_file = re.search(rf"[=./~{UNKNOWN_TEXT}]", text)
     if not known.is_tolerant or is_listed or may_name_file:
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
@@ -181,7 +181,7 @@ def _with_parts(row: str) -> str:
 
 
 # By program, and by subcommand of git: a row for `options`.
-PROGRAMS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
-GIT = {name: _with_parts(row) for name, row in _TABLES["git"].items()}
+READING_PROGRAMS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
+GIT_SUBCOMMANDS = {name: _with_parts(row) for name, row in _TABLES["git"].items()}
 # By program: options that only print its version.
-VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}
+VERSION_OPTIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from agentcli.safety.commands.arguments import git_words
+from agentcli.safety.commands.catastrophes import catastrophe, write_catastrophe
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
-from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of, unescape
+from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, Redirect, Script, State, name_of, unescape
 from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects
-from agentcli.safety.commands.refused import catastrophe, write_catastrophe
 from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, find_wrapper
 
 
@@ -37,9 +37,9 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(forms))
 
 
-def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[Field]) -> tuple[str, ...]:
+def allow_forms_with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[Field]) -> tuple[str, ...]:
     """Return the forms of `NODE_ENV=test npm test`, whose variables matter, so that an allow rule must name them."""
-    if not all(value.is_known and HOME not in value.text and HERE not in value.text for _, value in assignments):
+    if not all(value.is_known and not value.needs_state for _, value in assignments):
         return ()
     words = [f"{name}={value.text}" for name, value in assignments]
     return tuple(" ".join((*words, form)) for form in allow_forms([fields])) if words else ()
@@ -151,36 +151,38 @@ def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
     call.unjudged = call.unjudged or candidate.unjudged
 
 
-def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
-    """Return the text of a command's standard input: that of a redirection, or else `stdin`, the input around it."""
+def stdin_text_of(redirects: Sequence[Redirect], outer_text: str, state: State) -> str:
+    """Return the text of a command's standard input: that of a redirection, or else that of the input around it."""
     for redirect in reversed(redirects):  # the last redirection of the input applies
         if redirect.operator in ("<<", "<<-", "<<<"):
-            return state.resolved(redirect.target).text
+            return state.expand(redirect.target).text
+        # `/dev/null` may be for another descriptor than the standard input, as in `sh 3</dev/null`.
         if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
-            return HOLE
-    return stdin
+            return UNKNOWN_TEXT
+    return outer_text
 
 
-def printed_by(fields: Sequence[Field], stdin: str) -> str:
-    """Return the text that a command prints; `HOLE` if it cannot be predicted."""
-    match [HOLE if field.is_glob else field.text for field in fields]:
+def printed_by(fields: Sequence[Field], stdin_text: str) -> str:
+    """Return the text that a command prints; `UNKNOWN_TEXT` if it cannot be predicted."""
+    match [UNKNOWN_TEXT if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
-            return stdin
+            return stdin_text
         case ["echo", *texts] if not re.match(r"-[neE]+( |\Z)", " ".join(texts)) and "\\" not in "".join(texts):
             return " ".join(texts) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
-            return unescape(form) or HOLE
+            return unescape(form) or UNKNOWN_TEXT
         case ["printf", "%s" | "%s\\n", *texts]:
             return "\n".join(texts)
-    return HOLE
+    return UNKNOWN_TEXT
 
 
 def printed_by_script(script: Script, state: State) -> str:
-    """Return the text that a substituted script prints, if it is one simple command or pipeline; else `HOLE`."""
-    stdin = ""
+    """Return the text that a substituted script prints; `UNKNOWN_TEXT` if it is more than a command or pipeline."""
+    printed = ""  # by the command before
     for part in script[0].parts if len(script) == 1 else ():
-        stdin = printed_by([state.resolved(word) for word in part.words], input_of(part.redirects, stdin, state))
-    return stdin or HOLE
+        stdin_text = stdin_text_of(part.redirects, printed, state)
+        printed = printed_by([state.expand(word) for word in part.words], stdin_text)
+    return printed or UNKNOWN_TEXT
 
 
 _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""  # a string literal; the group is its content
@@ -202,14 +204,14 @@ _RENAMES = re.compile(
 )
 
 
-def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
-    """Yield the scripts that a command may run besides the text of `sh -c`. `stdin` is the text of its input."""
+def scripts_of(call: ProgramCall, stdin_text: str) -> Iterator[str]:
+    """Yield the scripts that a command may run besides the text of `sh -c`. `stdin_text` is the text of its input."""
     files = call.script_files
     if call.hides_program or any(not file.is_known for file in files):
-        yield HOLE
+        yield UNKNOWN_TEXT
     reads_input = any(file.text.startswith(("/dev/", "/proc/")) or file.text == "-" for file in files)
-    if stdin and (call.reads_script or reads_input):
-        yield stdin
+    if stdin_text and (call.reads_script or reads_input):
+        yield stdin_text
     joined = "\0".join(field.text for field in call.fields)
     for found in re.finditer(_SCRIPTS_IN_ARGUMENTS.get(call.name, r"(?!)"), joined):
         text = next(filter(None, found.groups()), "")
@@ -217,7 +219,7 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
             yield f"git {text}"  # an alias without `!` names a subcommand of git
     if _RENAMES.match(joined):
-        yield HOLE  # a script whose text is not known
+        yield UNKNOWN_TEXT  # a script whose text is not known
 
 
 class RedirectEffects(Struct, kw_only=True):
@@ -231,7 +233,7 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
     """Judge redirections. Writing is harmless only to files that keep nothing, such as /dev/null."""
     found = RedirectEffects()
     for redirect in redirects:
-        operator, target = redirect.operator, state.resolved(redirect.target)
+        operator, target = redirect.operator, state.expand(redirect.target)
         is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)  # `2>&1`; `>&x` writes a file
         if is_copy or operator in ("<<", "<<-", "<<<"):
             continue
@@ -273,14 +275,14 @@ def variable_problem(assignments: Iterable[str]) -> str:
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     """Return the state after the command succeeded, and after it failed."""
     if call.name in ("popd", "source", ".", "eval"):  # these may change to any folder
-        return state.anywhere(), state.anywhere()
+        return state.in_unknown_folder(), state.in_unknown_folder()
     if call.name not in ("cd", "pushd"):
         return state, state
     targets = [field for field in call.fields[1:] if field.text not in ("-L", "-P", "--")]
     if not targets and call.name == "cd" and state.home is not None:
         targets = [Field(state.home)]
     if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -` or `pushd +1`: an earlier folder
-        return state.anywhere(), state
+        return state.in_unknown_folder(), state
     return state.entering(targets[0]), state
 
 

@@ -1,7 +1,7 @@
 """Finds the effects of a command by its program, and recognizes programs that act beyond the workspace.
 
-`beyond.ini` lists programs that act on the machine or on other machines. A program without a row in `_TABLE` has
-unknown effects.
+`beyond.ini` lists programs that act on the machine or on other machines. The effects of a program that is not in
+`_EFFECTS_BY_PROGRAM` are not known.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.arguments import git_words, names, read_table
+from agentcli.safety.commands.arguments import git_words, listed_names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.hosts import WEB_PORTS
@@ -30,7 +30,7 @@ def _host_in(found: re.Match[str]) -> str:
     return f"{found[1]}:{found[2]}" if has_port else found[1]
 
 
-Program = Callable[[Sequence[Field], State], Effects]
+EffectsFunction = Callable[[Sequence[Field], State], Effects]
 UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,), hosts=(UNKNOWN,), runs=(UNKNOWN,))
 
 
@@ -39,10 +39,10 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     if not fields[0].is_known:
         return UNKNOWN_EFFECTS
     name = name_of(fields)
-    if program := _TABLE.get(name):
+    if program := _EFFECTS_BY_PROGRAM.get(name):
         return program(fields[1:], state)
     called, _ = _program_and_subcommand(fields)
-    hosts = _REGISTRIES.get(called, ()) if beyond_workspace(fields) else ()  # an installer fetches from these
+    hosts = _REGISTRY_HOSTS.get(called, ()) if beyond_workspace(fields) else ()  # an installer fetches from these
     if not hosts:  # it may reach any host; those in its addresses are named
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
@@ -52,7 +52,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
 
 def names_its_paths(name: str) -> bool:
     """Return True for a program whose effects name every path that it uses."""
-    return name in _TABLE and name not in (*_RUNS_SCRIPTS, *_DOWNLOADERS, "git")
+    return name in _EFFECTS_BY_PROGRAM and name not in (*_RUNS_SCRIPTS, *_DOWNLOADERS, "git")
 
 
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
@@ -83,7 +83,7 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
     return operands
 
 
-def _effect_on_operands(kind: str, values: str = "", skipped: int = 0) -> Program:
+def _effect_on_operands(kind: str, values: str = "", skipped: int = 0) -> EffectsFunction:
     """Return a function for programs that have one effect, `kind`, on all operands after the first `skipped` ones.
 
     `kind` is a field of `Effects`; `values` are the letters of the options that take a value.
@@ -91,14 +91,14 @@ def _effect_on_operands(kind: str, values: str = "", skipped: int = 0) -> Progra
     return lambda arguments, state: Effects(**{kind: absolute_paths(operands_of(arguments, values)[skipped:], state)})
 
 
-def _copies(arguments: Sequence[Field], state: State) -> Effects:
+def _copy_effects(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
     written, created = _written_paths(sources, targets, state), _auto_executed_targets(sources, targets, state)
     return Effects(reads=absolute_paths(sources, state), writes=written, names=created)
 
 
-def _moves(arguments: Sequence[Field], state: State) -> Effects:
-    copied = _copies(arguments, state)
+def _move_effects(arguments: Sequence[Field], state: State) -> Effects:
+    copied = _copy_effects(arguments, state)
     return Effects(writes=copied.writes, deletes=copied.reads, names=copied.names)
 
 
@@ -149,13 +149,13 @@ def _with_auto_executed_files(name: str, *, is_glob: bool) -> list[str]:
     return [name, *(path for path in known if path.startswith(f"{name}/"))]
 
 
-def _dd(arguments: Sequence[Field], state: State) -> Effects:
+def _dd_effects(arguments: Sequence[Field], state: State) -> Effects:
     sources = [Field(field.text.removeprefix("if=")) for field in arguments if field.text.startswith("if=")]
     targets = [Field(field.text.removeprefix("of=")) for field in arguments if field.text.startswith("of=")]
     return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
 
 
-def _downloads(arguments: Sequence[Field], state: State) -> Effects:
+def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
     is_output_option = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix").fullmatch
     pairs = itertools.pairwise(arguments)  # in `curl -O URL`, the word after the option is not its value
     writes = [value for option, value in pairs if is_output_option(option.text) and not _URL.match(value.text)]
@@ -167,14 +167,14 @@ def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
 
 
-def _ssh(arguments: Sequence[Field], state: State) -> Effects:
+def _ssh_effects(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of ssh, whose first operand is a host; the other operands are run there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
     return Effects(reads=(UNKNOWN,), hosts=(host,), runs=tuple(field.text for field in operands[1:2]))
 
 
-def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
+def _remote_copy_effects(arguments: Sequence[Field], state: State) -> Effects:
     operands = operands_of(arguments)
     hosts = tuple(found[1] for field in operands if (found := _REMOTE_PATH.match(field.text)))
     sources, targets = operands[:-1], operands[-1:]
@@ -187,7 +187,7 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
 _GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-files", "rev-parse", "shortlog", "show")
 
 
-def _git(arguments: Sequence[Field], state: State) -> Effects:
+def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
     subcommand = git_words([Field("git"), *arguments])
     options = arguments[: len(arguments) - len(subcommand)]  # git's own, before the subcommand
     for option, folder in itertools.pairwise(options):
@@ -206,7 +206,7 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, runs=("git",))
 
 
-def _sed(arguments: Sequence[Field], state: State) -> Effects:
+def _sed_effects(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
     operands = operands_of(arguments, "ef")
@@ -215,7 +215,7 @@ def _sed(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
-def _interpreter(name: str) -> Program:
+def _interpreter_effects(name: str) -> EffectsFunction:
     def effects(arguments: Sequence[Field], state: State) -> Effects:
         has_script_file = bool(arguments) and not arguments[0].text.startswith("-")
         script_files = absolute_paths(arguments[:1], state) if has_script_file else ()
@@ -227,30 +227,34 @@ def _interpreter(name: str) -> Program:
 _DOWNLOADERS = ("curl", "wget", "http", "https", "xh")
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
-_TABLE: dict[str, Program] = {  # by program: the function that returns its effects
-    **dict.fromkeys(names("programs", "readers"), _effect_on_operands("reads", "nc")),
+_EFFECTS_BY_PROGRAM: dict[str, EffectsFunction] = {  # by program: the function that returns its effects
+    **dict.fromkeys(listed_names("programs", "readers"), _effect_on_operands("reads", "nc")),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _effect_on_operands("reads", "mABC", 1)),
     **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _effect_on_operands("deletes")),
     **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _effect_on_operands("writes", "srm")),
     **dict.fromkeys(("chmod", "chown", "chgrp"), _effect_on_operands("writes", "", 1)),
-    **dict.fromkeys(("cp", "install", "ln"), _copies),
-    "mv": _moves,
-    "dd": _dd,
-    **dict.fromkeys(_DOWNLOADERS, _downloads),
-    "ssh": _ssh,
-    **dict.fromkeys(("scp", "rsync", "sftp"), _copies_remotely),
-    "git": _git,
-    "sed": _sed,
-    **{name: _interpreter(name) for name in _RUNS_SCRIPTS},
+    **dict.fromkeys(("cp", "install", "ln"), _copy_effects),
+    "mv": _move_effects,
+    "dd": _dd_effects,
+    **dict.fromkeys(_DOWNLOADERS, _download_effects),
+    "ssh": _ssh_effects,
+    **dict.fromkeys(("scp", "rsync", "sftp"), _remote_copy_effects),
+    "git": _git_effects,
+    "sed": _sed_effects,
+    **{name: _interpreter_effects(name) for name in _RUNS_SCRIPTS},
 }
 
 
 _TABLES = read_table("beyond")
-_ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
-_SUBCOMMANDS = {name: words.split() for key, words in _TABLES["subcommands"].items() for name in key.split()}
-_REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
+_ALWAYS_BEYOND = frozenset(name for names in _TABLES["always"].values() for name in names.split())
+_REMOTE_SUBCOMMANDS = {name: words.split() for key, words in _TABLES["subcommands"].items() for name in key.split()}
+_REGISTRY_HOSTS = {
+    name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()
+}
 # Options before a subcommand that take the next word.
-_WITH_VALUE = frozenset("-C -c --git-dir --work-tree --prefix --cwd --dir --directory --project --config".split())
+_OPTIONS_WITH_VALUE = frozenset(
+    "-C -c --git-dir --work-tree --prefix --cwd --dir --directory --project --config".split()
+)
 
 
 def beyond_workspace(fields: Sequence[Field]) -> str:
@@ -263,16 +267,16 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
         return beyond_workspace(fields) if fields else ""
     texts = [field.text for field in fields]
     has_global_option = not {"-g", "--global", "--system"}.isdisjoint(texts)
-    is_global = has_global_option and (name in _REGISTRIES or subcommand == "config")
+    is_global = has_global_option and (name in _REGISTRY_HOSTS or subcommand == "config")
     if subcommand == "exec" and name in ("pnpm", "yarn") and not is_global:
         executed = fields[texts.index("exec") + 1 :]  # an installed program: nothing is fetched
         return beyond_workspace(executed) if executed else ""
     is_installed = name == "npx" and _runs_project_tool(texts[1:])
     reasons = (
-        (name in _ALWAYS, f"{name} acts beyond the workspace"),
+        (name in _ALWAYS_BEYOND, f"{name} acts beyond the workspace"),
         (is_global, f"{name} {subcommand} changes what is beyond the workspace"),
         (name in ("npx", "bunx", "pnpx", "uvx", "pipx") and not is_installed, f"{name} fetches what it runs"),
-        (subcommand in _SUBCOMMANDS.get(name, ()), f"{name} {subcommand} reaches other machines"),
+        (subcommand in _REMOTE_SUBCOMMANDS.get(name, ()), f"{name} {subcommand} reaches other machines"),
         (name == "yarn" and len(fields) == 1, "yarn reaches other machines"),
     )
     return next((reason for applies, reason in reasons if applies), "")
@@ -280,9 +284,9 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
 
 def _runs_project_tool(words: Sequence[str]) -> bool:
     """Return True for arguments with which npx runs a tool of the project, or is not allowed to fetch one."""
-    tool = next((word for word in words if word not in names("programs", "npx_options")), "")
+    tool = next((word for word in words if word not in listed_names("programs", "npx_options")), "")
     options = words[: words.index(tool)] if tool else []
-    return tool in names("programs", "npx_tools") or ("--no-install" in options and not tool.startswith("-"))
+    return tool in listed_names("programs", "npx_tools") or ("--no-install" in options and not tool.startswith("-"))
 
 
 def _program_and_subcommand(fields: Sequence[Field]) -> tuple[str, str]:
@@ -293,7 +297,7 @@ def _program_and_subcommand(fields: Sequence[Field]) -> tuple[str, str]:
         name, words = words[2], words[2:]
     remaining = words[1:]
     while remaining and remaining[0].startswith("-"):
-        remaining = remaining[2 if remaining[0] in _WITH_VALUE else 1 :]
+        remaining = remaining[2 if remaining[0] in _OPTIONS_WITH_VALUE else 1 :]
     if name == "go" and remaining[:1] == ["mod"]:
         remaining = remaining[1:]
     return name, remaining[0] if remaining else ""

@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.arguments import git_words, names
+from agentcli.safety.commands.arguments import git_words, listed_names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
-from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
+from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects, WorkspaceView
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
@@ -31,7 +31,7 @@ def is_system_path(field: Field, state: State, *, includes_home_content: bool = 
 def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
     home_and_above = {"/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1)}
-    system_folders = home_and_above.union(names("paths", "system"))
+    system_folders = home_and_above.union(listed_names("paths", "system"))
     if not is_glob:
         return path in system_folders
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
@@ -62,7 +62,9 @@ def glob_matches(glob: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, re.sub(r"\[\[:\w+:\]\]", "?", glob).replace("[^", "[!"))
 
 
-_PUBLIC, _STREAMS, _FOLDERS, _SECRETS = (names("paths", kind) for kind in ("public", "streams", "folders", "secrets"))
+_PUBLIC_FILES, _STREAM_DEVICES, _COMMON_FOLDERS, _SECRET_EXAMPLES = (
+    listed_names("paths", kind) for kind in ("public", "streams", "folders", "secrets")
+)
 WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 
 
@@ -89,7 +91,7 @@ class ReadCheck:
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
                 judged = folder_above_glob(path) if field.is_glob else path
-                is_public = normal(judged) in _STREAMS or path in _PUBLIC
+                is_public = normal(judged) in _STREAM_DEVICES or path in _PUBLIC_FILES
                 if not (is_public or self.workspace.is_readable(Path(judged))):
                     shown = normal(path) if field.text == "." else field.text
                     return f"{shown} may hold secrets or is outside the workspace"
@@ -110,8 +112,8 @@ class ReadCheck:
         return "" if paths else "it is not certain in which folder it runs"
 
     def _may_read(self, path: str, kind: str) -> bool:
-        is_public_file = path in _PUBLIC and kind in ("content", "lines", "search", "sizes")
-        is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
+        is_public_file = path in _PUBLIC_FILES and kind in ("content", "lines", "search", "sizes")
+        is_public_folder = path in _COMMON_FOLDERS and kind in ("lines", "sizes")
         if is_public_file or is_public_folder or self.workspace.is_readable(Path(path)):
             return True
         # Listing a folder shows facts about its secret files anyway. `parent` is wrong for a path that ends in `..`.
@@ -142,11 +144,13 @@ class ReadCheck:
             return kind == "search" and not glob.strip("*")  # `*` searches what the folder itself would
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
         examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob matches
-        examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
+        examples += [
+            name for name in _SECRET_EXAMPLES if kind in ("content", "lines") and name.endswith(tuple(endings))
+        ]
         return all(self.workspace.is_readable(Path(folder, name)) for name in examples)
 
 
-def grave_reason(
+def reason_to_ask(
     layers: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
 ) -> str:
     """Return the reason to ask before a command runs; an empty string if its changes can be shown afterwards.
@@ -199,7 +203,9 @@ def _named_paths(layers: Sequence[Sequence[Field]], values: Sequence[Field]) -> 
     return [*paths, *(path for fields in layers for path in _paths_in(fields))]
 
 
-_SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")  # `$X/etc/passwd`
+_SYSTEM_PART = re.compile(
+    rf"{UNKNOWN_TEXT}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{UNKNOWN_TEXT}]*)"
+)  # `$X/etc/passwd`
 _OPTION_VALUE = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 # Text that may be a path, and does not look like a script or a message.
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
@@ -216,7 +222,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
         arguments[-len(words)] = Field(".")  # the subcommand is not a path, but it works in the current folder
     for field in arguments:
         text = field.text
-        if name in names("programs", "code"):
+        if name in listed_names("programs", "code"):
             yield from _mentioned_paths(text)
         if found := _SYSTEM_PART.search(text):
             yield Field(found[1])
@@ -224,7 +230,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
             text = found[1] or found[2]
         elif text.startswith("-") or names_its_paths(name):
             continue
-        text = text.partition(HOLE)[0]
+        text = text.partition(UNKNOWN_TEXT)[0]
         if text and _PATH.fullmatch(text) and "://" not in text:
             yield Field(text, field.is_glob)
 
@@ -232,7 +238,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
 def _mentioned_paths(text: str) -> Iterator[Field]:
     # In code or a variable's value, `/usr/x` and `../x` may lead out of the workspace.
     found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
-    return (Field(path) for path in found if HOLE not in path)
+    return (Field(path) for path in found if UNKNOWN_TEXT not in path)
 
 
 # Words that end in a path, which is the group: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sT/x`.
@@ -250,7 +256,7 @@ def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[st
     for fields in layers:
         name = name_of(fields)
         words = [field.text for field in git_words(fields)] if name == "git" else []
-        git_only_reads = bool(words) and words[0] in names("git", "reads_files")
+        git_only_reads = bool(words) and words[0] in listed_names("git", "reads_files")
         may_write = not names_its_paths(name) and not git_only_reads
         for part in _word_parts(fields):
             for path in map(PurePath, state.paths(part) or state.likely_paths(part)):
@@ -263,7 +269,7 @@ def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[st
 
 def _word_parts(fields: Sequence[Field]) -> Iterator[Field]:
     """Yield the words after the program, or after the script it runs, and the parts of words that may be paths."""
-    runs_scripts = name_of(fields) in names("programs", "run_scripts")
+    runs_scripts = name_of(fields) in listed_names("programs", "run_scripts")
     has_script = runs_scripts and len(fields) > 1 and not fields[1].text.startswith("-")
     for before, field in itertools.pairwise(fields[1:] if has_script else fields):
         if not _excludes(before, field):

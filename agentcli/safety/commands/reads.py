@@ -7,14 +7,22 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from agentcli.safety.commands.arguments import GIT, PROGRAMS, VERSIONS, names, options, read_arguments, without_pattern
+from agentcli.safety.commands.arguments import (
+    GIT_SUBCOMMANDS,
+    READING_PROGRAMS,
+    VERSION_OPTIONS,
+    listed_names,
+    parse_options,
+    read_arguments,
+    without_pattern,
+)
 from agentcli.safety.commands.paths import WILDCARD, ReadCheck, folder_above_glob
-from agentcli.safety.commands.reader.syntax import HOLE, Field
+from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field
 from agentcli.safety.commands.records import Segment
 from agentcli.safety.commands.wrappers import read_find
 
 # Formats that show a signature, or may: git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
-_SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{HOLE}")
+_SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{UNKNOWN_TEXT}")
 
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
@@ -43,12 +51,16 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
     form = f"{name} {arguments[0].text}" if arguments else name  # some forms, such as `stash list`, have their own row
-    row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
+    row, arguments = (
+        (GIT_SUBCOMMANDS[form], arguments[1:])
+        if form in GIT_SUBCOMMANDS
+        else (GIT_SUBCOMMANDS.get(name, ""), arguments)
+    )
     row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
     if not row:
-        has_forms = any(known.startswith(f"{name} ") for known in GIT)
+        has_forms = any(known.startswith(f"{name} ") for known in GIT_SUBCOMMANDS)
         return f"git {form if has_forms else name} is not known to only read"
-    read = read_arguments(arguments, options(row))
+    read = read_arguments(arguments, parse_options(row))
     if listing_options:  # without operands it lists too, except `git clean`
         only_lists = {*listing_options.split()} & {*read.option_names} or not (read.operands or name == "clean")
         return read.problem or ("" if only_lists else f"git {name} changes something")
@@ -85,7 +97,7 @@ def read_git_call(fields: Sequence[Field]) -> GitCall:
             call.folders.append(remaining.pop())
         elif text.startswith("-C") and len(text) > 2:
             call.folders.append(Field(text[2:], field.is_glob))
-        elif text not in names("git", "plain_options"):
+        elif text not in listed_names("git", "plain_options"):
             call.problem = f"the option {text} of git can run programs or lead elsewhere"
             break
     return call
@@ -107,12 +119,12 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     words = segment.words or ("",)
     is_git = words[0] == "git"
     git_words = [field.text for field in read_git_call([Field(word) for word in words[1:]]).words] if is_git else []
-    if words[0] in names("shows", "names_only") or _git_shows_names_only(git_words):
+    if words[0] in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
     if not segment.effects.reads:  # a filter only reads its input
         # This may take the value of an option for an option, which only leads to a question too many.
         greps_folders = words[0].endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in words[1:])
-        return words[0] not in names("shows", "its_input") or greps_folders
+        return words[0] not in listed_names("shows", "its_input") or greps_folders
     paths = git_words[git_words.index("--") + 1 :] if "--" in git_words else []
     is_one_file = git_words[:1] in (["blame"], ["annotate"])
     if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
@@ -136,7 +148,7 @@ def _git_shows_names_only(called: Sequence[str]) -> bool:
             return False
         case ["log" | "diff" | "show", *arguments]:
             return not any(_GIT_PATCHES.match(word) for word in arguments)
-    return bool(called) and called[0] in names("shows", "git_names_only")
+    return bool(called) and called[0] in listed_names("shows", "git_names_only")
 
 
 def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
@@ -145,16 +157,16 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     if not program.is_known or program.is_glob or program.may_vanish:
         return "agentcli can't predict which program runs"
     name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)  # in any other folder, a program is not known
-    if len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ()):
+    if len(arguments) == 1 and arguments[0].text in VERSION_OPTIONS.get(name, ()):
         return ""
     if special := _SPECIAL.get(name):
         return special(arguments, check)
     is_declaration = name in ("export", "declare", "typeset", "readonly")
     if name == "printenv" or (is_declaration and all(field.text.startswith("-") for field in arguments)):
         return "it shows the environment, where secrets are"
-    if not (row := PROGRAMS.get(name)):
+    if not (row := READING_PROGRAMS.get(name)):
         return f"{name} is not known to only read"
-    known = options(row)
+    known = parse_options(row)
     read = read_arguments(arguments, known)
     operands = read.operands
     if read.problem:
@@ -198,12 +210,12 @@ _MAY_DO_MORE = {
 }
 
 
-def _script_check(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
+def _checker_of_scripts(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
     """Return the check for a program whose first operand is a script, and whose other operands are files it reads."""
     more = ", such as show the environment" if name == "jq" else ""
 
     def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-        read = read_arguments(arguments, options(PROGRAMS[name]))
+        read = read_arguments(arguments, parse_options(READING_PROGRAMS[name]))
         scripts, files = read.operands[:1], read.operands[1:]
         is_known = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
         if not is_known or any(field.text == "--" for field in arguments):
@@ -242,7 +254,7 @@ def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
         return "agentcli can't predict where cd leads"
-    return check.problem(targets or [Field(check.state.home or HOLE)], "names")  # HOLE: an unknown home
+    return check.problem(targets or [Field(check.state.home or UNKNOWN_TEXT)], "names")  # UNKNOWN_TEXT: an unknown home
 
 
 def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -263,16 +275,16 @@ def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    **dict.fromkeys(("awk", "gawk", "mawk"), _script_check("awk")),
+    **dict.fromkeys(("awk", "gawk", "mawk"), _checker_of_scripts("awk")),
     "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
     "cd": _cd_problem,
     "command": _command_problem,
     "find": _find_problem,
     "git": _git_problem,
-    "jq": _script_check("jq"),
+    "jq": _checker_of_scripts("jq"),
     "printf": _printf_problem,
     "ps": _ps_problem,
-    "sed": _script_check("sed"),
+    "sed": _checker_of_scripts("sed"),
     "set": _set_problem,
     "test": _condition_problem,
 }

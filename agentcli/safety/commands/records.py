@@ -167,15 +167,15 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
     if not segment.allow_forms or segment.words is None or _runs_anything(segment.words):
         return ()
     exact = escaped(segment.allow_forms[-1])  # the last form has the fewest wrappers and git options
-    broader = [f"{escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
+    broader = [f"{escaped(' '.join(start))} *" for start in _first_words_for_rules(segment.words)]
     # `words` have no wrappers, but a rule must name some of them, such as `sudo`: leave out rules that do not match.
     return tuple(dict.fromkeys(rule for rule in (exact, *broader) if covers(rule, segment)))
 
 
-def _word_list(kind: str) -> tuple[str, ...]:
-    from agentcli.safety.commands.arguments import names  # the tables are only read once there is a command
+def _offered_words(kind: str) -> tuple[str, ...]:
+    from agentcli.safety.commands.arguments import listed_names  # the tables are only read once there is a command
 
-    return names("offered", kind)
+    return listed_names("offered", kind)
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
@@ -184,17 +184,17 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
         return False
     name = words[0].rpartition("/")[2]
     is_given_text = len(words) == 1 or words[1].startswith("-")  # `python` or `python -c '…'`, not `python x.py`
-    if name in _word_list("runners") or (name in _word_list("interpreters") and is_given_text):
+    if name in _offered_words("runners") or (name in _offered_words("interpreters") and is_given_text):
         return True
     # The list has subcommands of any program, such as `exec`, and of a single one, such as `cargo:run`.
     subcommands = {*words[1:2], ":".join(words[:2])}
-    return name in _word_list("with_subcommands") and not subcommands.isdisjoint(_word_list("run_anything"))
+    return name in _offered_words("with_subcommands") and not subcommands.isdisjoint(_offered_words("run_anything"))
 
 
 def _is_known_module(words: tuple[str, ...]) -> bool:
     """Return True for `python3 -m pytest` and other modules that do the same as the program of their name."""
-    is_python = words[0] in _word_list("interpreters") and words[0].startswith("py")
-    return is_python and words[1:2] == ("-m",) and words[2:3] != () and words[2] in _word_list("single_purpose")
+    is_python = words[0] in _offered_words("interpreters") and words[0].startswith("py")
+    return is_python and words[1:2] == ("-m",) and words[2:3] != () and words[2] in _offered_words("single_purpose")
 
 
 def escaped(text: str) -> str:
@@ -202,20 +202,22 @@ def escaped(text: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", text)
 
 
-def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _first_words_for_rules(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the first words that a broader rule may name, longest first: `pytest`; `cargo test`; `npm run test:unit`.
 
     Such a rule allows the command with any arguments.
     """
     program, second, third = (*words[:3], "", "")[:3]  # a missing word is ""
-    if program in _word_list("single_purpose"):
+    if program in _offered_words("single_purpose"):
         return [words[:1]]
     if _is_known_module(words):
         return [words[:3]]
-    if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
+    if program not in _offered_words("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
-    if f"{program}:{second}" in _word_list("groups"):  # `npm run`, `docker compose`: only the third word says enough
-        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _word_list("run_anything")
+    if f"{program}:{second}" in _offered_words(
+        "groups"
+    ):  # `npm run`, `docker compose`: only the third word says enough
+        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _offered_words("run_anything")
         return [words[:3]] if is_named else []
     # If there are only three words, they are the exact command, which has a rule already.
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
@@ -235,17 +237,17 @@ def matches_path(pattern: str, path: Path, base: PatternBase) -> bool:
     - A glob without a slash matches a name at any depth below the working directory.
     - `*` stays within a folder, `**` does not; `{a,b}` matches either. A glob that matches a folder covers all of it.
     """
-    return any(_regex(_anchored(each, base)).fullmatch(str(path)) for each in _alternatives(pattern))
+    return any(_regex(_anchored(each, base)).fullmatch(str(path)) for each in _expand_braces(pattern))
 
 
 @lru_cache(maxsize=1_000)
-def _alternatives(pattern: str) -> tuple[str, ...]:
+def _expand_braces(pattern: str) -> tuple[str, ...]:
     """Return a glob itself, because a file's name may have braces, and the globs that its braces expand to."""
     found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern) if pattern.count("{") <= _MAX_BRACES else None
     if found is None:
         return (pattern,)
     before, behind = pattern[: found.start()], pattern[found.end() :]
-    return (pattern, *(each for choice in found[1].split(",") for each in _alternatives(f"{before}{choice}{behind}")))
+    return (pattern, *(each for choice in found[1].split(",") for each in _expand_braces(f"{before}{choice}{behind}")))
 
 
 def _anchored(pattern: str, base: PatternBase) -> str:
@@ -264,13 +266,13 @@ def _anchored(pattern: str, base: PatternBase) -> str:
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
     clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    return re.compile(_GLOB_TOKEN.sub(_token_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # or anything in such a folder
+    return re.compile(_GLOB_TOKEN.sub(_translate_token, clean) + "(?:/.*)?", re.DOTALL)  # or anything in such a folder
 
 
 _GLOB_TOKEN = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
 
 
-def _token_as_regex(match: re.Match[str]) -> str:
+def _translate_token(match: re.Match[str]) -> str:
     """Translate one token of a glob."""
     if match["members"] is not None:
         members = re.sub(r"([\\[&~|])", r"\\\1", match["members"])  # escapes and set operations only in `re`
@@ -282,6 +284,6 @@ def _token_as_regex(match: re.Match[str]) -> str:
 def is_path_glob(pattern: str) -> bool:
     """Return False for a glob with invalid brackets, such as `[z-a]`."""
     try:
-        return all(_regex(each) for each in _alternatives(pattern))
+        return all(_regex(each) for each in _expand_braces(pattern))
     except re.error:
         return False

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
-from agentcli.safety.commands.arguments import VERSIONS, names, options, read_arguments, read_table
+from agentcli.safety.commands.arguments import VERSION_OPTIONS, listed_names, parse_options, read_arguments, read_table
 from agentcli.safety.commands.paths import finds_most_names, glob_matches
-from agentcli.safety.commands.reader.syntax import HOLE, Field, name_of
+from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, name_of
 
 
 class Wrapper(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ _MAX_CANDIDATES = 8  # each is judged as a command of its own
 def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
     """Return the outermost wrapper of a command, or None if its program is not a known wrapper."""
     name, arguments = name_of(fields), fields[1:]
-    if not name or (len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ())):
+    if not name or (len(arguments) == 1 and arguments[0].text in VERSION_OPTIONS.get(name, ())):
         return None
     if name in _PLAIN:
         row, operands, problem = _PLAIN[name]
@@ -55,7 +55,7 @@ def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
 
 def _plain_wrapper(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
     # `timeout -s 9 5 command …`: the wrapper's options and operands, then the command.
-    read = read_arguments(arguments, options(row), stops_at_operand=True)
+    read = read_arguments(arguments, parse_options(row), stops_at_operand=True)
     if read.problem:
         return _unreadable_wrapper(arguments, read.problem)
     words = read.operands
@@ -107,7 +107,7 @@ def _without_first(words: Sequence[Field], mark: str) -> Sequence[Field]:
 
 def _env(arguments: Sequence[Field]) -> Wrapper:
     # `env [options] [NAME=value …] [program …]`
-    read = read_arguments(arguments, options(_TABLES["special"]["env"]), stops_at_operand=True)
+    read = read_arguments(arguments, parse_options(_TABLES["special"]["env"]), stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
         # `-S` splits its value into words, so any word in any argument may begin the command.
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
@@ -120,7 +120,7 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
 
 def _xargs(arguments: Sequence[Field]) -> Wrapper:
     """Read xargs, which puts words from its input after the command, or in place of the placeholder that `-I` names."""
-    read = read_arguments(arguments, options(_TABLES["special"]["xargs"]), stops_at_operand=True)
+    read = read_arguments(arguments, parse_options(_TABLES["special"]["xargs"]), stops_at_operand=True)
     if read.problem:
         return _unreadable_wrapper(arguments, read.problem)
     words = tuple(read.operands) or (Field("echo"),)
@@ -128,13 +128,13 @@ def _xargs(arguments: Sequence[Field]) -> Wrapper:
     # `-I %`, `-I%`, `-i`, `--replace`, `--replace=%`. A match has two groups: one is the placeholder, the other empty.
     placeholders = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", own_options)
     if not placeholders:
-        return Wrapper(inner=(*words, Field(HOLE, may_vanish=True)))
-    return Wrapper(inner=_with_hole(words, "".join(placeholders[-1]) or "{}"))  # the last option applies
+        return Wrapper(inner=(*words, Field(UNKNOWN_TEXT, may_vanish=True)))
+    return Wrapper(inner=_with_unknown_text(words, "".join(placeholders[-1]) or "{}"))  # the last option applies
 
 
-def _with_hole(words: Sequence[Field], placeholder: str) -> tuple[Field, ...]:
-    """Mark with `HOLE` where xargs or find inserts an argument in place of a placeholder, such as `{}`."""
-    return tuple(structs.replace(field, text=field.text.replace(placeholder, HOLE)) for field in words)
+def _with_unknown_text(words: Sequence[Field], placeholder: str) -> tuple[Field, ...]:
+    """Mark with `UNKNOWN_TEXT` where xargs or find inserts an argument in place of a placeholder, such as `{}`."""
+    return tuple(structs.replace(field, text=field.text.replace(placeholder, UNKNOWN_TEXT)) for field in words)
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:
@@ -145,7 +145,7 @@ def _trap(arguments: Sequence[Field]) -> Wrapper:
 
 
 def _watch(arguments: Sequence[Field]) -> Wrapper:
-    read = read_arguments(arguments, options(_TABLES["special"]["watch"]), stops_at_operand=True)
+    read = read_arguments(arguments, parse_options(_TABLES["special"]["watch"]), stops_at_operand=True)
     return _script_wrapper(read.operands, "it runs until it is stopped")
 
 
@@ -168,7 +168,7 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
     if not (runs := read_find(arguments).runs):
         return None
-    candidates = tuple(_with_hole(words, "{}") for words in runs if words)
+    candidates = tuple(_with_unknown_text(words, "{}") for words in runs if words)
     return Wrapper(problem="find runs a program on what it finds", candidates=candidates)
 
 
@@ -242,7 +242,9 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
         call.runs.append(command)
         call.runs_on_all += () if call.is_narrowed else (command,)
         # `-exec grep -q x {} ;` is a test too: later actions run only on files for which grep succeeds.
-        call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
+        call.is_narrowed = call.is_narrowed or (
+            bool(command) and command[0].text in listed_names("programs", "deciding")
+        )
     elif kind == "narrowing":
         # A negated test usually excludes almost nothing; one of time, size or links still limits the result.
         narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)

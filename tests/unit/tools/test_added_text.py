@@ -89,5 +89,7 @@ def test_text_around_a_command_never_allows_what_it_would_not(
         return decide(find_facts(tool, tool.parse({"command": command}), desk.workspace), mode, rules).outcome
 
     command, text = texts
-    if decision(command) in ("ask", "deny") and not read_commands(text).refusal:  # of a syntax error bash runs nothing
+    if (
+        decision(command) in ("ask", "deny") and not read_commands(text).syntax_error
+    ):  # of a syntax error bash runs nothing
         assert decision(text) != "allow", (decision(command), text)

@@ -8,8 +8,8 @@ so finds the simple commands in them too. It reads any text to its end.
 import re
 
 from agentcli.safety.commands.reader.syntax import (
-    HOLE,
     MAX_DEPTH,
+    UNKNOWN_TEXT,
     CommandNode,
     Field,
     Pipeline,
@@ -37,56 +37,60 @@ class CommandReader(WordReader):
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
         self.commands: Script = ()
-        self.loop_words: list[Field] = []  # the words that `for` and `select` iterate over
+        self.loop_words: list[Field] = []  # the words that `for` and `select` iterate over, of all loops
         self.has_function = False  # True if the text defines a function
         self.is_complete = True  # False if a part was not read because it is nested too deeply
-        self._here_documents: list[tuple[Redirect, str]] = []  # those whose text has yet to come, with their delimiters
+        # The here-documents whose text comes after the current line, each with the delimiter that ends it.
+        self._here_documents: list[tuple[Redirect, str]] = []
         self._open_cases = 0  # the number of `case` commands that are open
 
-    def script(self, closing: str = "") -> Script:
+    def read_script(self, closing: str = "") -> Script:
         """Read the commands up to the end of the text; with `closing`, up to and including a `)`."""
-        outer_documents, outer_cases, outer_inside = self._here_documents, self._open_cases, self.inside
-        self._here_documents, self._open_cases, self.inside = [], 0, []
+        outer_documents, outer_cases, outer_substitutions = self._here_documents, self._open_cases, self.substitutions
+        self._here_documents, self._open_cases, self.substitutions = [], 0, []
         pipelines: list[Pipeline] = []
         parts: list[CommandNode] = []  # the commands of the pipeline that is being read
-        before = operator = ""  # the operators before and after the part that was read last
+        operator_before = operator = ""  # the operators before and after the part that was read last
         while True:
-            part = self._pipeline_part()
+            part = self._read_pipeline_part()
             parts += [part] if part is not None else []
             found = _OPERATOR.match(self.text, self.at)
-            self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
-            lacks_command = part is None and before in _JOINING  # no command has followed the operator `before` yet
+            assert found  # a part ends only before an operator, or at the end of the text
+            self.at, operator = found.end(), found[0]
+            lacks_command = part is None and operator_before in _JOINING  # nothing has followed that operator yet
             if (part is None and operator in (*_JOINING, ";", "&")) or (lacks_command and operator in ("", ")")):
-                self._refuse(f"a command is missing before {operator or 'the end'!r}")
+                self._note_syntax_error(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
-                self._here_texts(outer_waits=bool(outer_documents))
-            if operator in ("|", "|&") or (operator == "\n" and lacks_command):  # the pipeline goes on
-                before = before if operator == "\n" else operator
+                self._read_here_documents(outer_waits=bool(outer_documents))
+            if operator == "\n" and lacks_command:
+                continue  # a command may follow `|` or `&&` in the next line
+            if operator in ("|", "|&"):
+                operator_before = operator
                 continue
             if operator == "(":
-                self._parenthesis(parts)
+                self._handle_parenthesis(parts)
                 continue
             if operator == ")" and self._open_cases > 0:
                 parts, operator = [], ";"  # the words were a pattern of the `case`
             elif operator == ")" and not closing:  # the ')' is skipped
-                self._refuse("a ')' has no '(' before it")
+                self._note_syntax_error("a ')' has no '(' before it")
             elif operator.startswith((";;", ";&")):
                 self._note("it contains a case")
             if parts:
                 pipelines.append(Pipeline(tuple(parts), operator))
-            parts, before = [], operator
+            parts, operator_before = [], operator
             self.has_ended_line = self.has_ended_line or (operator == "\n" and bool(pipelines))
             if operator == "" or (operator == ")" and closing):
                 break
         if operator != closing:
-            self._refuse(") is missing")
+            self._note_syntax_error(") is missing")
         if self._here_documents:
             self._note("the text of a here-document is missing")
-        pipelines += [each for script in self.inside for each in script]  # those in arrays and here-documents
-        self._here_documents, self._open_cases, self.inside = outer_documents, outer_cases, outer_inside
+        pipelines += [each for script in self.substitutions for each in script]  # those in arrays and here-documents
+        self._here_documents, self._open_cases, self.substitutions = outer_documents, outer_cases, outer_substitutions
         return tuple(pipelines)
 
-    def _here_texts(self, *, outer_waits: bool) -> None:
+    def _read_here_documents(self, *, outer_waits: bool) -> None:
         """Read the texts of the here-documents that began in the line before, and make them the redirections' targets.
 
         `outer_waits`: a command around this one has begun a here-document too, whose text has yet to come.
@@ -100,17 +104,18 @@ class CommandReader(WordReader):
                 self._note("a here-document has no end")
             start, self.at = self.at, end.end() if end else len(self.text)
             text = self.text[start : end.start() if end else None]
-            if redirect.target.text == HOLE and re.search(r"[$`\\]", text):  # `HOLE`: the delimiter is not quoted
+            is_expanded = redirect.target.text == UNKNOWN_TEXT  # `_read_redirection` has set it, by the delimiter
+            if is_expanded and re.search(r"[$`\\]", text):
                 self._note("a here-document is expanded")
-                # It is expanded like a double-quoted word in which quotes are ordinary; only the added one ends it.
+                # It is expanded like a double-quoted word. Quotes in it are ordinary, so only the added one ends it.
                 body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
-                body._double_quoted()
-                self.inside += body.inside
-                text = HOLE
+                body._read_double_quotes()
+                self.substitutions += body.substitutions
+                text = UNKNOWN_TEXT
             redirect.target = Field(re.sub(r"(?m)^\t+", "", text) if tabs else text)
         self._here_documents = []
 
-    def _parenthesis(self, parts: list[CommandNode]) -> None:
+    def _handle_parenthesis(self, parts: list[CommandNode]) -> None:
         """Handle a `(` that comes after words: it belongs to a function or an array, or is a syntax error."""
         if parts and len(parts[-1].words) == 1 and self._next_is(")"):
             parts.pop()
@@ -124,83 +129,83 @@ class CommandReader(WordReader):
         elif self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")  # the commands inside are read as if there were no parenthesis
         else:
-            if parts and parts[-1].written.startswith("time"):
+            if parts and parts[-1].words_text.startswith("time"):  # for bash, `time (x)` is no syntax error
                 self._note("it times a subshell")
-            self._refuse("a '(' is in the middle of a command")
+            self._note_syntax_error("a '(' is in the middle of a command")
             self.at -= 1  # the parenthesis is read again, as the start of a subshell
 
-    def _pipeline_part(self) -> CommandNode | None:
+    def _read_pipeline_part(self) -> CommandNode | None:
         """Read the next simple command or subshell, up to an operator; None if there is nothing before the operator."""
-        outer, self.inside = self.inside, []  # `inside` collects the scripts substituted in this command
+        outer_substitutions, self.substitutions = self.substitutions, []
         assignments: list[tuple[str, Field]] = []
         words: list[Field] = []
         redirects: list[Redirect] = []
-        written: list[str] = []
+        words_text: list[str] = []
         subshell: Script | None = None
         is_negated = False
         self._skip_blanks()
-        start = self.at
+        command_start = self.at
         while True:
             self._skip_blanks()
-            begin = self.at
+            word_start = self.at
             is_first = not (words or assignments or redirects or subshell is not None)
-            if self._redirection(redirects):
+            if self._read_redirection(redirects):
                 continue
             if self._next_is("(") and is_first and self.depth < MAX_DEPTH:
                 self.at += 1
-                subshell = self._script_inside()
+                subshell = self._read_script_in_parentheses()
                 continue
             if self.at >= len(self.text) or self.text[self.at] in "\n;&|()":
                 break
-            field = self._word()
-            raw = self.text[begin : self.at]
+            field = self._read_word()
+            raw = self.text[word_start : self.at]
             names_descriptor = raw.startswith("{") or (raw.isascii() and raw.isdigit())  # `2>x`, `{name}>x`
             if names_descriptor and self._next_is(("<", ">")):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
-                self._redirection(redirects)
+                self._read_redirection(redirects)
             elif is_first and raw == "!":
                 is_negated = True
             elif is_first and self._skip_reserved(raw):
-                start = self.at
+                command_start = self.at
             elif not words and (found := _ASSIGNMENT.match(raw)):
                 if found[2] or found[3]:
                     self._note("it changes a part of a variable")
                 assignments.append((found[1], Field(field.text[found.end() :], False, field.may_vanish)))
             else:
                 words.append(field)
-                written.append(raw)
-        inside, self.inside = tuple(self.inside), outer
-        if is_first and not inside and not is_negated:
+                words_text.append(raw)
+        substitutions, self.substitutions = tuple(self.substitutions), outer_substitutions
+        if is_first and not substitutions and not is_negated:
             return None
         if subshell is not None and words:
             self._note("words follow a subshell")
         if assignments and not words:
             self._note("it sets a variable")
         return CommandNode(
-            text=self.text[start : self.at].strip(" \t"), written=" ".join(written), assignments=tuple(assignments),
-            words=tuple(words), redirects=tuple(redirects), inside=inside, subshell=subshell,
+            text=self.text[command_start : self.at].strip(" \t"), words_text=" ".join(words_text), words=tuple(words),
+            assignments=tuple(assignments), redirects=tuple(redirects), substitutions=substitutions, subshell=subshell,
         )  # fmt: skip
 
-    def _script_inside(self) -> Script:
+    def _read_script_in_parentheses(self) -> Script:
         """Read the commands after a `(`. For an arithmetic expression, `((…))`, return only those of substitutions."""
-        may_compute = self._next_is("(")
-        if may_compute:
-            self._note("it computes")  # unless it is a subshell in a subshell
+        begins_with_two = self._next_is("(")  # an arithmetic expression, or a subshell in a subshell
+        if begins_with_two:
+            self._note("it computes")
         self.depth += 1
-        script = self.script(")")
+        script = self.read_script(")")
         self.depth -= 1
-        is_one = len(script) == 1 and len(script[0].parts) == 1
-        is_arithmetic = may_compute and is_one and self._next_is("))", -2)  # the text just read ends with both
+        is_single_command = len(script) == 1 and len(script[0].parts) == 1
+        is_arithmetic = begins_with_two and is_single_command and self._next_is("))", -2)  # what was just read
         return _substitutions_in(script) if is_arithmetic else script
 
-    def _script_of(self, text: str) -> Script:
+    def _read_script_in(self, text: str) -> Script:
         if self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")
             self.is_complete = False
             return ()
         inner = CommandReader(text, self.depth + 1)
-        script = inner.script()
+        script = inner.read_script()
         self.is_complete = self.is_complete and inner.is_complete
         return script
 
@@ -215,8 +220,8 @@ class CommandReader(WordReader):
             self._skip_words("in")
         elif word in ("function", "coproc"):
             self.has_function = self.has_function or word == "function"
-            named = _NAME_OF_FUNCTION if word == "function" else _NAME_OF_COPROCESS
-            if found := named.match(self.text, self.at):
+            name = _NAME_OF_FUNCTION if word == "function" else _NAME_OF_COPROCESS
+            if found := name.match(self.text, self.at):
                 self.at = found.end()
         elif word == "esac":
             self._open_cases -= 1
@@ -240,25 +245,25 @@ class CommandReader(WordReader):
             if char and char in "\n;&|()<>" and not is_substitution:
                 self.at += 1
                 if char == "\n":
-                    self._here_texts(outer_waits=False)  # True would only note a problem, which each caller does too
+                    self._read_here_documents(outer_waits=False)  # True would only note a problem, as each caller does
             elif char:
-                word = self._word()
+                word = self._read_word()
                 self.loop_words += [word] if closing == ";" else []
             if self.text[start : self.at] == closing:
                 return
 
-    def _redirection(self, redirects: list[Redirect]) -> bool:
+    def _read_redirection(self, redirects: list[Redirect]) -> bool:
         """Read a redirection and add it; return False if there is none at this position."""
         found = _REDIRECTION.match(self.text, self.at)
-        if not found or self._next_is("(", 1):
+        if not found or self._next_is("(", 1):  # `<(` and `>(` are process substitutions
             return False
         operator, self.at = found[0], found.end()
         self._skip_blanks()
         start = self.at
-        target = self._word()
+        target = self._read_word()
         raw = self.text[start : self.at]
         if not raw:
-            self._refuse("a redirection has no target")
+            self._note_syntax_error("a redirection has no target")
             return True
         redirects.append(Redirect(operator, target))
         if operator in ("<<", "<<-"):
@@ -266,7 +271,7 @@ class CommandReader(WordReader):
                 self._note("agentcli can't predict where a here-document ends")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # a quoted delimiter prevents expansion
             self._here_documents.append((redirects[-1], target.text if is_literal else raw))
-            redirects[-1].target = Field("" if is_literal else HOLE)  # `_here_texts` sets it
+            redirects[-1].target = Field("" if is_literal else UNKNOWN_TEXT)  # until `_read_here_documents` sets it
         return True
 
     def _skip_blanks(self) -> None:
@@ -279,11 +284,12 @@ class CommandReader(WordReader):
 def _substitutions_in(script: Script) -> Script:
     """Return the pipelines of all substitutions in the words of a script."""
     parts = [part for pipeline in script for part in pipeline.parts]
-    inside = [each for part in parts for inner in part.inside for each in inner]
-    return (*inside, *(each for part in parts for each in _substitutions_in(part.subshell or ())))
+    own = [pipeline for part in parts for inner_script in part.substitutions for pipeline in inner_script]
+    return (*own, *(pipeline for part in parts for pipeline in _substitutions_in(part.subshell or ())))
 
 
 def read_commands(text: str) -> CommandReader:
+    """Return the reader that has read a whole text, with its `commands` and any `problem`."""
     reader = CommandReader(text)
-    reader.commands = reader.script()
+    reader.commands = reader.read_script()
     return reader

@@ -1,7 +1,7 @@
 """Defines the syntax tree of a command and the state of the shell, and reads the words of a command.
 
-Words are read if they are static: quotes of all kinds, `~`, `$HOME`, `$PWD`, globs. `$?` and `$(…)` leave a `HOLE` in
-the word; other expansions leave a `HOLE` and a problem. The commands inside `$(…)` and the like are read, too.
+Words are read if they are static: quotes of all kinds, `~`, `$HOME`, `$PWD`, globs. `$?` and `$(…)` leave
+`UNKNOWN_TEXT` in the word; other expansions also leave a problem. The commands in `$(…)` and the like are read, too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 # Marks in words, for text that only the shell knows, for the home, and for the folder the shell is in. They are
 # private-use characters, which `analyse` has replaced in the command as written.
-HOLE, HOME, HERE = "\ue000", "\ue001", "\ue002"
+UNKNOWN_TEXT, HOME_MARK, CWD_MARK = "\ue000", "\ue001", "\ue002"
 
 
 class Field(Struct, frozen=True):
     """One word of a command, without its quotes.
 
-    `text` has a `HOLE` for each part that is not known. `is_glob`: it contains wildcards. `may_vanish`: the shell may
-    turn it into no argument or several.
+    `text` has `UNKNOWN_TEXT` for each part that is not known. `is_glob`: it contains wildcards. `may_vanish`: the shell
+    may turn it into no argument or several.
     """
 
     text: str
@@ -34,7 +34,11 @@ class Field(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        return HOLE not in self.text
+        return UNKNOWN_TEXT not in self.text
+
+    @property
+    def needs_state(self) -> bool:
+        return HOME_MARK in self.text or CWD_MARK in self.text  # `State.expand` replaces the marks
 
 
 def name_of(fields: Sequence[Field]) -> str:
@@ -53,11 +57,11 @@ class CommandNode(Struct, frozen=True, kw_only=True):
     """A simple command, or a subshell. Without words it only sets variables or redirects."""
 
     text: str  # the whole command as written
-    written: str  # its words as written, without assignments and redirections
+    words_text: str  # its words as written, without assignments and redirections
     assignments: tuple[tuple[str, Field], ...]  # each a name and a value
     words: tuple[Field, ...]
     redirects: tuple[Redirect, ...]
-    inside: tuple[Script, ...]  # the scripts of its substitutions
+    substitutions: tuple[Script, ...]  # the scripts of its substitutions
     subshell: Script | None = None
 
 
@@ -65,7 +69,7 @@ class Pipeline(Struct, frozen=True):
     """Commands joined by `|`, and the operator after them: `;`, `&`, `&&`, `||`, a newline, `)`, or nothing."""
 
     parts: tuple[CommandNode, ...]
-    then: str
+    operator_after: str
 
 
 Script = tuple[Pipeline, ...]
@@ -86,15 +90,18 @@ class State(Struct, frozen=True):
     home: str | None  # the person's home; None if the command changes it
     start: str  # the folder in which the whole command starts
 
-    def resolved(self, field: Field) -> Field:
-        """Return a word with paths in place of `HOME` and `HERE`; a path that the shell may split becomes a `HOLE`."""
-        if HOME not in field.text and HERE not in field.text:
+    def expand(self, field: Field) -> Field:
+        """Return a word with the paths of the home and of the current folder in place of their marks."""
+        if not field.needs_state:
             return field
-        here = self.folders[0] if self.folders and len(self.folders) == 1 else None  # unknown if there are several
+        cwd = self.folders[0] if self.folders and len(self.folders) == 1 else None
         text = field.text
-        for mark, value in ((HOME, self.home), (HERE, here)):
-            text = text.replace(mark, HOLE if value is None or re.search(r"[\s*?\[\]\\]", value) else value)
-        return Field(text, field.is_glob, field.may_vanish or HOLE in text)
+        for mark, path in ((HOME_MARK, self.home), (CWD_MARK, cwd)):
+            may_be_split = path is not None and re.search(
+                r"[\s*?\[\]\\]", path
+            )  # the shell may make several words of it
+            text = text.replace(mark, UNKNOWN_TEXT if path is None or may_be_split else path)
+        return Field(text, field.is_glob, field.may_vanish or UNKNOWN_TEXT in text)
 
     def paths(self, field: Field) -> list[str]:
         """Return the absolute paths that a word may mean, which may contain `..`; none if they are not known."""
@@ -109,13 +116,13 @@ class State(Struct, frozen=True):
 
         A command that may use such a file therefore leads to a question even if it cannot be read in full.
         """
-        for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
+        for name in (field.text.replace(UNKNOWN_TEXT, ""), field.text.rpartition(UNKNOWN_TEXT)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
             if name and (is_secret(path, None) or is_auto_executed(PurePath(name))):
                 return [normal(posixpath.join(self.start, name))]
         return []
 
-    def anywhere(self) -> State:
+    def in_unknown_folder(self) -> State:
         return structs.replace(self, folders=None)
 
     def entering(self, field: Field) -> State:
@@ -123,9 +130,11 @@ class State(Struct, frozen=True):
         return structs.replace(self, folders=tuple(dict.fromkeys(map(normal, paths))) or None)
 
     def or_else(self, other: State) -> State:
-        both = tuple(dict.fromkeys((*(self.folders or ()), *(other.folders or ()))))
-        is_known = self.folders is not None and other.folders is not None and len(both) <= _MAX_FOLDERS
-        return structs.replace(self, folders=both if is_known else None)
+        """Return a state for a shell that is in one of the two states, and thus in a folder of either."""
+        if self.folders is None or other.folders is None:
+            return self.in_unknown_folder()
+        folders = tuple(dict.fromkeys((*self.folders, *other.folders)))
+        return structs.replace(self, folders=folders if len(folders) <= _MAX_FOLDERS else None)
 
 
 MAX_DEPTH = 30  # of substitutions and subshells inside each other; two or three are usual
@@ -145,96 +154,100 @@ class WordReader(ABC):
         self.at = 0  # the position in the text up to which it was read
         self.depth = depth  # the number of substitutions and subshells around that position
         self.problem = ""  # why commands other than those that were read may run
-        self.refusal = ""  # a syntax error because of which bash would run nothing of the text
+        self.syntax_error = ""  # because of it, bash would run nothing of the text
         self.has_ended_line = False  # True once bash would have run a line
-        self.inside: list[Script] = []  # scripts substituted in the command that is being read
+        self.substitutions: list[Script] = []  # scripts substituted in the command that is being read
 
     @abstractmethod
-    def _script_inside(self) -> Script:
+    def _read_script_in_parentheses(self) -> Script:
         """Read the commands up to and including the closing `)`."""
 
     @abstractmethod
-    def _script_of(self, text: str) -> Script:
+    def _read_script_in(self, text: str) -> Script:
         """Read the commands of another text."""
 
     def _note(self, problem: str) -> None:
         self.problem = self.problem or problem
 
-    def _refuse(self, problem: str) -> None:
-        """Note a syntax error. It is a refusal only if all before it was understood and bash has run no line yet."""
+    def _note_syntax_error(self, problem: str) -> None:
+        """Note a problem that is also a `syntax_error` if all before it was understood and bash has run no line yet."""
         if not self.problem and not self.has_ended_line:
-            self.refusal = problem
+            self.syntax_error = problem
         self._note(problem)
 
     def _next_is(self, text: str | tuple[str, ...], ahead: int = 0) -> bool:
         return self.text.startswith(text, self.at + ahead)
 
-    def _word(self) -> Field:
+    def _read_word(self) -> Field:
         """Read up to the end of a word, and return it without its quotes."""
         parts: list[str] = []
-        shape: list[str] = []  # the unquoted text, with an `a` for each quoted part
+        shape: list[str] = []  # the unquoted text, with an `a` for each quoted part, which is never special
         may_vanish = False
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in " \t\n;&|()" or (char in "<>" and not self._next_is("(", 1)):
                 break
-            quoted = "a"  # what the part adds to `shape`
+            shape_of_part = "a"
             if found := _RUN.match(self.text, self.at):
-                text = quoted = found[0]
+                text = shape_of_part = found[0]
                 self.at = found.end()
+            elif self._next_is("\\\n"):
+                self._note("a line is continued in the middle of a word")
+                text = shape_of_part = ""
+                self.at += 2
             elif char == "\\":
-                text = quoted = ""
-                if self._next_is("\n", 1):
-                    self._note("a line is continued in the middle of a word")
-                else:
-                    text, quoted = self.text[self.at + 1 : self.at + 2] or "\\", "a"
+                text = self.text[self.at + 1 : self.at + 2] or "\\"  # at the end of the text, a backslash is literal
                 self.at += 2
             elif char == "'":
-                text = self._single_quoted()
+                text = self._read_single_quotes()
             elif char == '"':
                 self.at += 1
-                text = self._double_quoted()
+                text = self._read_double_quotes()
             elif char == "`":
-                text = self._backquoted()
+                text = self._read_backquotes()
                 may_vanish = True
             elif char == "$":
-                text = self._expansion(quoted=False)
-                is_number = self.text[self.at - 2 : self.at] == "$?"
-                may_vanish = may_vanish or (HOLE in text and not is_number)
-            else:
+                text = self._read_expansion(quoted=False)
+                is_number = self.text[self.at - 2 : self.at] == "$?"  # the exit status, which is always one word
+                may_vanish = may_vanish or (UNKNOWN_TEXT in text and not is_number)
+            else:  # `<(` or `>(`
                 self.at += 2
                 self._note("it uses a process substitution")
-                text = self._substitution()
+                text = self._read_substitution()
             parts.append(text)
-            shape.append(quoted)
-        return self._field("".join(parts), "".join(shape), may_vanish=may_vanish)
+            shape.append(shape_of_part)
+        return self._make_field("".join(parts), "".join(shape), may_vanish=may_vanish)
 
-    def _field(self, text: str, shape: str, *, may_vanish: bool) -> Field:
-        # Braces, `~` and brackets are special only in `shape`, the unquoted text (see `_word`).
+    def _make_field(self, text: str, shape: str, *, may_vanish: bool) -> Field:
+        """Interpret what is special outside quotes: braces, `~`, brackets and wildcards.
+
+        `shape` is the word as in the command, with an `a` for each quoted part.
+        """
         braced = shape[shape.find("{") : shape.rfind("}")] if "{" in shape else ""
         if "," in braced or ".." in braced:
             self._note("braces make several words of one")
-            return Field(HOLE, may_vanish=True)
+            return Field(UNKNOWN_TEXT, may_vanish=True)
         if "~" in shape:
             if shape == "~" or shape.startswith("~/"):
-                text = HOME + text[1:]
-            elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):
+                text = HOME_MARK + text[1:]
+            elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):  # `~name`; `PATH=/bin:~`
                 self._note("it uses a form of ~ that agentcli can't read")
-                text = f"/root{text.removeprefix('~root')}" if re.match(r"~root(/|$)", shape) else HOLE
+                is_root = re.match(r"~root(/|$)", shape)
+                text = f"/root{text.removeprefix('~root')}" if is_root else UNKNOWN_TEXT
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
         if is_bracket and not text.endswith(shape[shape.find("[") :]):  # it, or text after it, is quoted
             self._note("a pattern is partly quoted")
         return Field(text, is_glob="*" in shape or "?" in shape or is_bracket, may_vanish=may_vanish)
 
-    def _single_quoted(self) -> str:
+    def _read_single_quotes(self) -> str:
         end = self.text.find("'", self.at + 1)
         if end < 0:
-            self._refuse("a quote is not closed")
+            self._note_syntax_error("a quote is not closed")
             end = len(self.text)
         start, self.at = self.at + 1, end + 1
         return self.text[start:end]
 
-    def _double_quoted(self) -> str:
+    def _read_double_quotes(self) -> str:
         """Read the text up to and including the closing quote, and return it without that quote."""
         parts: list[str] = []
         while self.at < len(self.text):
@@ -251,70 +264,70 @@ class WordReader(ABC):
                 parts.append("" if follower == "\n" else follower if is_escape else "\\" + follower)
                 self.at += 2
             elif char == "`":
-                parts.append(self._backquoted())
+                parts.append(self._read_backquotes())
             else:
-                parts.append(self._expansion(quoted=True))
-        self._refuse("a quote is not closed")
+                parts.append(self._read_expansion(quoted=True))
+        self._note_syntax_error("a quote is not closed")
         return "".join(parts)
 
-    def _expansion(self, *, quoted: bool) -> str:
-        """Read past a `$` and what belongs to it; return its text, or a `HOLE` if its value is not known."""
+    def _read_expansion(self, *, quoted: bool) -> str:
+        """Read past a `$` and what belongs to it; return its text, or `UNKNOWN_TEXT` if its value is not known."""
         follower = self.text[self.at + 1 : self.at + 2]
         if not quoted and follower == "'":
             self.at += 1
-            return self._ansi_quoted()
+            return self._read_ansi_quotes()
         if follower == "(":
             self.at += 2
-            return self._substitution()
+            return self._read_substitution()
         if found := _KNOWN_VARIABLE.match(self.text, self.at):
             self.at = found.end()
-            return HOME if "HOME" in found.groups() else HERE
+            return HOME_MARK if "HOME" in found.groups() else CWD_MARK
         if follower == "?":  # `$?` is a number, which is never a problem
             self.at += 2
-            return HOLE
+            return UNKNOWN_TEXT
         # If a `${…}` is not simple, the rest of it is read like ordinary text of the word.
         if found := _NAME.match(self.text, self.at + 1) or _BRACED_NAME.match(self.text, self.at + 1):
             self._note("it uses a variable")
             self.at = found.end()
-            return HOLE
+            return UNKNOWN_TEXT
         self.at += 1
         if follower in ("\\", "[") or (not quoted and follower == '"'):
             self._note("it uses a form of $ that agentcli can't read")
-            return HOLE
+            return UNKNOWN_TEXT
         return "$"
 
-    def _substitution(self) -> str:
+    def _read_substitution(self) -> str:
+        """Read the commands after `$(`, `<(` or `>(`, up to the closing `)`."""
         if self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")  # the commands inside are read as if they were outside
         else:
-            before, self.inside = self.inside, []  # while the script is read, `inside` is that of its commands
-            self.inside = [*before, self._script_inside()]
-        return HOLE
+            script = self._read_script_in_parentheses()
+            self.substitutions.append(script)
+        return UNKNOWN_TEXT
 
-    def _backquoted(self) -> str:
+    def _read_backquotes(self) -> str:
         """Read the commands in backquotes, where a backslash before a backquote, `$` or backslash is removed."""
-        self._note("it uses backquotes")
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
-        if not found[2]:
-            # `_refuse` has an effect only if nothing was noted before.
-            self.problem = "" if self.problem == "it uses backquotes" else self.problem
-            self._refuse("a backquote is not closed")
+        is_closed = found[2] != ""
+        if not is_closed:
+            self._note_syntax_error("a backquote is not closed")
+        self._note("it uses backquotes")
         self.at = found.end()
-        self.inside.append(self._script_of(re.sub(r"\\([`$\\])", r"\1", found[1])))
-        return HOLE
+        self.substitutions.append(self._read_script_in(re.sub(r"\\([`$\\])", r"\1", found[1])))
+        return UNKNOWN_TEXT
 
-    def _ansi_quoted(self) -> str:
+    def _read_ansi_quotes(self) -> str:
         """Read `$'…'` from its first quote on, and decode its escapes (bash(1), QUOTING)."""
         found = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.at)
         if not found:
-            self._refuse("a quote is not closed")
+            self._note_syntax_error("a quote is not closed")
             self.at = len(self.text)
-            return HOLE
+            return UNKNOWN_TEXT
         self.at = found.end()
         if (text := unescape(found[1])) is None:
             self._note("its quotes contain bytes that are not text")
-            return HOLE
+            return UNKNOWN_TEXT
         return text
 
 
@@ -327,15 +340,15 @@ _SIMPLE_ESCAPES = {
 
 def unescape(text: str) -> str | None:
     """Decode C escapes; None if one of them ends the string or is not a character."""
-    parts, end = [], 0  # `end`: of the last escape
+    parts, end = [], 0  # the text up to index `end` is decoded
     for found in _ESCAPE.finditer(text):
-        hexadecimal, octal, short, long, simple = found.groups()
+        hexadecimal, octal, short, long, letter = found.groups()
         parts.append(text[end : found.start()])
         end = found.end()
-        if simple is not None:
-            if simple == "c":
-                return None
-            parts.append(_SIMPLE_ESCAPES.get(simple, "\\" + simple))
+        if letter == "c":  # for printf and echo, it ends the string
+            return None
+        if letter is not None:
+            parts.append(_SIMPLE_ESCAPES.get(letter, "\\" + letter))
             continue
         code = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
         is_byte = hexadecimal is not None or octal is not None

@@ -61,7 +61,7 @@ def check_syntax(count: int, seed: int) -> None:
         text = " " + "".join(chance.choices(_SYNTAX, k=chance.randint(1, 10)))
         ran = bash("-n", "-c", text)
         reading = read_commands(text)
-        if reading.refusal:
+        if reading.syntax_error:
             assert ran.returncode or ran.stderr, text
         elif not reading.problem and ran.returncode and b"syntax error" in ran.stderr:
             # Bash refuses it and we do not: nothing runs, but the words we see must not be called harmless lightly.
@@ -94,7 +94,7 @@ def test_much_more_of_what_we_say_bash_refuses_it_refuses() -> None:
 @pytest.mark.parametrize("name", ["allow", "block"])
 def test_commands_that_we_understand_parse_in_bash(name: str) -> None:
     for command in cases(name):
-        assert not read_commands(command).refusal or bash("-n", "-c", command).returncode, command
+        assert not read_commands(command).syntax_error or bash("-n", "-c", command).returncode, command
         if not read_commands(command).problem:
             assert bash("-n", "-c", command).returncode == 0, command
 
@@ -113,6 +113,6 @@ def test_of_the_scripts_of_this_machine_we_say_of_none_that_bash_refuses_it() ->
         if bash("-n", "-c", text).returncode:
             continue
         read += 1
-        assert not read_commands(text).refusal, path
+        assert not read_commands(text).syntax_error, path
     if read < 20:
         pytest.skip("there are too few scripts here")

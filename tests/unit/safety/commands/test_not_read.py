@@ -75,7 +75,7 @@ def test_a_command_is_seen_wherever_it_occurs(form: str) -> None:
 def test_bash_takes_these_forms(form: str) -> None:
     command = [str(BASH), "--noprofile", "--norc", "-n", "-c", form.format("ls")]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
-    assert not read_commands(form.format("ls")).refusal
+    assert not read_commands(form.format("ls")).syntax_error
 
 
 @each_row(

@@ -4,10 +4,10 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from agentcli.safety.commands.arguments import names
+from agentcli.safety.commands.arguments import listed_names
 from agentcli.safety.commands.effects import operands_of, sources_and_targets
 from agentcli.safety.commands.paths import glob_matches, is_system_path
-from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
+from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, State, name_of, normal
 from agentcli.safety.commands.wrappers import find_wrapper, read_find
 
 REVERSE_SHELL = "it hands the shell to another machine"
@@ -15,7 +15,7 @@ _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat open
 _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"  # the name of a shell, as a whole word
 
 
-def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
+def reverse_shell_traits(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
     """Return the parts of a reverse shell that a command contributes. (`Walk` adds `connects` for redirections.)"""
     name = name_of(fields)
     has_unknown_name = bool(fields) and not name  # `$line` may run text that was read from a connection
@@ -63,7 +63,7 @@ FORK_BOMB = (
 Judge = Callable[[Sequence[Field], State], str]
 
 
-def _netcat(arguments: Sequence[Field], state: State) -> str:
+def _netcat_catastrophe(arguments: Sequence[Field], state: State) -> str:
     """Refuse `nc -e`, `nc -c`, `ncat --exec` with a shell, or with a program that may be one."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
         if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
@@ -74,24 +74,24 @@ def _netcat(arguments: Sequence[Field], state: State) -> str:
     return ""
 
 
-def _socat(arguments: Sequence[Field], state: State) -> str:
+def _socat_catastrophe(arguments: Sequence[Field], state: State) -> str:
     runs = any(re.match(r"(exec|system|shell):", field.text, re.IGNORECASE) for field in arguments)
     remote = any(re.match(r"(tcp|udp|openssl|ssl|sctp|socks)", field.text, re.IGNORECASE) for field in arguments)
     return REVERSE_SHELL if runs and remote else ""
 
 
-_CONNECTS = (  # program text that opens a connection
+_CONNECTING_CODE = (  # program text that opens a connection
     r"\bTCP(Socket|Server)\b|\bIO::Socket::|\bSocket\.tcp|fsockopen|socket_client|\bopen_connection\b"
     r"|\bnet\.Socket|\bnet\.connect|createConnection|/inet/(tcp|udp)|/dev/(tcp|udp)/"
     r"|\b[sS]ocket\b(?s:.*)\b(connect(_ex)?|create_connection|accept)\b"
 )
-_HANDS_OVER = rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL}"
-_RUNS_WHAT_IT_TAKES = (  # program text that may run what it has received
+_CODE_HANDING_OVER_SHELL = rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL}"
+_CODE_RUNNING_RECEIVED_TEXT = (  # program text that may run what it has received
     r"\b(popen|system|shell_exec|passthru|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b"
     r"(?s:.*)\b(recv\w*|f?gets|fread|readline)\b|\b(recv\w*|f?gets|fread|readline|getline)\b(?s:.*)"
     r"(\b(popen|system|shell_exec|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b|\|&?\s*getline)"
 )
-_FORKS = (  # program text that forks in an endless loop
+_CODE_OF_FORK_BOMB = (  # program text that forks in an endless loop
     r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
 )
@@ -99,13 +99,13 @@ _FORKS = (  # program text that forks in an endless loop
 _QUOTED = r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
 
 
-def _interpreter(arguments: Sequence[Field], state: State) -> str:
+def _interpreter_catastrophe(arguments: Sequence[Field], state: State) -> str:
     """Refuse program text that connects and hands over a shell or runs what it receives, or that forks without end."""
     for text in (field.text for field in arguments):
-        hands_over = re.search(_HANDS_OVER, text) or re.search(_RUNS_WHAT_IT_TAKES, text)
-        if re.search(r"[(\s]", text) and re.search(_CONNECTS, text) and hands_over:
+        hands_over = re.search(_CODE_HANDING_OVER_SHELL, text) or re.search(_CODE_RUNNING_RECEIVED_TEXT, text)
+        if re.search(r"[(\s]", text) and re.search(_CONNECTING_CODE, text) and hands_over:
             return REVERSE_SHELL
-        if re.search(_FORKS, re.sub(_QUOTED, lambda found: found[0] if found["runs"] else "''", text)):
+        if re.search(_CODE_OF_FORK_BOMB, re.sub(_QUOTED, lambda found: found[0] if found["runs"] else "''", text)):
             return "it is a fork bomb"
     return ""
 
@@ -117,14 +117,14 @@ _DISK = re.compile(  # the device files of disks, of memory and of I/O ports
 
 
 # Programs that only print an answer if `--help` or `--version` is their first argument.
-_ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_PROGRAMS_WITH_HELP = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
     """Return why a command must never run, or "". Its wrappers and redirections are not looked at."""
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
     # Only the first argument, because a later `--help` may be the value of another option.
-    answers = first in ("--help", "--version") and name in _ANSWERING
+    answers = first in ("--help", "--version") and name in _PROGRAMS_WITH_HELP
     is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
     judge = None if answers or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
@@ -143,7 +143,7 @@ def write_catastrophe(path: Field) -> str:
     return "it stops the machine" if text == "/proc/sysrq-trigger" else ""
 
 
-def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
+def _has_option(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
     """Return True if an option is present: its letter, perhaps among others, or a long name, perhaps abbreviated."""
     before_operands = itertools.takewhile(lambda field: field.text != "--", arguments)
     options = [field.text.partition("=")[0] for field in before_operands if field.text.startswith("-")]
@@ -153,34 +153,34 @@ def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
     return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)
 
 
-def _rm(arguments: Sequence[Field], state: State) -> str:
+def _rm_catastrophe(arguments: Sequence[Field], state: State) -> str:
     # `rm` itself refuses `.` and `..` (POSIX), but not their absolute paths.
     targets = [field for field in operands_of(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
-    is_all = _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in targets)
+    is_all = _has_option(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in targets)
     return "it deletes everything" if is_all else ""
 
 
-def _mv(arguments: Sequence[Field], state: State) -> str:
+def _mv_catastrophe(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
     is_system = any(is_system_path(field, state, includes_home_content=False) for field in sources)
     return "it moves system folders away" if is_system else ""
 
 
-def _chmod(arguments: Sequence[Field], state: State) -> str:
+def _chmod_catastrophe(arguments: Sequence[Field], state: State) -> str:
     # Operands such as `755` or `u:me:rw` are not paths, but checking them like paths does no harm.
     on_system = any(is_system_path(each, state) for each in operands_of(arguments))
-    on_everything = on_system or _has(arguments, "", "--no-preserve-root")
-    is_recursive = _has(arguments, "R", "--recursive")
+    on_everything = on_system or _has_option(arguments, "", "--no-preserve-root")
+    is_recursive = _has_option(arguments, "R", "--recursive")
     return "it changes the permissions of the whole system" if on_everything and is_recursive else ""
 
 
-def _chown(arguments: Sequence[Field], state: State) -> str:
+def _chown_catastrophe(arguments: Sequence[Field], state: State) -> str:
     paths = operands_of(arguments)
-    if not _has(arguments, "", "--reference"):
+    if not _has_option(arguments, "", "--reference"):
         # The first operand is the owner, who is no path: in `cd / && chown -R root x`, `root` would be read as /root.
         paths = paths[1:]
     options = [field for field in arguments if field.text.startswith("-")]
-    return _chmod([*options, Field("--"), *paths], state)
+    return _chmod_catastrophe([*options, Field("--"), *paths], state)
 
 
 def _any_word(pattern: str, why: str) -> Judge:
@@ -191,12 +191,12 @@ def _first_write_catastrophe(targets: Iterable[Field]) -> str:
     return next(filter(None, map(write_catastrophe, targets)), "")
 
 
-def _writes_from(first: int) -> Judge:
+def _writes_operands(first: int) -> Judge:
     # For programs that write their operands from index `first` on; -1 is the last one only.
     return lambda arguments, state: _first_write_catastrophe(operands_of(arguments)[first:])
 
 
-def _dd(arguments: Sequence[Field], state: State) -> str:
+def _dd_catastrophe(arguments: Sequence[Field], state: State) -> str:
     outputs = [field for field in arguments if re.match(r"(of|hof|ofs|wipe)=", field.text)]
     return _first_write_catastrophe(Field(field.text.partition("=")[2], field.is_glob) for field in outputs)
 
@@ -216,7 +216,7 @@ def _writes_option_value(letter: str, name: str) -> Judge:
     return judge
 
 
-def _sed(arguments: Sequence[Field], state: State) -> str:
+def _sed_catastrophe(arguments: Sequence[Field], state: State) -> str:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     return _first_write_catastrophe(operands_of(arguments)) if is_in_place else ""
 
@@ -230,13 +230,13 @@ def _disk_tool(*verbs: str, unless: str = "") -> Judge:
     def judge(arguments: Sequence[Field], state: State) -> str:
         texts = [field.text for field in arguments]
         wipes = not verbs or any(verb in text for text in texts for verb in verbs)
-        is_dry = bool(unless) and _has(arguments, unless, "--no-act")
+        is_dry = bool(unless) and _has_option(arguments, unless, "--no-act")
         return "it wipes a disk" if wipes and not is_dry and any(map(_DISK.fullmatch, texts)) else ""
 
     return judge
 
 
-def _kill(arguments: Sequence[Field], state: State) -> str:
+def _kill_catastrophe(arguments: Sequence[Field], state: State) -> str:
     """Refuse `kill -9 -1` and `kill -- -1`, which end every process there is."""
     texts = [field.text for field in arguments]
     if texts[:1] in (["-s"], ["-n"]):
@@ -247,14 +247,14 @@ def _kill(arguments: Sequence[Field], state: State) -> str:
     return "it ends every process" if "-1" in texts and len(arguments) > 1 else ""
 
 
-def _find(arguments: Sequence[Field], state: State) -> str:
+def _find_catastrophe(arguments: Sequence[Field], state: State) -> str:
     call = read_find(arguments)
-    ruins = call.deletes_all or any(map(_ruins, call.runs_on_all))
+    ruins = call.deletes_all or any(map(_ruins_found_files, call.runs_on_all))
     starts = call.starts or [Field(".")]
     return "it deletes or damages everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
 
 
-def _ruins(words: Sequence[Field]) -> bool:
+def _ruins_found_files(words: Sequence[Field]) -> bool:
     """Return True if a command of `-exec`, perhaps inside wrappers, deletes or damages the files that `find` found."""
     while words and (wrapper := find_wrapper(words)) is not None:
         words = wrapper.inner
@@ -266,23 +266,23 @@ def _ruins(words: Sequence[Field]) -> bool:
     return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)  # `{}` or `{}/*`
 
 
-def _rsync(arguments: Sequence[Field], state: State) -> str:
+def _rsync_catastrophe(arguments: Sequence[Field], state: State) -> str:
     deletes = any(field.text.startswith("--del") for field in arguments)
     target = operands_of(arguments)[-1:]
     return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
 
 
 _JUDGES: dict[str, Judge] = {  # by program: why a call of it, without the program's name, must never run
-    **dict.fromkeys(("rm", "srm"), _rm),
-    "mv": _mv,
-    **dict.fromkeys(("chmod", "setfacl", "chattr"), _chmod),
-    **dict.fromkeys(("chown", "chgrp"), _chown),
-    "mkfs": _any_word(rf"/dev/|(?s:.*{HOLE})", "it formats a disk"),
-    **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd),
-    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_from(0)),
-    "ddrescue": _writes_from(1),
-    **dict.fromkeys(("cp", "install"), _writes_from(-1)),
-    "sed": _sed,
+    **dict.fromkeys(("rm", "srm"), _rm_catastrophe),
+    "mv": _mv_catastrophe,
+    **dict.fromkeys(("chmod", "setfacl", "chattr"), _chmod_catastrophe),
+    **dict.fromkeys(("chown", "chgrp"), _chown_catastrophe),
+    "mkfs": _any_word(rf"/dev/|(?s:.*{UNKNOWN_TEXT})", "it formats a disk"),
+    **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd_catastrophe),
+    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_operands(0)),
+    "ddrescue": _writes_operands(1),
+    **dict.fromkeys(("cp", "install"), _writes_operands(-1)),
+    "sed": _sed_catastrophe,
     "curl": _writes_option_value("o", "--output"),
     "wget": _writes_option_value("O", "--output-document"),
     "wipefs": _disk_tool("-a", "--all", "af", "fa", unless="n"),
@@ -295,11 +295,11 @@ _JUDGES: dict[str, Judge] = {  # by program: why a call of it, without the progr
     "badblocks": _disk_tool("-w"),
     "parted": _disk_tool("mklabel", "mktable"),
     "diskutil": _any_word(r"(?i)erase|zeroDisk|secureErase|partitionDisk", "it wipes a disk"),
-    "kill": _kill,
+    "kill": _kill_catastrophe,
     "killall5": lambda arguments, state: "it ends every process",
-    "find": _find,
-    "rsync": _rsync,
-    **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
-    "socat": _socat,
-    **dict.fromkeys(names("programs", "interpreters"), _interpreter),
+    "find": _find_catastrophe,
+    "rsync": _rsync_catastrophe,
+    **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat_catastrophe),
+    "socat": _socat_catastrophe,
+    **dict.fromkeys(listed_names("programs", "interpreters"), _interpreter_catastrophe),
 }
