@@ -215,9 +215,9 @@ class Builder:
         calls = session.runtime.calls
         self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
-            calls.delegates.make_agents = partial(self._subagents, session)
+            calls.delegates.make_subagents = partial(self._subagents, session)
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
-            calls.delegates.open_skills()
+            calls.delegates.get_or_make_skills()
 
     async def _attach_hooks(self, session: Session) -> None:
         """Let the person's hooks run around the calls and at the events of a session."""

@@ -152,8 +152,8 @@ class Session:
             case ops.Background():
                 for detach in self.runtime.calls.history.detachable:
                     detach.set()
-                if delegates.agents is not None:
-                    delegates.agents.submit(op)
+                if delegates.subagents is not None:
+                    delegates.subagents.submit(op)
             case ops.RunCommand():
                 task = asyncio.create_task(self._run_own_command(op))
                 self._commands.add(task)
@@ -194,7 +194,7 @@ class Session:
 
     def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
         """Switch the permission mode, with a note for the model when plan mode begins or ends."""
-        state, agents = self.state, self.runtime.calls.delegates.agents
+        state, agents = self.state, self.runtime.calls.delegates.subagents
         before, state.mode = state.mode, parse_mode(mode)
         if not is_step:
             state.remember_mode()
@@ -338,7 +338,7 @@ class Session:
 
     def deliver_reports(self) -> bool:
         """Start a turn with reports of background subagents, if there are any. A running turn takes them itself."""
-        agents = self.runtime.calls.delegates.agents
+        agents = self.runtime.calls.delegates.subagents
         if agents is None or self.is_busy or self.state.conversation.pending_calls:
             return False
         reports = agents.take_reports()
@@ -388,7 +388,7 @@ class Session:
             await self.runtime.context.watch.aclose()
         while self._storing:
             await asyncio.wait(self._storing)
-        if (agents := calls.delegates.agents) is not None:
+        if (agents := calls.delegates.subagents) is not None:
             await agents.aclose()
         if calls.parent_call is None:
             await calls.workspace.sandbox.aclose()

@@ -141,7 +141,7 @@ async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
-    agents = host.session.runtime.calls.delegates.open_agents()
+    agents = host.session.runtime.calls.delegates.get_or_make_subagents()
     assert isinstance(agents, Subagents), "the session's builder makes no others"
     word, _, rest = argument.partition(" ")
     id, _, text = rest.strip().partition(" ")

@@ -298,7 +298,7 @@ async def test_an_active_skill_survives_compactions_and_changes_no_earlier_byte(
         async with Agent("anthropic/claude-sonnet-5-5", cwd=place.folder, options=AgentOptions(settings=KEEP)) as agent:
             await agent.run("one " * 2_000)
             session = await agent.session()
-            await session.runtime.calls.delegates.open_skills().activate("careful")
+            await session.runtime.calls.delegates.get_or_make_skills().activate("careful")
             await agent.run("two " * 2_000)
             await agent.run("three")
             assert not isinstance(await session.compact(), str)

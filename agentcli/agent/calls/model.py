@@ -235,25 +235,25 @@ class Delegates(msgspec.Struct, kw_only=True):
     client: ClientCalls = msgspec.field(default_factory=ClientCalls)
     make_skills: Callable[[], SkillsInUse] | None = None
     skills: SkillsInUse | None = None
-    make_agents: Callable[[], SubagentRuns] | None = None
-    agents: SubagentRuns | None = None
+    make_subagents: Callable[[], SubagentRuns] | None = None
+    subagents: SubagentRuns | None = None
     servers: ToolServers | None = None
     unknown_servers: set[str] | None = None  # MCP servers without tools at the first request; None before it
     events: EventHooks | None = None
 
-    def open_skills(self) -> SkillsInUse:
+    def get_or_make_skills(self) -> SkillsInUse:
         """Return the session's skills, made at the first call. Raises `UsageError` if the session has none."""
         if self.make_skills is None:
             raise UsageError("There are no skills in this session.")
         self.skills = self.skills or self.make_skills()
         return self.skills
 
-    def open_agents(self) -> SubagentRuns:
+    def get_or_make_subagents(self) -> SubagentRuns:
         """Return the session's subagents, made at the first call. Raises `UsageError` if the session allows none."""
-        if self.make_agents is None:
+        if self.make_subagents is None:
             raise UsageError("There are no subagents in this session.")
-        self.agents = self.agents or self.make_agents()
-        return self.agents
+        self.subagents = self.subagents or self.make_subagents()
+        return self.subagents
 
     async def answer(self, call: Call, arguments: Any) -> ToolOutput:
         """Run a tool that needs the session itself; its code is imported at the first call. Raises `ToolError`."""
@@ -262,7 +262,7 @@ class Delegates(msgspec.Struct, kw_only=True):
 
             return await answer_ask_user(call, arguments)
         try:
-            delegate = self.open_agents() if call.use.name == "create_subagent" else self.open_skills()
+            delegate = self.get_or_make_subagents() if call.use.name == "create_subagent" else self.get_or_make_skills()
         except UsageError as error:
             raise ToolError(str(error), kind="validation_error") from error
         return await delegate.answer(call, arguments)

@@ -43,7 +43,7 @@ class QueuedMessages(TurnStep):
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
         if messages := turn.state.conversation.queue.take_steering():
             add_messages(turn, messages, from_queue=True)
-        if (agents := turn.runtime.calls.delegates.agents) is None:
+        if (agents := turn.runtime.calls.delegates.subagents) is None:
             return bool(messages)
         if not (messages or reply.message.tool_uses or turn.runtime.limits.is_interactive):
             # The turn would end here, and without a person there is no later turn that could deliver the reports.

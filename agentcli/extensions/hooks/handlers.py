@@ -139,8 +139,8 @@ async def ask_agent(owner: Session, question: str, model: str) -> str:
         return owner.append(body)
 
     calls, state, task = owner.runtime.calls, owner.state, f"{_JUDGE}\n\n{question}"
-    make_agents = calls.delegates.make_agents  # the session's own may all be waiting for this hook
-    if make_agents is None or not isinstance(agents := make_agents(), Subagents):
+    make_subagents = calls.delegates.make_subagents  # the session's own may all be waiting for this hook
+    if make_subagents is None or not isinstance(agents := make_subagents(), Subagents):
         raise UsageError("there are no subagents in this session")
     agents.shared_name = HOOK_AGENT
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)

@@ -341,7 +341,7 @@ def _readable_files(skill: Skill) -> tuple[Path, ...]:
 
 def skills_of(calls: SessionCalls) -> SessionSkills:
     """Return the skills of a session. Raises `UsageError` if it has none."""
-    skills = calls.delegates.open_skills()
+    skills = calls.delegates.get_or_make_skills()
     assert isinstance(skills, SessionSkills), "the session's builder makes no others"
     return skills
 

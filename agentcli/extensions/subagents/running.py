@@ -336,7 +336,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         watch.paid = session.record_cost
         self.skills.attach(session, self.models, outer=delegates.skills)
         if delegates.skills is not None:  # the parent's skills restrict these tools, too
-            calls.delegates.open_skills()
+            calls.delegates.get_or_make_skills()
         return session
 
     async def _open_log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:

@@ -135,7 +135,7 @@ def _server_info(host: ScreenlessHost) -> dict[str, Any]:
 
 def _known_agents(session: Session) -> list[dict[str, Any]]:
     delegates = session.runtime.calls.delegates
-    return delegates.open_agents().listing() if delegates.make_agents is not None else []
+    return delegates.get_or_make_subagents().listing() if delegates.make_subagents is not None else []
 
 
 async def _answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict[str, Any]:
