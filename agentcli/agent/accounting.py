@@ -67,11 +67,11 @@ class OverBudget(UserError):
         self._next_limit = max(limit, paid + held) + account.steps[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
         self.id = f"{self.setting}={limit:g}"  # with the limit, so that the next raise is another question
-        self.more = in_words(kind, self._next_limit)
-        details = f"spent: {in_words(kind, paid)}"
+        self.more = format_amount(kind, self._next_limit)
+        details = f"spent: {format_amount(kind, paid)}"
         if held > 1e-9:  # a smaller difference is a rounding error
-            details += f", held for running requests: {in_words(kind, held)}"
-        limit_text = in_words(kind, limit)
+            details += f", held for running requests: {format_amount(kind, held)}"
+        limit_text = format_amount(kind, limit)
         super().__init__(f"The {account.scope}'s budget of {limit_text} is used up ({details}; {needs}).")
 
     def allow_more(self) -> None:
@@ -153,7 +153,9 @@ class Budgets:
                         max_tokens = min(max_tokens, int(left_for_reply / per_token))
                 is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0
                 if is_used_up or max_tokens < min_tokens:
-                    needed = in_words(kind, max_amounts(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
+                    needed = (
+                        format_amount(kind, max_amounts(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
+                    )
                     raise OverBudget(account, kind, f"the next request could need {needed}")
             holds = [(account, account.hold(max_amounts(max_tokens))) for account in self.accounts]
         return Reservation(holds, max_tokens, seconds)
@@ -163,7 +165,7 @@ class Budgets:
         with self._locked():
             for account, kind, limit, spent in self.limits():
                 if kind == "calls" and spent + calls > limit:
-                    raise OverBudget(account, "calls", f"the model asked for {in_words('calls', calls)} more")
+                    raise OverBudget(account, "calls", f"the model asked for {format_amount('calls', calls)} more")
             self.charge({"calls": calls})
 
     def charge(self, amounts: Amounts) -> None:
@@ -183,7 +185,7 @@ class Budgets:
             has_money |= kind == "usd"
             if kind not in account.warned and spent >= self.warn_at * limit:
                 account.warned.add(kind)
-                used = f"{in_words(kind, spent)} of {in_words(kind, limit)}"
+                used = f"{format_amount(kind, spent)} of {format_amount(kind, limit)}"
                 warnings.append(f"The {account.scope}'s budget is {spent / limit:.0%} used: {used}.")
         if info.prices is None and has_money and info.id not in self._unpriced:
             self._unpriced.add(info.id)
@@ -199,7 +201,7 @@ def total_amounts(*parts: Amounts) -> Amounts:
     return {kind: sum(amounts.get(kind, 0.0) for amounts in parts) for kind in kinds}
 
 
-def in_words(kind: Kind, amount: float) -> str:
+def format_amount(kind: Kind, amount: float) -> str:
     """Return "$0.0123", "12 s", "1,200 tokens" or "1 call"."""
     match kind:
         case "usd":

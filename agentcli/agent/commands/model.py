@@ -6,7 +6,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from agentcli.agent.accounting import UsageCollector, in_words
+from agentcli.agent.accounting import UsageCollector, format_amount
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, split_keep
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.requests.attempts import PaidRequest, without
@@ -173,12 +173,12 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
     """Show the cost of each model, and then of the newest turn, the conversation, its tools and budgets."""
-    session, meter = host.session, host.session.state.meter
-    if not meter.by_model:
+    session, collector = host.session, host.session.state.usage
+    if not collector.by_model:
         return "No requests in this session yet."
-    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
+    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in collector.by_model.items()]
     if len(rows) > 1:
-        rows.append(_usage_row("total", meter.total.usage, meter.total.whole_usd))
+        rows.append(_usage_row("total", collector.total.usage, collector.total.whole_usd))
     further_rows = _further_usage(session)
     width = max(len(row[0]) for row in (*rows, *further_rows))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *further_rows)]
@@ -211,7 +211,7 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
         text = f"{counted(tool.calls, 'call')}, {success}{took}, about {tool.tokens:,} tokens"
         lines.append((name, ", ".join(filter(None, (text, tool.top_errors(2))))))
     for account, kind, limit, spent in session.state.budgets.limits():
-        text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
+        text = f"{format_amount(kind, spent)} of {format_amount(kind, limit)} ({spent / limit:.0%})"
         lines.append((f"{account.scope}'s budget", text))
     return lines
 

@@ -135,7 +135,7 @@ async def ask_agent(owner: Session, question: str, model: str) -> str:
 
     def store(body: Body) -> asyncio.Task[None]:
         if isinstance(body, Paid):
-            owner.state.meter.add_request(body.model, body.usage, body.cost_usd)
+            owner.state.usage.add_request(body.model, body.usage, body.cost_usd)
         return owner.append(body)
 
     calls, state, task = owner.runtime.calls, owner.state, f"{_JUDGE}\n\n{question}"

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agentcli.agent import events
-from agentcli.agent.accounting import Account, UsageCollector, in_words
+from agentcli.agent.accounting import Account, UsageCollector, format_amount
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
@@ -47,7 +47,7 @@ class AgentProgress(Struct):
     def summary(self) -> str:
         """Return the rounds, the tokens and the cost as text: `3 rounds · 1,200 tokens · $0.02`."""
         rounds, usd = f"{self.turns} round{'s' * (self.turns != 1)}", self.meter.total.whole_usd
-        cost = f" · {in_words('usd', usd)}" if usd else ""
+        cost = f" · {format_amount('usd', usd)}" if usd else ""
         return f"{rounds} · {self.meter.total.usage.context_tokens:,} tokens{cost}"
 
 
@@ -122,7 +122,7 @@ class Subagents:
     async def _run_session(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Let the session `child` do the task, close it whatever happens, and return the end of its turn."""
         turn, use_id = run.call.turn, run.call.use.id
-        run.session, run.session_id, run.progress.meter = child, child.id, child.state.meter
+        run.session, run.session_id, run.progress.meter = child, child.id, child.state.usage
         child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
         about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
         turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
@@ -132,7 +132,7 @@ class Subagents:
             try:
                 await _close(child)
             finally:
-                run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
+                run.session, run.end, total = None, run.end or "stopped", child.state.usage.total
                 spent = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
                 turn.emit(events.SubagentEnded(run.id, use_id, run.end, *spent, agent_id=run.id))
 
@@ -306,7 +306,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
         state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
-        state.meter = _ChargingMeter(call.turn)
+        state.usage = _ChargingMeter(call.turn)
         if not entries:
             state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
         state.add_mode_note()
