@@ -79,12 +79,12 @@ def ollama_address(written: str) -> str:
     """Return the address in OLLAMA_HOST as Ollama reads it: a host or a port is enough, and 0.0.0.0 means loopback."""
     scheme, _, address = written.strip().rpartition("://")
     place, slash, path = address.partition("/")
-    if place.count(":") > 1 and not {"[", "@"} & {*place}:  # a bare IPv6 address
+    if place.count(":") > 1 and "[" not in place and "@" not in place:  # a bare IPv6 address
         place = f"[{place}]"
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):  # the colons of an IPv6 address belong to the host
         host, colon, port = place, "", ""
-    if not scheme:  # an address with a scheme has the port of that scheme
+    if not scheme:  # with one, a missing port is that of the scheme
         colon, port = ":", port or "11434"  # Ollama's own
     reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104  only dialled
     return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"

@@ -19,7 +19,7 @@ _FILE = lazy_pattern(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
 _ADDED = ("<system-reminder>", "<file path=", "<folder path=")  # begin texts of a prompt that nobody typed
 _NUMBERED = lazy_pattern(r"^ *\d+\t(.*)$", re.MULTILINE)  # a line of an attached file
 _BLOCK = lazy_pattern(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_NAME = lazy_pattern(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
+_PYTHON_PATH = lazy_pattern(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
 _ASKS_FOR_FILE = lazy_pattern(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
 # Without "rename" and "move", which need more than the definitions in an answer.
 _ASKS_FOR_CHANGE = lazy_pattern(
@@ -44,21 +44,22 @@ class _Definition(NamedTuple):
 
 def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]]]:
     """Return the calls (names and inputs of tools) that an answer describes; none unless a change was asked for."""
-    prompt, files, written = _newest_prompt(request)
+    prompt, files, written_paths = _newest_prompt(request)
     asks_for_file = bool(_ASKS_FOR_FILE.search(prompt)) and not _IS_QUESTION.match(prompt)
     if not asks_for_file and not asks_for_change(prompt):
         return []
     changed = dict(files)
     # Models copy line numbers with the lines, but numbered text may also be data.
     blocks = [block if _parsed(block) else _NUMBERED.sub(r"\1", block) for block in _BLOCK.findall(answer)]
-    unused = [block for block in blocks if not _apply(block, changed)]  # `_apply` also changes the texts in `changed`
+    unused = [block for block in blocks if not _apply_block(block, changed)]  # this also edits the texts in `changed`
     calls = [
         ("file_edit", _edit(path, before, changed[path]))
         for path, before in files.items()
         # A file that parsed before but no longer does was put together wrongly.
         if before != changed[path] and (_parsed(changed[path]) is not None or _parsed(before) is None)
     ]
-    new_paths, contents = set(_NAME.findall(prompt)) - files.keys() - written, list(filter(_parsed, unused))
+    new_paths = set(_PYTHON_PATH.findall(prompt)) - files.keys() - written_paths
+    contents = list(filter(_parsed, unused))
     if asks_for_file and len(new_paths) == len(contents) == 1:
         calls.append(("file_write", {"path": new_paths.pop(), "content": contents[0]}))
     return calls
@@ -70,7 +71,7 @@ def asks_for_change(prompt: str) -> bool:
 
 
 def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
-    """Return the newest prompt, the attached Python files with later edits applied, and the files written later."""
+    """Return the newest prompt, the attached Python files with later edits applied, and the paths written later."""
     uses: list[ToolUse] = []  # since the prompt, newest first
     done: set[str] = set()  # ids of the calls that succeeded
     for message in reversed(request.messages):
@@ -80,7 +81,7 @@ def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
         texts = [block.text for block in message.content if isinstance(block, Text)]
         typed = [text for text in texts if not text.startswith(_ADDED)]
         if message.role == "user" and typed and not results:
-            # The lines of an attached file have numbers; a note may follow them.
+            # The lines of an attached file have numbers; a note without a number may follow them.
             attached = (found for text in texts for found in _FILE.findall(text))
             files = {path: "\n".join(_NUMBERED.findall(numbered)) for path, numbered in attached}
             for use in reversed(uses):
@@ -91,7 +92,7 @@ def _newest_prompt(request: Request) -> tuple[str, dict[str, str], set[str]]:
     return "", {}, set()
 
 
-def _apply(block: str, files: dict[str, str]) -> bool:
+def _apply_block(block: str, files: dict[str, str]) -> bool:
     """Let a block's definitions replace those of the same name, or append them; return False if none has a file."""
     if (module := _parsed(block)) is None:
         return False
@@ -121,7 +122,7 @@ def _apply(block: str, files: dict[str, str]) -> bool:
             last = max(old.end for old in _outline(files[path]) if old.class_name == new.class_name)
             blank = [""] if new.class_name else ["", ""]
             files[path] = _with_lines(files[path], last, last, [*blank, *new_lines])
-    if len(changed_paths) == 1:  # else the imports may be for any of the files
+    if len(changed_paths) == 1:  # of several files, any may need the imports
         path = changed_paths.pop()
         files[path] = _with_imports(files[path], module, PurePath(path).stem)
     return has_file
@@ -132,15 +133,15 @@ def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
     if (module := _parsed(text)) is None:
         return text
     imports = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    known = {statement for node in imports for statement in _imported(node)}
-    wanted = (statement for node in block.body for statement in _imported(node))
+    known = {statement for node in imports for statement in _single_imports(node)}
+    wanted = (statement for node in block.body for statement in _single_imports(node))
     new = [statement for statement in wanted if statement not in known and module_name not in statement.split()]
     docstring = module.body[:1] if ast.get_docstring(module) is not None else []
     last = max((node.end_lineno or 0 for node in (*docstring, *imports)), default=0)
     return _with_lines(text, last, last, new) if new else text
 
 
-def _imported(node: ast.stmt) -> list[str]:
+def _single_imports(node: ast.stmt) -> list[str]:
     """Return one statement for each name that a statement imports."""
     match node:
         case ast.Import(names):

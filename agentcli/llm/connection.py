@@ -63,6 +63,7 @@ class Connections:
                 await self._close(connection)
 
     async def _take_idle_connection(self, origin: Origin) -> "Response | None":
+        """Return a connection to `origin` that can be reused, if there is one; close those that cannot."""
         for connection in tuple(self._open):
             if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
@@ -89,7 +90,7 @@ class Connections:
         return connection
 
     async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "Response":
-        """Connect for `url` to `address`, that of `peer`, server or proxy. Raises `OSError` and `ProviderError`."""
+        """Connect to `address`, which is the server's or the proxy's (`peer`). Raises `OSError`, `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
             streams = await self._through_socks(proxy, origin)
@@ -337,7 +338,7 @@ def _system_has_certificates() -> bool:
 
 @cache
 def _context_for(name: str, value: str) -> ssl.SSLContext:
-    """Return the context for what `_certificate_variable` returns."""
+    """Return a context that trusts the certificates of a variable, or without a `name` the system's."""
     if name or (sys.platform == "linux" and _system_has_certificates()):
         try:
             if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody

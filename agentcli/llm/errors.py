@@ -1,4 +1,4 @@
-"""Defines the errors of model requests, and reads refusals of servers: the kind, message, code and time to wait."""
+"""Defines the errors of model requests, and reads servers' rejections: the kind, message, code and time to wait."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from typing import Any
 from agentcli.errors import AgentcliError
 from agentcli.llm.messages import Message, decode_json
 
-MAX_MESSAGE_CHARS = 500  # of a refusal in an unknown form
+MAX_MESSAGE_CHARS = 500  # of a rejection in an unknown form
 _DURATION = r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,15})?)s)?"  # 6m0s, as OpenAI writes it
 _MAX_WAIT_S = 32 * 86_400.0  # usage limits last a month at most
 
@@ -142,7 +142,7 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for a status, and the `message` and `code` of its body, or `otherwise` for a missing message."""
+    """Return the error for a status and its body's `message` and `code`; `otherwise` stands for a missing message."""
     text = f"{code} {message}"
     kind = next(
         row_kind
@@ -171,7 +171,8 @@ def error_in_json(data: Any, mask: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them. A message cut here is masked first: half a secret is not recognised; callers mask whole ones.
+    list of one of them. A message is masked before it is cut here, because half a secret cannot be recognised; the
+    caller masks whole messages.
     """
     if isinstance(data, list):
         data = data[0] if data else {}
@@ -214,7 +215,7 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
-    """Return the seconds until all exhausted limits reset, from a refusal without `retry-after`; None if not stated."""
+    """Return the seconds until all exhausted limits reset, from a rejection without `retry-after`; None if unknown."""
     # x-ratelimit-reset-tokens: 6m0s is used if x-ratelimit-remaining-tokens is 0 or missing.
     times = [
         value
@@ -229,7 +230,10 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Return the seconds until a time: a number of units, `6m0s`, seconds or milliseconds since 1970, or a date."""
+    """Return the seconds until a time: a number of units, `6m0s`, seconds or milliseconds since 1970, or a date.
+
+    None for any other text, and for a wait that is too long to be meant.
+    """
     text = text.strip()
     try:
         if re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text):

@@ -16,7 +16,7 @@ from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
 
-MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
+MAX_ERROR_BODY = 64 * 1024  # bytes of a rejection that are read for its message
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of an answer that comes whole, and of one event of a stream
 MAX_REDIRECTS = 5
 MIN_SECRET_CHARS = 4  # a shorter secret is part of many words by chance, so it is not masked
@@ -31,7 +31,7 @@ class Carrier(ABC):
 
     shown_url: str
     key: Key = ""
-    missing_key = ""
+    missing_key_problem = ""  # the message for every request, if the service needs a key and has none
 
     async def fetch_json(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the JSON that answers a GET request, or with a `body` a POST request. Raises `ProviderError`."""
@@ -50,7 +50,7 @@ class Carrier(ABC):
             try:
                 response = await stack.enter_async_context(self._send(path, body, key))
             except errors.AuthError as error:
-                if error.status != 401 or isinstance(self.key, str):
+                if error.status != 401 or isinstance(self.key, str):  # only a key that a command prints can be renewed
                     raise
                 self.key.forget()
                 if (renewed := await self._current_key()) == key:
@@ -59,8 +59,8 @@ class Carrier(ABC):
             yield response
 
     async def _current_key(self) -> str:
-        if self.missing_key:
-            raise errors.AuthError(self.missing_key)
+        if self.missing_key_problem:
+            raise errors.AuthError(self.missing_key_problem)
         try:
             return self.key if isinstance(self.key, str) else await self.key.key()
         except UserError as error:
@@ -148,9 +148,12 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
 
 
 async def check_status(response: Response, *, follows_redirects: bool = True) -> SplitResult | None:
-    """Return the address on the same host that a response redirects to; None if it is good. Raises `ProviderError`."""
+    """Return the address on the same host that a response redirects to; None for a good status.
+
+    Raises `ProviderError` for any other response.
+    """
     if response.status >= 400:
-        raise_for_refusal(response, await read_start(response))
+        raise_for_rejection(response, await read_start(response))
     if response.status < 300:
         return None
     location = response.headers.get("location", "")
@@ -158,7 +161,7 @@ async def check_status(response: Response, *, follows_redirects: bool = True) ->
     with suppress(ValueError):
         target = urlsplit(urljoin(response.url.geturl(), location))
         can_repeat = follows_redirects and response.status != 303  # 303 asks for a GET request without the body
-        if location and can_repeat and is_same_place(response.url, target):
+        if location and can_repeat and is_same_host(response.url, target):
             return target
         where = redacted_address(target) if location else where
     raise errors.BadRequest(
@@ -168,7 +171,7 @@ async def check_status(response: Response, *, follows_redirects: bool = True) ->
     )
 
 
-def is_same_place(here: SplitResult, target: SplitResult) -> bool:
+def is_same_host(here: SplitResult, target: SplitResult) -> bool:
     """Return True if both are on one host. HTTPS may replace HTTP, but not the reverse, which would expose the key."""
     return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
 
@@ -199,7 +202,7 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
     return bytes(start)
 
 
-def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
+def raise_for_rejection(response: Response, body: bytes) -> NoReturn:
     """Raise the error for a status of 400 or more, with the server's message and the time it asks to wait."""
     message, code = errors.error_in_body(body, response.mask)
     if response.status == 404:  # perhaps the address is wrong

@@ -94,7 +94,7 @@ async def acquire(
             )
         for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _send_order(other, b"yield\n")
-        if _free_memory() < 4 * 1024**3:  # with less memory it ends with its last user
+        if _free_memory() < 4 * 1024**3:  # with so little, the server must not outlive its last user
             linger_s = 0.0
         stays = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
         on_wait(f"starting the local model{stays}")
@@ -102,6 +102,7 @@ async def acquire(
 
 
 async def running_servers(state_folder: Path) -> list[ServerInfo]:
+    """Return the servers that have loaded their model and answer."""
     running = []
     for control in sorted(_control_folder(state_folder).glob("*.sock")):
         with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -167,7 +168,7 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
 
 
 async def _find_running(control: Path, stamp: str) -> LocalServer | None:
-    """Return the server of the socket if it answers. Stop it if it has read another file or has another version."""
+    """Return the socket's server if it answers. Stop one that has loaded an older model file or is another version."""
     try:
         server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
         if server.info.stamp == stamp:
@@ -182,7 +183,7 @@ async def _find_running(control: Path, stamp: str) -> LocalServer | None:
 
 
 def _connect(control: Path) -> socket.socket:
-    """Return a connection; a Unix socket never waits for one. Raises `OSError` if nobody listens."""
+    """Return a connection, at once, because a Unix socket does not wait. Raises `OSError` if nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
@@ -311,8 +312,9 @@ class Users:
         self._greeting = b""  # a line with the `ServerInfo`, once the model is loaded
 
     async def serve(self, listener: socket.socket) -> None:
+        """Load the model, while users may already connect; greet all of them once it is ready."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
-        self._end_timer = asyncio.get_running_loop().call_later(15.0, self.end)  # if nobody has come by then
+        self._end_timer = asyncio.get_running_loop().call_later(15.0, self.end)  # ended by the first user
         server = await asyncio.start_unix_server(self._serve_user, sock=listener)
         self._engine, port = await asyncio.to_thread(_load, self._info)  # stops when it is garbage-collected
         self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"
@@ -332,7 +334,7 @@ class Users:
         self._open.discard(writer)
         writer.close()
         if not self._open:
-            is_current = stamp_of(Path(self._info.model)) == self._info.stamp  # else nobody will use this server again
+            is_current = stamp_of(Path(self._info.model)) == self._info.stamp  # nobody will use an outdated one again
             linger_s = self._info.linger_s if is_current else 0.0
             self._end_timer.cancel()
             self._end_timer = asyncio.get_running_loop().call_later(linger_s, self.end)

@@ -25,7 +25,7 @@ _MAGIC = {  # the first bytes of a file, and its media type
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
 }  # fmt: skip
-_ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself rejects a WebP image that is cut
+_END_MARKS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself rejects a WebP image that is cut
 
 Medium = Image | Document
 
@@ -45,7 +45,7 @@ class MediaRules(Struct, frozen=True, kw_only=True):
     documents: bool = False
     pages: int = 100  # platform.claude.com/docs, "PDF support", read 2026-11
     image_types: tuple[str, ...] = ("image/png", "image/jpeg", "image/gif", "image/webp")
-    image_bytes: int = 20 * 1024 * 1024
+    image_bytes: int = 20 * 1024 * 1024  # of the base64
     max_side: int = 16_000
     max_large_images: int = 1_000
     max_side_of_many: int = 16_000
@@ -70,12 +70,13 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
         with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
             # The end mark must come after the header. A GIF's is one character, which must be the last one.
             start = len(image) - 1 if name == "gif" else found.fp.tell() if found.fp else 0
-            return found.size if image.rfind(_ENDS.get(name, b"")) >= start else None
+            return found.size if image.rfind(_END_MARKS.get(name, b"")) >= start else None
     except (OSError, SyntaxError, ValueError, EOFError, OverflowError, Pillow.DecompressionBombError):
         return None
 
 
 def pages_of(pdf: bytes) -> int:
+    """Return the number of pages; 0 for a broken PDF, and for anything else."""
     if media_type_of(pdf) != "application/pdf":
         return 0
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
@@ -87,21 +88,21 @@ def pages_of(pdf: bytes) -> int:
         return 0
 
 
-_known: dict[int, MediaFacts] = {}  # by the hash of the data, which a string computes only once
+_facts_by_hash: dict[int, MediaFacts] = {}  # a string computes its hash only once
 
 
 def facts_of(data: str) -> MediaFacts:
     """Return the facts of an image or a PDF in base64; each content is decoded once."""
     key = hash(data)
-    if key not in _known:
-        if len(_known) > 1_000:  # so that a long conversation does not fill the memory
-            _known.clear()
+    if key not in _facts_by_hash:
+        if len(_facts_by_hash) > 1_000:  # so that a long conversation does not fill the memory
+            _facts_by_hash.clear()
         try:
             content = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             content = b""
-        _known[key] = MediaFacts(media_type_of(content), dimensions_of(content), pages_of(content))
-    return _known[key]
+        _facts_by_hash[key] = MediaFacts(media_type_of(content), dimensions_of(content), pages_of(content))
+    return _facts_by_hash[key]
 
 
 def image_tokens(data: str, family: str) -> int:
@@ -185,7 +186,7 @@ def _rejection_reasons(media: list[Medium], rules: MediaRules) -> list[str]:
     sent_images = [block for block, why in zip(media, reasons, strict=True) if isinstance(block, Image) and not why]
     if len(sent_images) > rules.max_large_images:  # so many images must be smaller
         reasons = [_rejection_reason(block, rules, rules.max_side_of_many) for block in media]
-    for number in _too_many(media, reasons, rules):
+    for number in _excess(media, reasons, rules):
         reasons[number] = "newer ones fill the request"
     return reasons
 
@@ -205,14 +206,15 @@ def _rejection_reason(block: Medium, rules: MediaRules, max_side: int) -> str:
     if kind not in rules.image_types:
         return f"this model takes no {kind}"
     if len(block.source.data) > rules.image_bytes:
-        return f"it has more than {rules.image_bytes // 4 * 3 / 1e6:.1f} MB"
+        return f"it has more than {rules.image_bytes // 4 * 3 / 1e6:.1f} MB"  # of the file
     return f"it has {size[0]} x {size[1]} pixels, more than {max_side} on a side" if max(size) > max_side else ""
 
 
-def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
+def _excess(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
     """Yield the positions of the oldest media that exceed the limits; the newest one always stays.
 
-    A quarter of the limit goes at a time, so that successive requests of a conversation mostly leave out the same.
+    A medium with a reason is left out already. If a limit is exceeded, at least a quarter of it is left out at once, so
+    that the next requests mostly leave out the same.
     """
     kept: deque[int] = deque()
     used, limits = [0, 0, 0], (rules.images, rules.pages, MAX_MEDIA_BYTES)

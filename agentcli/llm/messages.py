@@ -149,7 +149,7 @@ def user_message(text: str) -> Message:
 def content_blocks(content: Content) -> tuple[Block, ...]:
     """Return a caller's texts and blocks as blocks. Raises `TypeError` for anything else.
 
-    Lone surrogates, as which Python reads bytes that are not UTF-8, become `?`, because JSON cannot contain them.
+    Python reads bytes that are not UTF-8 as lone surrogates. They become `?`, because JSON cannot contain them.
     """
     blocks: list[Block] = []
     for part in content if isinstance(content, list | tuple) else (content,):

@@ -103,7 +103,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 # Clouds name models us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock) or claude-haiku-4-5@20251001 (Vertex).
 _MAKERS = {"bedrock": "anthropic", "vertex": "anthropic", "foundry": "anthropic", "azure": "openai"}
 _NAME_IN_CLOUD = lazy_pattern(
-    r"(?:(?P<place>(?!anthropic)[a-z-]+)\.)?(?:anthropic\.)?(?P<name>[\w.-]+?)(?:-v\d+(?::\d+)?|@\w+)?"
+    r"(?:(?P<region>(?!anthropic)[a-z-]+)\.)?(?:anthropic\.)?(?P<name>[\w.-]+?)(?:-v\d+(?::\d+)?|@\w+)?"
 )
 
 
@@ -118,7 +118,7 @@ class ModelTable:
         return iter(self._rows.values())
 
     def find(self, provider: str, model: str) -> ModelInfo:
-        """Return the row of a model, for a cloud that of the model's maker, or assumptions about an unknown model."""
+        """Return the row of a model (in a cloud, that of its maker), or assumptions about an unknown model."""
         id = self._aliases.get((provider, model), model)
         row = self._rows.get((provider, model)) or self._rows.get((provider, id)) or self._cloud_row(provider, model)
         return row or ModelInfo(model, provider, is_known=False)
@@ -134,7 +134,7 @@ class ModelTable:
             return None
         if not (row := self.find(maker, parts["name"])).is_known:
             return None
-        surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(parts["place"], REGIONAL)
+        surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(parts["region"], REGIONAL)
         prices = row.prices and row.prices.times(surcharge)  # None stays None
         return msgspec.structs.replace(row, id=model, provider=cloud, prices=prices, aliases=())
 
@@ -289,7 +289,7 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def max_estimate(request: Request, model: ModelInfo) -> int:
-    """Return the most tokens that a prompt can have, for a request no part of which the provider has counted."""
+    """Return the most tokens that a request can have, for a first one, of which the provider has counted no part."""
     size = request_size(request, model)
     # A tokenizer may split a text into more tokens than usual ones do, but never into more than its bytes.
     ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))
@@ -310,7 +310,7 @@ def request_size(request: Request, model: ModelInfo) -> Size:
 
 
 def sent_back(content: tuple[Block, ...], model: ModelInfo) -> tuple[Block, ...]:
-    """Return the blocks of a message that later requests send: all except unsigned thinking the model does not get."""
+    """Return the blocks of a message that later requests send; some models get no unsigned thinking back."""
     has_calls = any(isinstance(block, ToolUse) for block in content)
     if model.sends_back == "all" or (model.sends_back == "calls" and has_calls):
         return content

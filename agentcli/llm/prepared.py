@@ -20,38 +20,39 @@ class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots ca
 
 
 class PreparedMessages:
-    """The messages of a conversation that later messages cannot change, in the forms that requests need.
+    """The older messages of a conversation, which no later message can change, in the forms that requests need.
 
-    These are the messages before the second newest reply. A request has its first cache breakpoint in messages just
-    before the newest reply, so it has none in these. All requests of a conversation share one object. If its messages
-    begin differently, as after a compaction, they are prepared from the start.
+    They end before the second newest reply: requests set cache breakpoints only just before the newest reply and after
+    it. All requests of a conversation share one object. If its messages begin differently, as after a compaction, they
+    are prepared from the start.
     """
 
     def __init__(self) -> None:
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
+    def _clear(self) -> None:
         self._messages: tuple[Message, ...] = ()
         self._boundaries = [0]  # positions of replies; the messages between two of them can be built separately
-        self._call_ids: set[str] = set()
+        self._call_ids: set[str] = set()  # the ids of all calls in `_messages`
         self._media_or_marks: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
         self._form: object = None  # identifies the API and its options that `_built` is for
         self._built: list[list[Raw] | None] = []  # the part from each boundary to the next; None: not reusable
 
     def prepare(self, messages: tuple[Message, ...]) -> int:
-        """Prepare what is new at the beginning of a request's messages; return the number of prepared messages."""
-        if not self._continues(messages):
-            self._begin()
+        """Prepare a request's messages up to the second newest reply; return the number of prepared messages."""
+        if not self._are_unchanged_in(messages):
+            self._clear()
         start = len(self._messages)
-        if len(replies := _replies(messages, start + 1)) > 1:  # the one at `start` is already a boundary
-            self._boundaries += replies[:-1]
-            self._messages = messages[: replies[-2]]
+        # The reply at `start` is already a boundary.
+        if older_replies := _replies(messages, start + 1)[:-1]:
+            self._boundaries += older_replies
+            self._messages = messages[: older_replies[-1]]
             self._call_ids |= _call_ids(self._messages[start:])
             self._media_or_marks += _positions_of_media_or_marks(self._messages, start)
         return len(self._messages)
 
-    def _continues(self, messages: tuple[Message, ...]) -> bool:
-        """Return True if these messages begin with the prepared ones, and do not change them."""
+    def _are_unchanged_in(self, messages: tuple[Message, ...]) -> bool:
+        """Return True if these messages begin with the prepared ones, and the others do not change them."""
         # Both hold the same objects, so no texts are compared. The message after the prepared ones must be a reply,
         # because an API may merge another one with the last of them. A second reply must follow: without one, as after
         # a rewind, the request has a breakpoint inside the prepared messages.
@@ -63,7 +64,7 @@ class PreparedMessages:
 
     def valid(self, messages: tuple[Message, ...]) -> Transcript:
         """Return the messages for a request, repaired if a provider would reject them; prepared ones are valid."""
-        checked = len(self._messages) if self._continues(messages) else 0
+        checked = len(self._messages) if self._are_unchanged_in(messages) else 0
         transcript = Transcript(repair_messages(messages, checked=checked, used_ids=self._call_ids if checked else ()))
         transcript.prepared = self
         return transcript
@@ -80,8 +81,9 @@ class PreparedMessages:
     def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
         """Return the messages in the form of an API, with the media that fit.
 
-        `build` converts messages to that form. Its results for an earlier request are reused as `Raw` JSON, except for
-        parts with media, which would take as much memory again, or with a caller's breakpoints, which may change.
+        `build` converts messages to the form that `form` identifies. Its results for an earlier request are reused as
+        `Raw` JSON, except for parts with media, which would take as much memory again, or with a caller's breakpoints,
+        which may change.
         """
         media_or_marks = self.media_or_marks(messages)
         fitted = fit_media(messages, rules, media_or_marks)
@@ -95,13 +97,16 @@ class PreparedMessages:
             part = [*build(fitted[start:end])]
             wire += part
             if number == len(self._built):  # the first time that this part is built
-                is_fixed = not any(start <= position < end for position in media_or_marks)
-                self._built.append([Raw(encode_json(message)) for message in part] if is_fixed else None)
+                is_reusable = not any(start <= position < end for position in media_or_marks)
+                self._built.append([Raw(encode_json(message)) for message in part] if is_reusable else None)
         return [*wire, *build(fitted[len(self._messages) :])]
 
 
 def _replies(messages: tuple[Message, ...], start: int) -> list[int]:
-    """Return the positions from `start` (at least 1) of replies to user messages; no API merges a reply with those."""
+    """Return the positions, from `start` (at least 1), of replies that follow a message of the user.
+
+    No API merges such a reply with the message before it.
+    """
     return [
         n
         for n in range(start, len(messages))

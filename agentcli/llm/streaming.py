@@ -28,11 +28,11 @@ class EventReader(Protocol):
     """Builds a reply from the stream's events, and appends ours to `out`."""
 
     model: str
-    is_closed: bool  # True once nothing follows
+    has_ended: bool  # True once the server has announced the end; later events are not read
 
     @property
-    def is_finished(self) -> bool:
-        """True once nothing but the token counts and the end of the stream may be missing."""
+    def has_all_content(self) -> bool:
+        """True once only the token counts and the announcement of the end may be missing."""
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         """Translate an event, and append ours to `out`. Raises `ProviderError` for an error that it reports."""
@@ -61,20 +61,20 @@ async def stream_reply(
     `build` makes the request's body. A JSON object with the field `unstreamed_field` is a reply that came at once.
     With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its beginning without an error.
     """
-    json, has_begun = JsonItems(), False
+    decoder, has_response = JsonItems(), False
 
     def feed(item: str | bytes, out: list[StreamEvent]) -> None:
         if item == "[DONE]":  # how gateways end the replies of every API
-            reader.is_closed = True
-        elif not reader.is_closed:
-            event = json.decode(item)
+            reader.has_ended = True
+        elif not reader.has_ended:
+            event = decoder.decode(item)
             reader.feed(event if isinstance(event, dict) else {}, out)
 
     try:
         body = build()
         try:
             async with carrier.send(path, body) as response:
-                has_begun = True
+                has_response = True
                 pieces = _arriving_items(response, parser or SseParser(), content_type, unstreamed_field)
                 async for items in pieces:
                     events, failure = read_items(items, feed)
@@ -82,13 +82,14 @@ async def stream_reply(
                         yield event
                     if failure is not None:
                         raise failure
-                    if reader.is_closed:
-                        await _drain(pieces)
+                    if reader.has_ended:
+                        await _drain(pieces)  # so that the connection can be reused
                         break
         except errors.ProviderError as error:
             error.sent = body
-            error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
-            if not reader.is_finished:  # a finished reply lacks at most its token counts
+            # Once a response has begun, a broken connection does not mean that the request was not accepted.
+            error.is_answered |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
+            if not reader.has_all_content:
                 raise
         last_events: list[StreamEvent] = []
         done = reader.done(last_events)
@@ -106,7 +107,7 @@ async def stream_reply(
 
 
 async def _drain(pieces: AsyncIterator[Any]) -> None:
-    """Read the end of a body, which usually arrives soon, so that the connection can be reused."""
+    """Read the rest of a body for a moment; it is usually short."""
     with suppress(TimeoutError, errors.ProviderError):
         async with asyncio.timeout(0.25):
             async for _ in pieces:
@@ -116,8 +117,9 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 async def _arriving_items(
     response: Response, parser: "LineParser", content_type: str, unstreamed_field: str
 ) -> AsyncGenerator[list[Any], None]:
-    """Yield the body's items, a list for each piece; for `unstreamed_field` see `stream_reply`."""
-    if content_type not in response.headers.get("content-type", content_type).lower():
+    """Yield the body's items, a list for each piece. A JSON body with the `unstreamed_field` is the only item."""
+    is_stream = content_type in response.headers.get("content-type", content_type).lower()  # servers may omit the type
+    if not is_stream:
         start = await read_start(response, MAX_EVENT_BYTES if unstreamed_field else MAX_ERROR_BODY)
         try:
             value = decode_json(start)
@@ -167,7 +169,7 @@ def stream_openai(
         build=lambda: to_body(request, info, quirks, info.provider),
         reader=reader,
         unstreamed_field=unstreamed_field,
-        window=info.window if info.is_known else 0,
+        window=info.window if info.is_known else 0,  # an unknown model's window is only assumed
     )
 
 
@@ -202,7 +204,7 @@ class LineParser:
             return []
         try:
             if item != "[DONE]":
-                decode_json(item)
+                decode_json(item)  # raises for a part of an event
         except ValueError as error:
             raise errors.ConnectionFailed("The stream ended in the middle of an event.") from error
         return [item]
@@ -249,10 +251,10 @@ class SseParser(LineParser):
 
 
 class JsonItems:
-    """Decodes the JSON values of one stream. A surrogate pair that is split over two values comes with the second."""
+    """Decodes the JSON values of one stream. A character that is split over two values comes with the second."""
 
     def __init__(self) -> None:
-        self._half = ""  # a high surrogate that was cut from the end of an earlier value
+        self._high_surrogate = ""  # the first half of a character, which was cut from the end of an earlier value
 
     def decode(self, data: bytes | str) -> Any:
         """Return one JSON value. Raises `ServerError` if it is invalid."""
@@ -264,8 +266,8 @@ class JsonItems:
 
     def _with_joined_halves(self, data: bytes | str) -> str:
         text = data if isinstance(data, str) else data.decode(errors="replace")
-        if self._half and _LOW_FIRST.search(text):
-            text, self._half = _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text), ""
+        if self._high_surrogate and _LOW_FIRST.search(text):
+            text, self._high_surrogate = _LOW_FIRST.sub(lambda quote: quote[0] + self._high_surrogate, text), ""
         if found := _HIGH_LAST.search(text):
-            text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
+            text, self._high_surrogate = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
         return text

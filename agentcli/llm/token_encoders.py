@@ -136,7 +136,7 @@ class FileRow(EncoderRow, frozen=True, forbid_unknown_fields=True, omit_defaults
     use_exact_counting: bool = True
 
 
-_SECOND_NAMES = {"encoding_name": "encoder", "safety_margin": "margin", "use_exact_counting": "exact"}
+_FIELD_NAMES = {"encoding_name": "encoder", "safety_margin": "margin", "use_exact_counting": "exact"}  # by second name
 
 
 class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -173,7 +173,7 @@ class Encoders:
             encoder = encoder.name
         if encoder:
             fields = {"parameters": {}, **fields, "encoder": encoder}  # parameters of another encoder do not fit
-        key = UNKNOWN if models.lower() == "custom" else models.lower()  # "custom": `family_of` an unknown model
+        key = UNKNOWN if models.lower() == "custom" else models.lower()  # `family_of` calls unknown models "custom"
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
         known = (*BUNDLED_ENCODERS, *self._custom)
         if row.encoder not in known:
@@ -185,7 +185,7 @@ class Encoders:
 
     def with_file(self, file: Path) -> "Encoders":
         """Return these rows and those of a TOML or YAML file, which take precedence. Raises `ConfigError`."""
-        above = Encoders(self._rows.new_child(), self._custom)
+        combined = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
         try:
             rows: Any = decode(read_small_file(file).decode("utf-8-sig"))
@@ -194,17 +194,18 @@ class Encoders:
             raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
         is_nested = isinstance(rows, dict) and [*rows] == ["encoders"]
         rows, key = (rows["encoders"], "encoders") if is_nested else (rows, "")
-        if found := find_error(rows, dict[str, FileRow], key):
-            raise ConfigError(found[1], file=str(file), key=found[0] or "tokens.encoders")
+        if error_found := find_error(rows, dict[str, FileRow], key):
+            wrong_key, message = error_found
+            raise ConfigError(message, file=str(file), key=wrong_key or "tokens.encoders")
         for models, fields in rows.items():
             margin = fields.get("safety_margin", 1.0)
-            row = {_SECOND_NAMES.get(name, name): value for name, value in fields.items()}
+            row = {_FIELD_NAMES.get(name, name): value for name, value in fields.items()}
             row |= {"margin": 1 + margin} if margin < 1 else {}  # 0.2 means 20 %
             try:
-                above.register(models, **row)
+                combined.register(models, **row)
             except ValueError as error:
                 raise ConfigError(f"{error}.", file=str(file), key=f"{key}.{models}".lstrip(".")) from error
-        return above
+        return combined
 
     def file_margin(self, model: str) -> float | None:
         """Return the margin of `provider/model` if its row comes from the setting `tokens.encoders`, else None."""
@@ -269,7 +270,7 @@ def message_tokens(
 
 
 def _parts(value: Any, family: str) -> Iterator[str | int]:
-    """Yield the texts of a message or a block, and the tokens of its images and documents."""
+    """Yield the texts of a message, a block or a list of these, and the tokens (int) of its images and documents."""
     match value:
         case str():
             yield value

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from agentcli.llm.addresses import basic_auth, ollama_address
-from agentcli.llm.http import is_same_place
+from agentcli.llm.http import is_same_host
 from tests.app.running import Place, Ran
 from tests.conformance.replies import (
     Call,
@@ -144,7 +144,7 @@ def test_a_redirect_that_leads_nowhere_ends_the_turn(place: Place, location: str
 
 def test_the_way_from_https_to_http_is_never_followed() -> None:
     def is_followed(here: str, there: str) -> bool:
-        return is_same_place(urlsplit(here), urlsplit(there))
+        return is_same_host(urlsplit(here), urlsplit(there))
 
     assert not is_followed("https://host.example/v1", "http://host.example/v1")
     assert is_followed("http://host.example/v1", "https://host.example/v1")

@@ -91,7 +91,7 @@ class AnthropicProvider(MessagesProvider):
                 address, sent, key=api_key or auth_token, key_header=header, read_timeout=read_timeout
             )
         if not (api_key or auth_token):
-            self._carrier.missing_key = (
+            self._carrier.missing_key_problem = (
                 "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
             )
 
@@ -154,7 +154,7 @@ class Service(Struct, frozen=True, kw_only=True):
 
 
 class SdkClient(Carrier):
-    """Sends requests to one service. `read_timeout` is its longest silence in seconds."""
+    """Sends requests to one service through the SDK. `read_timeout` is its longest silence in seconds."""
 
     def __init__(self, service: Service, *, read_timeout: float) -> None:
         self.shown_url = redacted_address(service.base_url) or service.platform
@@ -222,7 +222,7 @@ class SdkClient(Carrier):
             return _SdkResponse(answer, self._translate_error)
         except anthropic.APIStatusError as error:
             return _SdkResponse(error.response, self._translate_error)
-        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # HTTPError: a refusal could not be read
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # HTTPError: a rejection could not be read
             cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
             raise self._translate_error(cause) from error
         except Exception as error:
@@ -236,7 +236,7 @@ class SdkClient(Carrier):
         match error:
             case httpx2.ConnectTimeout():
                 return Timeout(f"{self.shown_url} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
-            case httpx2.TimeoutException():  # it took the request
+            case httpx2.TimeoutException():  # the server had accepted the request
                 return Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.", is_answered=True)
             case httpx2.ConnectError():
                 reason = str(error).rstrip(".")
@@ -331,11 +331,11 @@ def _is_vendor_error(error: Exception) -> bool:
 class _SdkResponse(Response):
     """The SDK's response in the form of ours. AWS's frames become server-sent events."""
 
-    def __init__(self, response: "httpx2.Response", failure: Callable[[BaseException], ProviderError]) -> None:
+    def __init__(self, response: "httpx2.Response", translate_error: Callable[[BaseException], ProviderError]) -> None:
         self.mask = mask_of(dict(response.request.headers), str(response.request.url))
         self.url, self.headers = urlsplit(str(response.url)), dict(response.headers)
         self.status, self.reason = response.status_code, response.reason_phrase
-        self._response, self._translate_error, self.aclose = response, failure, response.aclose
+        self._response, self._translate_error, self.aclose = response, translate_error, response.aclose
         self._is_aws = self.headers.get("content-type", "").startswith("application/vnd.amazon.eventstream")
         if self._is_aws:
             self.headers["content-type"] = "text/event-stream"

@@ -64,6 +64,7 @@ class LocalProvider(BaseProvider):
                 pass
 
     async def _connected_client(self) -> HttpClient:
+        """Return the client of a running server, which is started if necessary."""
         async with self._starting:
             if self._server is not None and not self._server.is_running:
                 await self.aclose()
@@ -89,7 +90,7 @@ class LocalProvider(BaseProvider):
 
 
 def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
-    """Yield the missing end of a code block, the calls that a text describes, and `Done` with both."""
+    """Yield the missing end of a code block, calls for the edits that the text describes, and `Done` with both."""
     blocks, text, end = list(done.message.content), done.message.text, "\n```"
     if text.count("```") % 2:  # the server mistook the end for the beginning of a call, and left it out
         text += end
@@ -100,5 +101,5 @@ def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
     calls = [ToolUse(CallIds().take(), name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
-    stop = "end_turn" if calls else done.stop_reason  # the edits are run, and no request follows them
+    stop = "end_turn" if calls else done.stop_reason  # the edits run, but unlike after other calls no request follows
     yield msgspec.structs.replace(done, message=Message("assistant", (*blocks, *calls)), stop_reason=stop)

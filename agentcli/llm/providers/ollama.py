@@ -29,7 +29,7 @@ class OllamaProvider(BaseProvider):
         self, info: ModelInfo, *, base_url: str = BASE_URL, num_ctx: int = 32_768, read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
-        self._was_shown = False  # True once the model's abilities were read
+        self._has_abilities = False  # True once `/api/show` has told the model's abilities
         self._carrier = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
     @property
@@ -37,8 +37,8 @@ class OllamaProvider(BaseProvider):
         return media_rules(self.info)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        if not self._was_shown:
-            await self._learn()
+        if not self._has_abilities:
+            await self._load_abilities()
         if request.tools and not self.info.takes_tools:
             raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
         stream = stream_reply(
@@ -54,22 +54,22 @@ class OllamaProvider(BaseProvider):
             async for event in events:
                 yield event
 
-    async def _learn(self) -> None:
+    async def _load_abilities(self) -> None:
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
-        self._was_shown = True
+        self._has_abilities = True
         self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
 
     async def _check(self) -> None:
-        await self._learn()
+        await self._load_abilities()
 
 
 def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
-    """Return `info` with the abilities in `shown`, the answer of `/api/show`, and at most the window there."""
+    """Return `info` with the abilities in `shown`, the answer of `/api/show`, and with the smaller of both windows."""
     details, abilities = shown.get("model_info"), shown.get("capabilities")
     details = details if isinstance(details, dict) else {}
     windows = (v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v)
     if isinstance(abilities, list):
-        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others: on or off
+        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others are on or off
         info = msgspec.structs.replace(
             info,
             thinking=form if "thinking" in abilities else "none",
@@ -98,13 +98,14 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
         "keep_alive": "5m",
     }
     if info.thinking == "toggle":
-        body["think"] = request.effort != "low"
+        body["think"] = request.effort != "low"  # reasoning is on by default
     elif info.thinking == "effort":
         effort = request.effort or "medium"
-        body["think"] = "high" if effort in ("xhigh", "max") else effort  # its highest
+        body["think"] = "high" if effort in ("xhigh", "max") else effort  # Ollama's highest
     if request.tools:
-        names = {"name": "name", "description": "description", "parameters": "input_schema"}
-        functions = ({key: getattr(tool, name) for key, name in names.items()} for tool in request.tools)
+        functions = [
+            {"name": t.name, "description": t.description, "parameters": t.input_schema} for t in request.tools
+        ]
         body["tools"] = [{"type": "function", "function": function} for function in functions]
     body["messages"] = list(_messages(request, info))
     return request.remove_unsent(body)
@@ -147,7 +148,7 @@ def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
 
 class OllamaReader:
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
-        self.model, self.is_finished, self.is_closed = info.id, False, False
+        self.model, self.has_all_content, self.has_ended = info.id, False, False
         self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
         self._load_reason = ""  # "load" or "unload", if the server did only that and sent no reply
@@ -167,7 +168,7 @@ class OllamaReader:
             self._load_reason = line["done_reason"]
         elif line.get("done"):
             self._prose.close(out)
-            self.is_finished = self.is_closed = True
+            self.has_all_content = self.has_ended = True
             self._is_cut = line.get("done_reason") == "length"
             self._usage = Usage(count_in(line.get("prompt_eval_count")), count_in(line.get("eval_count")))
             out.append(UsageUpdate(self._usage))
@@ -181,9 +182,9 @@ class OllamaReader:
         out += call_events(use)
 
     def done(self, out: list[StreamEvent]) -> Done:
-        if self._load_reason and not self.is_closed:
+        if self._load_reason and not self.has_ended:
             raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
-        if not self.is_closed:
+        if not self.has_ended:
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
         # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
         # tokens of an image depend on the model, so only the text is compared.

@@ -60,7 +60,7 @@ class OpenAICompatProvider(BaseProvider):
         if preset.needs_key and not api_key:
             stored = f"{preset.key_env}, or keep one with agentcli login {self.name}"
             where = stored if preset.key_env else f"providers.{self.name}.api_key_env"
-            self._carrier.missing_key = f"No key for {self.name}: set {where}."
+            self._carrier.missing_key_problem = f"No key for {self.name}: set {where}."
 
     @property
     def media_rules(self) -> MediaRules:

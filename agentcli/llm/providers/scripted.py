@@ -72,13 +72,13 @@ class ScriptedProvider(BaseProvider):
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
         self.name = "scripted"
         self._replies = [reply if callable(reply) else _complete(reply) for reply in replies]
-        self._waiting = [*self._replies]  # those not given yet
+        self._unplayed = [*self._replies]
         self.requests: deque[provider.Request] = deque(maxlen=keeps)
 
     async def stream(self, request: provider.Request) -> AsyncGenerator[provider.StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
-        number = len(self._replies) - len(self._waiting)  # read now, because subagents may take replies meanwhile
+        number = len(self._replies) - len(self._unplayed)  # read now, because subagents may take replies meanwhile
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield provider.UsageUpdate(reply.usage)
@@ -108,14 +108,14 @@ class ScriptedProvider(BaseProvider):
         yield provider.Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
 
     def _next(self, request: provider.Request) -> ScriptedReply:
-        """Return the first reply for this conversation that was not given yet."""
-        opening = takewhile(lambda message: message.role != "assistant", request.messages)
-        prompt = "\n".join(block.text for message in opening for block in message.content if isinstance(block, Text))
-        for position, reply in enumerate(self._waiting):
+        """Take the first unplayed reply whose `when` is in the prompt that began the conversation."""
+        before_reply = takewhile(lambda message: message.role != "assistant", request.messages)
+        prompt = "\n".join(b.text for message in before_reply for b in message.content if isinstance(b, Text))
+        for position, reply in enumerate(self._unplayed):
             if callable(reply) or reply.when in prompt:
-                del self._waiting[position]
+                del self._unplayed[position]
                 return _complete(reply(request.messages)) if callable(reply) else reply
-        if self._waiting:
+        if self._unplayed:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
 

@@ -9,21 +9,11 @@ import msgspec
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
 from agentcli.llm.media import MediaRules
-from agentcli.llm.messages import (
-    GO_ON,
-    Block,
-    Message,
-    Opaque,
-    RedactedThinking,
-    StopReason,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Usage,
-    encode_json,
-    without_empty_text,
-)
+
+from agentcli.llm.messages import (  # isort: skip
+    GO_ON, Block, Message, Opaque, RedactedThinking, StopReason, Text, Thinking, ToolResult, ToolUse, Usage,
+    encode_json, without_empty_text,
+)  # fmt: skip
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.wire import ArrivingBlock, reply_parts
 
@@ -36,8 +26,8 @@ MEDIA = MediaRules(
 )
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
 _STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # agentcli's own
-_CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too
-_OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
+_CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
+_BLOCK_KINDS = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}  # by delta
 _TEXT_FIELDS = {"text_delta": "text", "input_json_delta": "partial_json", "thinking_delta": "thinking"}  # of deltas
 # The status of an error that arrives inside a stream whose own was 200; the last row has Bedrock's (botocore's model).
 _STATUS = {
@@ -211,7 +201,7 @@ class AnthropicReader:
 
     def __init__(self, model: str, *, ids: reply_parts.CallIds) -> None:
         self.model, self._ids = model, ids
-        self.is_closed = self._has_stopped = False  # True after `message_stop`
+        self.has_ended = self._has_stopped = False  # `_has_stopped`: by `message_stop`; a gateway's [DONE] proves less
         self._blocks: list[_ContentBlock] = []  # in the order they began
         self._by_index: dict[Any, _ContentBlock] = {}  # the newest block of each index that events name
         self._usage: dict[str, Any] = {}
@@ -236,7 +226,7 @@ class AnthropicReader:
                     self._note = reply_parts.text_in(details.get("explanation") or details.get("category"))
                 self._count(event.get("usage"), out)
             case "message_stop":
-                self.is_closed = self._has_stopped = True
+                self.has_ended = self._has_stopped = True
             case "error":
                 error = event.get("error")
                 if not isinstance(error, dict):
@@ -245,14 +235,15 @@ class AnthropicReader:
                 raise error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)
 
     @property
-    def is_finished(self) -> bool:
+    def has_all_content(self) -> bool:
         """True once only `message_stop` may be missing."""
         return bool(self._stop_reason) and all(block.is_whole for block in self._blocks)
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
-        if not (self._has_stopped or self.is_finished):
+        if not (self._has_stopped or self.has_all_content):
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
-        if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then blocks are whole, even without end events
+        may_end_in_a_block = self._stop_reason in (*_CUT_REASONS, "refusal")
+        if not may_end_in_a_block:  # all blocks are whole, even if the server sent no events for their ends
             for block in self._blocks:
                 self._close_block(block, out)
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
@@ -301,12 +292,15 @@ class AnthropicReader:
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
-    def _block_of_delta(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
-        """Return a delta's block; open one if the server did not. Raises `ServerError` for arguments without a call."""
+    def _block_of_delta(self, event: dict[str, Any], type: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
+        """Return a delta's block; begin one if the server did not. Raises `ServerError` for arguments without a call.
+
+        `type` is that of the delta.
+        """
         block = self._named_block(event)
-        if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
+        if (kind := _BLOCK_KINDS.get(type)) and (block is None or block.kind != kind):
             return self._start_block({"index": event.get("index"), "content_block": {"type": kind}}, out)
-        if delta == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
+        if type == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
             raise ServerError("The server sent the arguments of a call that it had not begun.")
         return block
 

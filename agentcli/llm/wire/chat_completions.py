@@ -13,29 +13,20 @@ import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules
-from agentcli.llm.messages import (
-    Document,
-    Image,
-    Message,
-    Opaque,
-    StopReason,
-    Text,
-    ToolResult,
-    ToolUse,
-    Usage,
-    encode_json,
-    in_turn,
-)
+
+from agentcli.llm.messages import (  # isort: skip
+    Document, Image, Message, Opaque, StopReason, Text, ToolResult, ToolUse, Usage, encode_json, in_turn,
+)  # fmt: skip
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpdate
 from agentcli.llm.wire import reply_parts
 
-EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
+EXTRAS = "extra_content"  # a field of a call (Gemini's signatures); an Opaque block keeps those of a reply, by call id
 _FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
 _CUT: dict[str, StopReason] = {
     "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
 }  # fmt: skip
-_JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that arrive in pieces
+_STREAMED_FIELDS = ("text", "summary", "data")  # the fields of a reasoning detail that arrive in pieces
 
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -63,7 +54,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     documents: bool = False  # accepts PDFs
     store: bool | None = None
     extra_body: dict[str, Any] = {}
-    extra_content: dict[str, Any] = {}  # of the first call in a reply of another server; its own calls keep theirs
+    extra_content: dict[str, Any] = {}  # sent for the first call of another server's reply; its own calls keep theirs
     api: Literal["chat", "responses"] = "chat"  # the one of OpenAI's APIs that the server speaks
 
 
@@ -170,7 +161,7 @@ def _assistant_message(message: Message, quirks: Quirks, provider: str) -> dict[
             wire["reasoning_content"] = message.unsigned_thinking
     extras: dict[str, Any] = {}  # the extra content that this server gave to calls, by their ids
     for block in message.content:
-        if isinstance(block, Opaque) and block.provider == provider:  # what `ChatReader.done` kept of the reply
+        if isinstance(block, Opaque) and block.provider == provider:  # `ChatReader.done` added it to send it back
             extras |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:
@@ -222,8 +213,8 @@ class ChatReader:
     ) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids
-        self.is_finished = self._has_begun = False  # a finish reason came; a part of the reply came
-        self.is_closed = False  # the server announced that nothing follows
+        self.has_ended = self.has_all_content = False  # `has_all_content`: a finish reason came
+        self._has_begun = False  # a part of the reply came
         self._is_unstreamed = False  # the reply came as one JSON object
         self._prose = reply_parts.Prose(begins_inside=quirks.reasoning_first)
         self._details: list[dict[str, Any]] = []  # `reasoning_details`, to be sent back
@@ -265,7 +256,7 @@ class ChatReader:
                     raise embedded_error(choice if choice.get("error") else {"error": "the model's server failed"})
                 if reason == "insufficient_system_resource":
                     raise Overloaded("The service stopped the reply because it is overloaded.")
-                self.is_finished = True
+                self.has_all_content = True
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if progress := chunk.get("prompt_progress"):  # llama.cpp
@@ -280,8 +271,8 @@ class ChatReader:
     def done(self, out: list[StreamEvent]) -> Done:
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
-        has_ended = self.is_finished or (self._has_begun and (self.is_closed or self._is_unstreamed))
-        if not has_ended and not (self._quirks.silent_end and self._looks_complete()):
+        is_complete = self.has_all_content or (self._has_begun and (self.has_ended or self._is_unstreamed))
+        if not is_complete and not (self._quirks.silent_end and self._looks_complete()):
             remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
             raise ConnectionFailed(
                 "The server closed the stream before the reply was complete (neither finish_reason nor [DONE] came)."
@@ -289,11 +280,11 @@ class ChatReader:
             )
         if not was_cut:
             self._prose.use_reasoning_as_text(out)
-        uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
+        uses, lost = self._calls.end(out, was_cut=was_cut, has_finish_reason=self.has_all_content)
         has_known_reason = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if has_known_reason else f"unknown finish reason {self._finish_reason!r}"
         text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
-        is_searched = runs_text_calls or len(text) <= 100_000  # a note alone is not worth a longer search
+        is_searched = runs_text_calls or len(text) <= 100_000  # only to report calls, a longer search is not worth it
         if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):
             if runs_text_calls:
                 uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
@@ -337,7 +328,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
         if value is None:
             last.setdefault(key, None)
         else:
-            last[key] = (last.get(key) or "") + value if key in _JOINED else value
+            last[key] = (last.get(key) or "") + value if key in _STREAMED_FIELDS else value
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:

@@ -28,7 +28,7 @@ _FENCED = lazy_pattern(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # argume
 _TRAILING_COMMA = lazy_pattern(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
 _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # after one of these, a tag is only mentioned
 # The forms in which models write calls as plain text.
-_CALL_MARKS = (
+_CALL_FORMS = (
     lazy_pattern(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
     lazy_pattern(r"\[TOOL_CALLS\]\s*(\[.*\]|\{.*\})", re.DOTALL),
     lazy_pattern(r"```\w*\s*(\{.*?\})\s*```", re.DOTALL),
@@ -92,7 +92,7 @@ class Prose:
     def __init__(self, *, begins_inside: bool = False) -> None:
         self.text, self.thinking = list[str](), list[str]()
         self._held = ""  # the end of the text so far, if it may be the beginning of a tag
-        self._state: Literal["start", "thinking", "text"] = "start"  # until more than white space has come
+        self._state: Literal["start", "thinking", "text"] = "start"  # "start" until more than white space has come
         self._has_no_opening_tag = begins_inside  # True in reasoning that began without a tag, until a tag closes it
         self._skips_newlines = False  # True after a tag, until other text comes
         self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
@@ -206,18 +206,21 @@ def plain_name(name: str) -> str:
 
 
 class CallIds:
-    """The ids of one reply's calls: the server's own, unless it is missing or another call has it."""
+    """The ids of one reply's calls: the server's own, unless it is missing or another call has it.
 
-    def __init__(self, earlier: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
-        self._earlier = earlier
-        self._taken: set[str] | None = None  # looked up for the first call: most replies have none
+    `earlier_ids` returns those of the conversation; it is called for the first call, because most replies have none.
+    """
+
+    def __init__(self, earlier_ids: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
+        self._earlier_ids = earlier_ids
+        self._taken: set[str] | None = None
         self._prefix = prefix or f"call_{os.urandom(6).hex()}_"
         self._count = 0  # ids given so far
 
     def take(self, id: str = "") -> str:
         """Return `id`, or a new one if it is empty or taken."""
         if self._taken is None:
-            self._taken = self._earlier()
+            self._taken = self._earlier_ids()
         number = self._count = self._count + 1
         while not id.strip() or id in self._taken:
             id = f"{self._prefix}{number}"
@@ -263,7 +266,7 @@ def _repair_json(text: str) -> Any:
         text = fenced[1]
     for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):
         with suppress(ValueError, RecursionError):
-            # `strict=False` takes raw line ends in strings, which `repair_json` below would drop.
+            # `strict=False` takes raw line ends in strings, which `repair_json` below would drop. NaN becomes null.
             return json.loads(candidate, strict=False, parse_constant=lambda name: None)
     with (
         suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError),
@@ -284,9 +287,9 @@ def _repair_json(text: str) -> Any:
 
 def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str, Any]]]:
     """Return the names and arguments of the calls of known tools that a model wrote as text, all in the same form."""
-    for mark in _CALL_MARKS:
+    for form in _CALL_FORMS:
         found = []
-        for written in mark.findall(text):
+        for written in form.findall(text):
             value = _parse_json(written) or _repair_json(written)
             for call in value if isinstance(value, list) else [value]:
                 name = call.get("name") if isinstance(call, dict) else None
@@ -351,7 +354,7 @@ class ArrivingCalls:
         """True if the arguments of the newest call are complete; None if there is no call."""
         return self._calls[-1].is_complete if self._calls else None
 
-    def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
+    def end(self, out: list[StreamEvent], *, was_cut: bool, has_finish_reason: bool) -> tuple[list[ToolUse], bool]:
         """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
         for call in self._calls:
             call.announce(out)
@@ -360,7 +363,7 @@ class ArrivingCalls:
             return [], False
         *others, last = self._calls
         uses = [written_call(call.id, call.name, call.text) for call in others]
-        may_be_cut = was_cut or not is_finished  # a stream that ends without a finish reason may end inside a call
+        may_be_cut = was_cut or not has_finish_reason
         use = written_call(last.id, last.name, last.text, was_cut=may_be_cut)
         # At the token limit, empty arguments were still to come; otherwise they mean a call without arguments.
         if may_be_cut and (use.unparsed or (was_cut and not last.text.strip())):

@@ -10,32 +10,17 @@ from typing import Any
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
-from agentcli.llm.messages import (
-    Block,
-    Document,
-    Image,
-    Message,
-    Opaque,
-    StopReason,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Usage,
-    encode_json,
+
+from agentcli.llm.messages import (  # isort: skip
+    Block, Document, Image, Message, Opaque, StopReason, Text, Thinking, ToolResult, ToolUse, Usage, encode_json,
     in_turn,
-)
+)  # fmt: skip
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.wire import ArrivingBlock
-from agentcli.llm.wire.chat_completions import (
-    Quirks,
-    answer_schema,
-    common_fields,
-    function_of,
-    media_rules,
-    result_text,
-    usage_from_wire,
-)
+
+from agentcli.llm.wire.chat_completions import (  # isort: skip
+    Quirks, answer_schema, common_fields, function_of, media_rules, result_text, usage_from_wire,
+)  # fmt: skip
 from agentcli.llm.wire.reply_parts import CallIds, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
@@ -47,7 +32,7 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
     body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
     if quirks.no_obfuscation:
         body["stream_options"] = {"include_obfuscation": False}
-    if info.thinking != "none" or not info.is_known:
+    if info.thinking != "none" or not info.is_known:  # an unknown model may reason, too
         body["include"] = ["reasoning.encrypted_content"]
     if info.thinking != "none":
         body["reasoning"] = {"summary": "auto"}
@@ -141,7 +126,7 @@ class ResponsesReader:
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._opaque_provider, self._ids = model, provider + OPAQUE_SUFFIX, ids
-        self.is_finished = self.is_closed = self._refused = False  # `_refused`: the model sent a refusal
+        self.has_all_content = self.has_ended = self._refused = False  # `_refused`: the model sent a refusal
         self._items: dict[Any, ArrivingBlock] = {}  # by output index
         self._reason, self._usage = "", Usage()  # `_reason`: the server's, if the reply is incomplete
 
@@ -195,9 +180,8 @@ class ResponsesReader:
 
     def _end_item(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
-        item = self._items.get(index) or self._begin_item(
-            index, whole | {"arguments": ""}, out
-        )  # arguments are added below
+        # Without the arguments, which are added below.
+        item = self._items.get(index) or self._begin_item(index, whole | {"arguments": ""}, out)
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
@@ -217,10 +201,10 @@ class ResponsesReader:
         if isinstance(usage := response.get("usage"), dict):
             self._usage = usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))
-        self.is_finished = self.is_closed = True
+        self.has_all_content = self.has_ended = True
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
-        if not self.is_finished:
+        if not self.has_all_content:
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
         message = self._message()
         lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)

@@ -56,9 +56,9 @@ HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
 def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
     reader, out = AnthropicReader("claude-sonnet-5-5", ids=CallIds()), []
     for event in events:
-        if not reader.is_closed:  # as `stream_reply` does
+        if not reader.has_ended:  # as `stream_reply` does
             reader.feed(event, out)
-    if reader.is_closed:
+    if reader.has_ended:
         done = reader.done(out)
         out.append(done)
     return out
