@@ -198,7 +198,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     theme = Theme(palette, own_colours, is_true=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
-    console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
+    console.banner = [[("bold", name), ("muted", f" · {folder}")], [], []]
 
     def import_session() -> Callable[..., ConsoleView]:
         from agentcli.cli.terminal_opener import open_live  # 100 ms and more

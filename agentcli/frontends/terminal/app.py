@@ -1,6 +1,7 @@
 """Assembles the interactive terminal from its parts: session, input, live region, keys."""
 
 import asyncio
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 OPENING_S = 0.5  # a session that takes longer to open is reported
-MAX_TASKS = 5  # of the to-do list, shown while a turn runs
+MAX_TODO_ITEMS = 5  # of the to-do list, shown while a turn runs
 # By the end of the last turn: the state that is reported to the terminal (OSC 7501).
 _STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
@@ -52,7 +53,8 @@ class TerminalApp:
     ) -> None:  # fmt: skip
         self._console, self._opener, self._context = console, opener, context
         self._title = ""  # of the window, as it was last set
-        self._state_at_rest = "idle"  # the state reported to the terminal while no turn runs
+        self._state_at_rest = "idle"  # the state that is reported to the terminal while no turn runs
+        self._report_opening_at = math.inf  # by `time.monotonic()`: a session that is not open then opens slowly
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.show_prompt_sign = console.leave, console.changed, console.changed
@@ -91,7 +93,7 @@ class TerminalApp:
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
         self._composer.restore_draft()
-        self._shows_opening_from = time.monotonic() + OPENING_S
+        self._report_opening_at = time.monotonic() + OPENING_S
         asyncio.get_running_loop().call_later(OPENING_S, self.changed)
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
@@ -108,12 +110,13 @@ class TerminalApp:
 
     def show_warning(self, text: str) -> None:
         """Print a warning of the runtime; until the session is open, it waits for the first lines to be printed."""
-        if self._console.head and self._warnings is not None:
+        if self._console.banner and self._warnings is not None:
             self._warnings.append(text)
         else:
             self._view.print_line(text, "warning")
 
     def handle_report(self, report: str) -> None:
+        """Note a change of the focus, or the colour of the background."""
         if report in ("I", "O"):  # the window has got the focus, or lost it
             self._has_focus = report == "I"
         elif report.startswith("11;"):
@@ -149,11 +152,11 @@ class TerminalApp:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
         hint = MARKS[dialogs.purpose][1] or console.hint.text
-        if not (hint or self.controller.is_open or dialogs.is_open) and time.monotonic() > self._shows_opening_from:
+        if not (hint or self.controller.is_open or dialogs.is_open) and time.monotonic() > self._report_opening_at:
             hint = "Opening the session…"
         custom = self._status_command.rows[: 1 if dialogs.is_open else None]  # a question needs the rows
         status = status_rows(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
-        status = status[: max(0, max_rows - 2)]
+        status = status[: max(0, max_rows - 2)]  # two rows stay for the input or a question
         room = max_rows - len(status)
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
@@ -161,7 +164,7 @@ class TerminalApp:
             above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
             row, column = (0, dialogs.picker.cursor) if dialogs.picker else marked_cell(panel)  # within the panel
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
-        panel = self._panel_rows(columns, max(0, room - 1))
+        panel = self._panel_rows(columns, max(0, room - 1))  # a row stays for the input
         # The input takes half of the window, or three rows of a low one, so that running work stays in sight.
         max_input_rows = max(1, min(room - len(panel), max(3, max_rows // 2)))
         input_rows, (row, column) = console.area.rows(columns, max_input_rows)
@@ -173,7 +176,7 @@ class TerminalApp:
     def _report_state(self) -> None:
         """Report the state to a terminal that shows the state of programs; in another one, show it in the title."""
         console, dialogs = self._console, self._dialogs
-        is_busy = self.controller.is_busy or self._view.activity.clock.started is not None  # until its end was shown
+        is_busy = self.controller.is_busy or self._view.activity.clock.started is not None  # its end was not shown yet
         title = printable(self._opener.root.name or "/")
         state = self._state_at_rest
         if dialogs.purpose == "secret":
@@ -197,6 +200,7 @@ class TerminalApp:
         self._console.changed()
 
     def _placeholder(self) -> str:
+        """Return the text of the empty input: the keys that have an effect now, else a hint for a prompt."""
         if (picker := self._dialogs.picker) is not None and picker.is_above_input:
             return "Your first prompt · it is sent once a model is connected"
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
@@ -204,17 +208,19 @@ class TerminalApp:
         escape = "to close" if self._view.opened_agent else "to interrupt"
         if self.controller.is_busy:
             runs_command = any(call.name == "bash" for call in self._view.activity.calls.values())
-            more = {"background": "to background"} if runs_command else {}
-            return self._labels.hints(interrupt=escape, send="to steer", queue="to queue", **more)
+            background = {"background": "to background"} if runs_command else {}
+            return self._labels.hints(interrupt=escape, send="to steer", queue="to queue", **background)
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
-        waiting = self.controller.is_open and self._view.activity.queued
-        return self._labels.hints(send="to send the queued message", previous="to edit it") if waiting else HINT
+        if self.controller.is_open and self._view.activity.queued:
+            return self._labels.hints(send="to send the queued message", previous="to edit it")
+        return HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the keys, the to-do list or a subagent's transcript, and below it the open list or question."""
         above = [] if self._dialogs.picker else self._help_and_todo_rows(columns)
         if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
+            # A third of the rows stays for the main agent's work and the input.
             above = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         dialog = self._dialogs.rows(columns, max_rows)[:max_rows]
         room = max_rows - len(dialog)
@@ -224,28 +230,29 @@ class TerminalApp:
         return [*above[:room], *dialog]
 
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
+        """Return the keys and the to-do list if they were asked for; while a turn runs, the open items of its list."""
         lines: list[Row] = []
-        if self._actions.shows_keys:  # a narrow window shows only the first of an action's keys
-            room = max(10, columns // 3)
+        if self._actions.shows_keys:
+            room = max(10, columns // 3)  # for the keys of an action: a narrow window shows only the first ones
             keys = [(join_fitting(labels, room, ", ") or labels[0], text) for labels, text in self._labels.help()]
             width = max(len(names) for names, _ in keys) + 2
             for names, text in keys:
                 row: Row = [("accent", f"  {names:<{width}}"), ("muted", text)]
                 lines += folded(row, columns, hang=width + 2)
         if self._actions.shows_todo:
-            lines += todo_lines(self._tasks()) or [[("muted", "  No to-do list yet.")]]
+            lines += todo_lines(self._todo_items()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
-            lines += self._open_task_lines(self._tasks(since=self._view.activity.clock.began))
+            lines += self._open_todo_lines(self._todo_items(since=self._view.activity.clock.began))
         return [clipped(line, columns) for line in lines]
 
-    def _open_task_lines(self, items: Sequence[TodoItem]) -> list[Row]:
-        """Return the first open tasks, and the number of all other tasks, completed ones included."""
-        lines = todo_lines([item for item in items if item.status != "completed"][:MAX_TASKS])
+    def _open_todo_lines(self, items: Sequence[TodoItem]) -> list[Row]:
+        """Return the first open items, and the number of all others, completed ones included."""
+        lines = todo_lines([item for item in items if item.status != "completed"][:MAX_TODO_ITEMS])
         hidden = len(items) - len(lines)
         more: Row = [("muted", f"  and {hidden} more ({self._labels.first('todo')})")]
         return [*lines, more] if lines and hidden else lines
 
-    def _tasks(self, since: float = 0.0) -> Sequence[TodoItem]:
+    def _todo_items(self, since: float = 0.0) -> Sequence[TodoItem]:
         """Return the items of the newest to-do list, unless it was written before this Unix time."""
         path = self.controller.session.snapshot().conversation.path if self.controller.is_open else []
         return todo_items(path[bisect_left(path, since, key=attrgetter("time")) :])
@@ -265,6 +272,7 @@ class TerminalApp:
             self._console.write_codes(codes)
 
     def session_opened(self) -> None:
+        """Fit the screen to another session; the first one also begins the transcript."""
         self._dialogs.forget_questions()
         self._composer.follow_session()
         self._actions.shows_todo, self._state_at_rest = False, "idle"
@@ -278,14 +286,14 @@ class TerminalApp:
         model = self._opener.model_info(session.model).name
         parts = [git_branch(self._opener.root) or "", short_model(model), MODE_TEXTS[session.mode].name]
         head: list[Fragment] = []
-        if self._console.head:  # else it is part of the transcript already
-            name, _, place = program.partition(" · ")
+        if self._console.banner:  # else it is part of the transcript already
+            name, _, folder = program.partition(" · ")
             head = [("bold", name), ("muted", " · ")]
-            parts.insert(0, place)
+            parts.insert(0, folder)
         head += [("muted", f"{' · '.join(filter(None, parts))}\n")]
         head += [("muted", f"read {', '.join(files)}\n")] if files else []
         head = [(roles, with_tilde(printable(text), self._home)) for roles, text in head]
-        self._console.print(wrapped(head, self._console.columns, hang=2), is_head=True)
+        self._console.print(wrapped(head, self._console.columns, hang=2), is_banner=True)
         self._print_warnings()
         self._console.print([("", "\n")])
         self._view.reset()
@@ -323,7 +331,7 @@ class TerminalApp:
         end = "[stopped by the user; it may have partially run]" if end is None else end
         if end:
             view.print_line(end, "warning")
-        if output.count("\n") > MAX_UNFOLDED_LINES:
+        if output.count("\n") > MAX_UNFOLDED_LINES:  # a shorter one is on the screen, where the command printed it
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
         self._dialogs.reprint_question()

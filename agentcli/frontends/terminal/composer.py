@@ -27,14 +27,15 @@ SAVE_DRAFT_AFTER_S = 0.2  # after the first unsaved change
 _NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 MAX_ENTRIES_COMPARED = 50  # of the history, with a returned message
 
-Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
+# What the input is used for: for a question, the answer, a denial in words, comments on a plan's lines, or a rule.
+Purpose = Literal["prompt", "answer", "denial", "plan_comment", "rule", "secret"]
 MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hint
     "prompt": ("› ", ""),
-    "comment": ("No, because: ", "Enter to send to the model · Esc to go back"),
-    "line": ("comment: ", "Enter to keep the comment · Esc to go back"),
+    "answer": ("answer: ", "Enter to send to the model · Esc to go back"),
+    "denial": ("No, because: ", "Enter to send to the model · Esc to go back"),
+    "plan_comment": ("comment: ", "Enter to keep the comment · Esc to go back"),
     "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
     "secret": ("key: ", "Enter to use this key · Esc to go back"),
-    "words": ("answer: ", "Enter to send to the model · Esc to go back"),
 }
 
 
@@ -95,6 +96,7 @@ class Composer:
         self.area.replace_text(self.pastes.adopt(sent))
 
     def put_before(self, earlier: TypedText) -> None:
+        """Put an earlier text on lines before the present one."""
         text, current = self.pastes.adopt(earlier), self.area.buffer.text
         self.area.set_text(f"{text}\n{current}" if current else text)
 
@@ -104,7 +106,7 @@ class Composer:
 
     def recall(self, by: int) -> None:
         """Go `by` entries back in the history, or forward if negative; after the newest comes the unsent text."""
-        if not self.area.completes:  # an answer is not a prompt
+        if not self.area.completes:  # the input takes an answer, for which earlier prompts are no use
             return
         entries, buffer = self.history.entries, self.area.buffer
         if buffer.text != self._recalled_text:  # a changed entry is treated as typed text
@@ -211,12 +213,12 @@ class Composer:
     def follow_session(self) -> None:
         """Restore the draft of a session that was opened after its first prompt."""
         before, self._draft_session = self._draft_session, self.session_of_draft()
-        if self._draft_session not in ("", before):
+        if self._draft_session and self._draft_session != before:
             self.restore_draft()
 
     def keep_as_draft(self, texts: Sequence[str]) -> None:
         """Store prompts that no session has received, with their pastes, as the draft for the next start."""
-        for text in reversed(texts):
+        for text in reversed(texts):  # each is put before the later ones
             self.put_before(next((sent for sent in self.history.entries if sent.text == text), TypedText(text)))
         self._save()
 
@@ -233,6 +235,7 @@ class Composer:
         self._disk.submit(self._drafts.save, draft, self.session_of_draft())
 
     def forget_draft(self) -> None:
+        """Delete the stored draft, and do not save the present text."""
         if self._save_timer is not None:
             self._save_timer.cancel()
             self._save_timer = None

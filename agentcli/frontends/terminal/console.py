@@ -66,7 +66,7 @@ class Console:
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
         self.theme, self.environment = theme, environment
         self.exit_code = 0
-        self.head: Sequence[Row] = ()  # shown at the top of the live region until the first text is printed
+        self.banner: Sequence[Row] = ()  # shown at the top of the live region until the first text is printed
         self._has_title = False  # True once the window's title is ours
         self.shows_status = False  # True once the terminal has reported that it shows program states
         self._status = ""  # the program state that was reported last
@@ -119,6 +119,7 @@ class Console:
         return self.exit_code
 
     async def _load(self, load: Callable[[], Awaitable[ConsoleView]]) -> None:
+        """Ask the terminal what it can do, and load the view meanwhile."""
         if self.environment.get("TERM") not in ("dumb", "linux"):
             self._input.expects_reports = True
             asyncio.get_running_loop().call_later(REPORTS_DUE_S, setattr, self._input, "expects_reports", False)
@@ -130,12 +131,13 @@ class Console:
             self.fail(error)
 
     async def _close(self) -> None:
+        """Print the last lines, then leave the terminal as it was; it may be gone."""
         if self._frame_timer is not None:
             self._frame_timer.cancel()
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        self.print([])  # moves the head into the transcript, if it is still shown
+        self.print([])  # moves the banner into the transcript, if it is still shown
         try:
             if self._view is not None:
                 await self._view.close()
@@ -181,11 +183,11 @@ class Console:
 
         return keys
 
-    def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
-        """Add to the transcript; with `is_head`, replace the head if it is still shown."""
-        head, self.head = self.head, ()
-        if head and not is_head:
-            self.screen.print([*chain.from_iterable((*row, ("", "\n")) for row in head if row), ("", "\n")])
+    def print(self, fragments: Sequence[Fragment], *, is_banner: bool = False) -> None:
+        """Add to the transcript; with `is_banner`, replace the banner if it is still shown."""
+        banner, self.banner = self.banner, ()
+        if banner and not is_banner:
+            self.screen.print([*chain.from_iterable((*row, ("", "\n")) for row in banner if row), ("", "\n")])
         self.screen.print(fragments)
         self.changed()
 
@@ -243,16 +245,18 @@ class Console:
         self.app.vi_state.reset()
 
     def _draw(self, columns: int, max_rows: int) -> Frame:
-        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]  # three rows stay for the input
-        frame, room = None, max_rows - len(head)
+        """Lay out the banner, and the view below it; without a view or after an error in it, only the input."""
+        banner = [clipped(row, columns) for row in self.banner[: max(0, max_rows - 3)]]  # three rows stay for the input
+        frame, room = None, max_rows - len(banner)
         try:
             frame = self._view.draw(columns, room) if self._view else None
-        except Exception:  # a bug in a panel must not remove the input from the screen
+        except Exception:  # a bug in the view must not remove the input from the screen
             log.exception("a frame could not be drawn")
         frame = frame or Frame(*self.area.rows(columns, room))
-        return Frame([*head, *frame.rows], (len(head) + frame.cursor[0], frame.cursor[1]))
+        return Frame([*banner, *frame.rows], (len(banner) + frame.cursor[0], frame.cursor[1]))
 
     def _handle_report(self, report: str) -> None:
+        """React to an answer to `QUESTIONS`, or pass it and other reports on to the view."""
         if report.startswith("?2026;"):
             self.screen.synchronizes = report[6] in "123"  # 0 means unknown, 4 permanently off (DECRPM)
         elif report.startswith("7501;?"):
@@ -306,13 +310,13 @@ def notification(text: str, method: str, environment: Mapping[str, str]) -> str:
 
     iTerm2, kitty, WezTerm and Ghostty understand OSC 9; rxvt and VTE understand OSC 777.
     """
-    words = " ".join(printable(text).replace(";", ",").split())[:200]  # a semicolon ends a field of OSC 777
+    words = " ".join(printable(text).replace(";", ",").split())[:200]  # a semicolon would end a field of OSC 777
     if method == "auto":
         program, kitty = environment.get("TERM_PROGRAM"), environment.get("KITTY_WINDOW_ID")
         has_osc9 = kitty or program in ("iTerm.app", "WezTerm", "ghostty")
         method = "osc9" if has_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
-    by_form = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
-    codes = by_form.get(method, "")
+    by_method = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
+    codes = by_method.get(method, "")
     if environment.get("TMUX") and codes.startswith("\x1b"):  # tmux passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

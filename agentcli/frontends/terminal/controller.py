@@ -44,7 +44,7 @@ class TerminalController(OpenerHost):
         self._opening: asyncio.Task[Session] | None = None  # opens the first session
         self._pump: asyncio.Task[None] | None = None  # passes the session's events to the view
         self._tasks: set[asyncio.Task[None]] = set()  # prompts and commands being handled
-        # The newest messages: for each, the blocks that were sent, and those that were typed (without attached files).
+        # The newest messages: for each, the blocks that were sent, with attached files, and those that were typed.
         self._sent: deque[tuple[tuple[Block, ...], tuple[Block, ...]]] = deque(maxlen=MAX_SENT)
         self._unsent: tuple[Block, ...] = ()  # a message that came back unanswered while the input was in use
         self._can_go_on = False  # True while the last turn is unfinished, so that Enter continues it
@@ -85,6 +85,7 @@ class TerminalController(OpenerHost):
         return self._opening
 
     def _show_session(self, session: Session, *, replays: bool = True) -> None:
+        """Show a session instead of the previous one; with `replays`, print the end of its conversation."""
         self._session = session
         if self._pump is not None:
             self._pump.cancel()
@@ -101,7 +102,7 @@ class TerminalController(OpenerHost):
             session.submit(GoOn(if_unanswered=True))
         elif self._can_go_on:
             how = "Press Enter to continue it."
-            if conversation.queue.follow_ups:
+            if conversation.queue.follow_ups:  # Enter sends these first
                 how = "Your next message continues it; Enter in the empty input sends the queued one."
             self.view.print_line(f"The last turn is not finished. {how}", "warning")
             self.view.print_gap()
@@ -120,7 +121,7 @@ class TerminalController(OpenerHost):
             raise UserError("A turn or a job is running. Wait until it ends or stop it, then repeat the command.")
 
     async def reload(self) -> None:
-        """Reopen this session with the current settings. Raises `UserError`."""
+        """Reopen this session with the current settings and their slash commands. Raises `UserError`."""
         self.require_idle()
         self._show_session(await self._opener.reload(self.session), replays=False)
         self.commands.remove_added()
@@ -133,6 +134,7 @@ class TerminalController(OpenerHost):
             self.view.print_line(warning, "warning")
 
     async def close(self) -> None:
+        """End prompts and commands that are being handled, close the session, and show its last events."""
         self._status.stop_timer()
         for task in self._tasks:
             task.cancel()
@@ -208,14 +210,17 @@ class TerminalController(OpenerHost):
             self._unsent = tuple(block for content in returned for block in content)
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it."""
-        # `shown` is the text as it was typed, with tokens in place of its pastes.
+        """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it.
+
+        `shown` is the text as it was typed, with tokens in place of its pastes; if it is empty, there are none.
+        """
         if not self.is_open and text != "/resume":  # /resume opens its list at once, so it is not shown as queued
             unsent = self.view.activity.queue.steering  # shown as "next"
             self.view.activity.queue = Queued(steering=(*unsent, (Text(shown or text),)))
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
+        """Run a shell command (`!`) or a slash command, or send a prompt, once the first session is open."""
         async with self._submitting:
             try:
                 await self.start_opening()
@@ -223,9 +228,9 @@ class TerminalController(OpenerHost):
                 return  # the code that started the opening reports the error
             # Only typed text can be a command: a paste that begins with ! or / is someone else's text.
             if shown.startswith("!"):
-                if line := text.lstrip("!").strip():
+                if shell_command := text.lstrip("!").strip():
                     self.view.begin_prompt(text)
-                    self.spawn(self._terminal.run_own(line, to_model=not text.startswith("!!")))
+                    self.spawn(self._terminal.run_own(shell_command, to_model=not text.startswith("!!")))
                 return
             parsed = self.commands.parse(text) if shown.startswith("/") else None
             if parsed is None:
@@ -243,6 +248,7 @@ class TerminalController(OpenerHost):
             await self._run_command(command, argument, queue=queue)
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
+        """Run a slash command; print its output, or send the prompt that it expands to."""
         self.view.activity.commands[command.name] = time.monotonic()
         self._terminal.changed()
         try:
@@ -253,7 +259,7 @@ class TerminalController(OpenerHost):
             case AsPrompt(text, model, more):
                 content = (*self._opener.attach(text, self.session, typed=text), *more)
                 self._sent.append((content, (Text(f"/{command.name} {argument}".rstrip()),)))
-                self._send(content, shown="", queue=queue, model=model)
+                self._send(content, shown="", queue=queue, model=model)  # the typed command is printed already
             case None:
                 self.view.print_line(f"/{command.name} was interrupted.", "warning")
             case _ if outcome:
@@ -265,7 +271,7 @@ class TerminalController(OpenerHost):
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         """Submit a message. It is printed (`shown`) at once only if no turn runs, else when the model receives it."""
-        is_steering = self.session.is_busy and not queue and not model
+        is_steering = self.session.is_busy and not queue and not model  # a turn keeps its model
         if shown and not self.session.is_busy:
             self.view.begin_prompt(shown)
         self._unsent = ()
@@ -300,7 +306,7 @@ class TerminalController(OpenerHost):
         async def run() -> None:
             try:
                 await work
-            except NothingChosen:
+            except NothingChosen:  # the person sees that the list is closed
                 self.view.print_gap()
             except UserError as error:
                 self._print_error(str(error))
@@ -343,13 +349,15 @@ class TerminalController(OpenerHost):
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
+        """Let the person choose. Raises `NothingChosen` if they close the list; an empty one returns None at once."""
         with self.view.activity.hide_command_rows():
             chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
-        if chosen is None and options:  # an empty list is reported by the command
+        if chosen is None and options:
             raise NothingChosen
         return chosen
 
     async def confirm(self, shown: str, question: str) -> bool | None:
+        """Print a text and ask a yes-or-no question about it; closing the list is a no."""
         self.view.print_gap()
         self.view.print_line(shown)
         try:

@@ -221,7 +221,7 @@ class Dialogs:
         self._panels = [panel for panel in self._panels if panel.question.id != id]
         if before is not None and before is not self.panel:
             self._letters.drop()
-            if self.purpose in ("comment", "words"):
+            if self.purpose in ("denial", "answer"):
                 self._draft += self._area.buffer.text
             if self.purpose != "secret":
                 self.end_answer()
@@ -239,7 +239,7 @@ class Dialogs:
 
     def _begin_answer_or_message(self, text: str) -> None:
         """Begin an answer with `text` if the question takes words; else a message, for which the question waits."""
-        if self._panels[0].text_purpose != "comment":  # typed words comment on a no only after Tab
+        if self._panels[0].text_purpose != "denial":  # a text says no only after Tab
             self._begin_answer(text)
             return
         self.is_finishing_message = self._area.completes = True
@@ -396,5 +396,5 @@ class Dialogs:
         elif panel.review is not None:
             self._decide_in_review("words", text)
             self._start_reading()  # a second Enter is not an answer
-        elif text or purpose == "comment":  # a no needs no comment, but an answer needs words
+        elif text or purpose == "denial":  # a no needs no words, but an answer does
             self._submit_answer(panel.answer_in_words(text))

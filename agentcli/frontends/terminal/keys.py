@@ -87,24 +87,24 @@ class KeyActions(Struct, eq=False, kw_only=True):
     def accept(self, *, queue: bool = False) -> None:
         """Take the typed text; with `queue` it waits for the end of the turn."""
         text, commands = self.buffer.text.strip(), self.controller.commands
-        if self.dialogs.purpose in ("comment", "line", "words") and commands.is_known(text):
-            self.dialogs.end_answer()
+        if self.dialogs.purpose in ("denial", "plan_comment", "answer") and commands.is_known(text):
+            self.dialogs.end_answer()  # somebody who types a command's name means the command
             self.composer.area.set_text(text)
-            self._lay_command_aside()
+            self._keep_command_for_later()
         elif self.dialogs.purpose != "prompt":
             self.dialogs.accept_answer()
         elif self.shows_keys:
             self.composer.area.replace_text("")
-        elif not self.composer.text.strip():
+        elif not self.composer.text.strip():  # Enter in the empty input
             self.controller.go_on()
         elif self.dialogs.panel is not None and commands.is_command(text):
-            self._lay_command_aside()
+            self._keep_command_for_later()
         else:
             shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
             self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
 
-    def _lay_command_aside(self) -> None:
+    def _keep_command_for_later(self) -> None:
         self.dialogs.end_writing()
         self.console.hint.show("The command waits in the input until you have answered.", 8.0)
 
@@ -182,7 +182,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             effect = "clear the input" if self.buffer.text else "rewind the conversation"
             self.console.hint.show(f"Press {self.labels.first('interrupt')} again to {effect}.", 1.0)
         elif self.buffer.text:
-            self._clear()
+            self._clear_input()
         else:
             self.console.hint.show("", 0.0)
             self.controller.submit("/rewind")
@@ -199,7 +199,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.controller.interrupt()
             self._pressed.clear()  # a second, impatient Ctrl-C is not meant to leave
         elif self.buffer.text:
-            self._clear()
+            self._clear_input()
         elif is_second:
             self.controller.leave()
         else:
@@ -212,7 +212,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         else:
             self.controller.leave()
 
-    def _clear(self) -> None:
+    def _clear_input(self) -> None:
         if not self.shows_keys:
             self.composer.remember()
         self.composer.area.set_text("")
@@ -221,7 +221,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if not self.controller.is_open:
             return
         mode = _NEXT_MODES.get(self.controller.session.snapshot().mode, "default")
-        self.controller.session.submit(SetMode(mode, is_step=True))
+        self.controller.session.submit(SetMode(mode, is_step=True))  # maybe on the way to another mode
         # An empty hint replaces one about the previous mode, which is wrong by now.
         hint = "Asks before edits and before anything outside the project." if mode == "default" else ""
         self.console.hint.show(hint, 1.5)
@@ -232,18 +232,19 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if not view.folded:
             self.console.hint.show("No output was shortened.")
             return
-        part = view.folded.pop()
-        if part.text.count("\n") > MAX_UNFOLDED_LINES:
-            self.controller.spawn(self.dialogs.show_in_pager(f"{part.title}\n\n{part.text}"))
+        folded = view.folded.pop()
+        if folded.text.count("\n") > MAX_UNFOLDED_LINES:
+            self.controller.spawn(self.dialogs.show_in_pager(f"{folded.title}\n\n{folded.text}"))
             return
-        view.print_line(f"▾ {part.title}", "accent")
-        block = [("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))]
-        if part.is_diff:
-            block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
+        view.print_line(f"▾ {folded.title}", "accent")
+        block = [("muted", "".join(f"  {line}\n" for line in folded.text.rstrip("\n").split("\n")))]
+        if folded.is_diff:
+            block = diff_fragments(folded.text, width=self.console.columns, max_lines=None, wraps=True)
         view.print_block(block)
         self.dialogs.reprint_question()
 
-    def narrow_list(self, text: str = "") -> None:
+    def type_into_list(self, text: str = "") -> None:
+        """Narrow the open list by a character, or undo that with an empty `text` (Backspace)."""
         if self.picker.type(text):  # a letter for Yes or No
             self.dialogs.close_list(chooses=True)
 
@@ -253,23 +254,24 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
 
 class _When:
-    """The states in which keys differ: a list is open, a question takes keys, or the person writes.
+    """The states in which keys differ: a list or a question takes them, or the input does.
 
     Below a list that `is_above_input` the person can write: the list gets only the keys that the text does not need.
     """
 
     def __init__(self, actions: KeyActions) -> None:
         dialogs, buffer = actions.dialogs, actions.buffer
-        self.picking: Filter = Condition(lambda: dialogs.picker is not None)
-        self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
-        self.narrowing: Filter = Condition(lambda: dialogs.picker is not None and not dialogs.picker.is_above_input)
-        self.writing = ~self.narrowing & ~self.asked  # keys go to the input
-        self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
-        self.prompting = self.writing & ~self.answering & ~self.picking  # the input takes a prompt
+        self.has_list: Filter = Condition(lambda: dialogs.picker is not None)
+        self.question_takes_keys: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
+        self.list_takes_text: Filter = self.has_list & Condition(lambda: not actions.picker.is_above_input)
+        self.input_takes_keys = ~self.list_takes_text & ~self.question_takes_keys
+        self.input_takes_answer: Filter = Condition(lambda: dialogs.purpose != "prompt")
+        self.input_takes_prompt = self.input_takes_keys & ~self.input_takes_answer & ~self.has_list
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
-        self.menu = self.writing & Condition(lambda: bool(buffer.complete_state and buffer.complete_state.completions))
-        self.no_menu = self.writing & ~self.menu
+        has_completions = Condition(lambda: bool(buffer.complete_state and buffer.complete_state.completions))
+        self.has_menu = self.input_takes_keys & has_completions
+        self.has_no_menu = self.input_takes_keys & ~self.has_menu
 
 
 def key_bindings(actions: KeyActions) -> KeyBindings:
@@ -289,97 +291,103 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     has_inserted_space = ~vi_navigation_mode & Condition(lambda: area.has_inserted_space)
     is_after_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
-    busy, idle = when.is_busy & ~when.is_empty & ~when.answering, ~when.is_busy & ~when.answering
+    can_queue = when.is_busy & ~when.is_empty & ~when.input_takes_answer
+    can_complete = ~when.is_busy & ~when.input_takes_answer
     yield from (
         (("c-o", "c-z", "pageup", "pagedown"), lambda: None, Always()),  # prompt_toolkit's would change the text
-        (("space",), area.skip_typed_space, when.writing & has_inserted_space),
-        ("newline", lambda: buffer.insert_text("\n"), when.writing),
-        ("send", actions.enter, when.no_menu),
-        ("send", actions.accept_with_menu, when.menu),
-        (("enter",), actions.accept_with_menu, when.menu),  # even if "send" has another key
-        (("enter",), actions.enter, when.no_menu & when.answering),
-        ("complete", area.take_completion, when.menu),
-        ("complete", buffer.start_completion, when.no_menu & idle),
-        ("queue", lambda: actions.accept(queue=True), when.no_menu & busy),
-        (("up", "c-p"), lambda: area.move_in_menu(-1), when.menu),
-        (("down", "c-n"), lambda: area.move_in_menu(1), when.menu),
-        ("previous", buffer.auto_up, when.no_menu & ~has_selection),
-        ("previous", actions.take_back_newest, when.no_menu & when.is_empty & has_queue),
-        ("next", buffer.auto_down, when.no_menu & ~has_selection),
-        ("take_back", actions.choose_queued, when.prompting),
-        ("search", actions.search_history, when.prompting),
-        (("backspace",), composer.delete_token, when.writing & is_after_token),
-        (("left",), partial(composer.skip_token, ahead=False), when.writing & is_after_token),
-        (("right",), partial(composer.skip_token, ahead=True), when.writing & is_before_token),
+        (("space",), area.skip_typed_space, when.input_takes_keys & has_inserted_space),
+        ("newline", lambda: buffer.insert_text("\n"), when.input_takes_keys),
+        ("send", actions.enter, when.has_no_menu),
+        ("send", actions.accept_with_menu, when.has_menu),
+        (("enter",), actions.accept_with_menu, when.has_menu),  # even if "send" has another key
+        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),
+        ("complete", area.take_completion, when.has_menu),
+        ("complete", buffer.start_completion, when.has_no_menu & can_complete),
+        ("queue", lambda: actions.accept(queue=True), when.has_no_menu & can_queue),
+        (("up", "c-p"), lambda: area.move_in_menu(-1), when.has_menu),
+        (("down", "c-n"), lambda: area.move_in_menu(1), when.has_menu),
+        ("previous", buffer.auto_up, when.has_no_menu & ~has_selection),
+        ("previous", actions.take_back_newest, when.has_no_menu & when.is_empty & has_queue),
+        ("next", buffer.auto_down, when.has_no_menu & ~has_selection),
+        ("take_back", actions.choose_queued, when.input_takes_prompt),
+        ("search", actions.search_history, when.input_takes_prompt),
+        (("backspace",), composer.delete_token, when.input_takes_keys & is_after_token),
+        (("left",), partial(composer.skip_token, ahead=False), when.input_takes_keys & is_after_token),
+        (("right",), partial(composer.skip_token, ahead=True), when.input_takes_keys & is_before_token),
     )
 
 
 def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
+    """Yield the keys that apply to running work, the mode and what is shown, or that leave or suspend the program."""
     composer, controller, console = actions.composer, actions.controller, actions.console
     has_open_view = Condition(lambda: actions.has_open_view)
     # In vi's insert mode the first Esc leaves that mode, unless there is something to close or to interrupt.
-    closes = ~vi_insert_mode | has_open_view | when.is_busy
-    runs_command = Condition(
+    escape_acts = ~vi_insert_mode | has_open_view | when.is_busy
+    can_go_to_background = Condition(
         lambda: any(call.name in ("bash", "create_subagent") for call in actions.activity.calls.values())
     )
     yield from (
-        ("interrupt", actions.escape, when.writing & closes),
+        ("interrupt", actions.escape, when.input_takes_keys & escape_acts),
         # Esc closes what is open even if "interrupt" has another key.
-        (("escape",), actions.escape, (when.writing & has_open_view) | (when.menu & ~vi_insert_mode)),
+        (("escape",), actions.escape, (when.input_takes_keys & has_open_view) | (when.has_menu & ~vi_insert_mode)),
         (("<sigint>",), actions.control_c, Always()),
         ("cancel", actions.control_c, Always()),
-        ("leave", actions.control_d, when.writing & when.is_empty),
+        ("leave", actions.control_d, when.input_takes_keys & when.is_empty),
         ("mode", actions.next_mode, Always()),
         ("todo", lambda: setattr(actions, "shows_todo", not actions.shows_todo), Always()),
         ("redraw", console.redraw, Always()),
         ("suspend", actions.dialogs.suspend, Always()),
-        ("unfold", actions.unfold, ~when.picking),
-        ("background", lambda: controller.session.submit(Background()), when.writing & runs_command),
-        ("stash", composer.stash, when.prompting),
-        ("paste_image", lambda: controller.spawn(composer.paste_image()), when.prompting),
-        ("editor", lambda: controller.spawn(composer.edit_outside()), when.prompting),
+        ("unfold", actions.unfold, ~when.has_list),
+        ("background", lambda: controller.session.submit(Background()), when.input_takes_keys & can_go_to_background),
+        ("stash", composer.stash, when.input_takes_prompt),
+        ("paste_image", lambda: controller.spawn(composer.paste_image()), when.input_takes_prompt),
+        ("editor", lambda: controller.spawn(composer.edit_outside()), when.input_takes_prompt),
     )
 
 
 def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
+    """Yield the keys of the open list and of the question on the screen."""
     dialogs = actions.dialogs
-    list_takes_key = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
+    list_takes_enter = when.has_list & (
+        when.list_takes_text | when.is_empty
+    )  # else the key is for the text in the input
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
-        yield (key,), partial(dialogs.press, key), when.asked
+        yield (key,), partial(dialogs.press, key), when.question_takes_keys
     for key in map(chr, range(0x20, 0x7F)):  # one by one, to override vi's bindings of single keys
-        yield (key if key != " " else "space",), partial(dialogs.type, key), when.asked
+        yield (key if key != " " else "space",), partial(dialogs.type, key), when.question_takes_keys
     yield from (
-        ((Keys.Any,), dialogs.type, when.asked),
-        ((Keys.BracketedPaste,), dialogs.paste, when.asked),
-        (("up", "c-p"), lambda: actions.picker.move(-1), when.picking),
-        (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
-        (("pageup",), lambda: actions.picker.move(-5), when.picking),
-        (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(dialogs.close_list, chooses=True), list_takes_key),
+        ((Keys.Any,), dialogs.type, when.question_takes_keys),
+        ((Keys.BracketedPaste,), dialogs.paste, when.question_takes_keys),
+        (("up", "c-p"), lambda: actions.picker.move(-1), when.has_list),
+        (("down", "c-n"), lambda: actions.picker.move(1), when.has_list),
+        (("pageup",), lambda: actions.picker.move(-5), when.has_list),
+        (("pagedown",), lambda: actions.picker.move(5), when.has_list),
+        (("enter",), partial(dialogs.close_list, chooses=True), list_takes_enter),
         (("c-s",), partial(dialogs.close_list, chooses=True, keeps=True), can_keep),
-        (("escape",), dialogs.close_list, list_takes_key),
-        (("backspace",), actions.narrow_list, when.narrowing),
-        ((Keys.Any,), actions.narrow_list, when.narrowing),
-        ((Keys.BracketedPaste,), actions.paste_into_list, when.narrowing),
-        ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
+        (("escape",), dialogs.close_list, list_takes_enter),
+        (("backspace",), actions.type_into_list, when.list_takes_text),
+        ((Keys.Any,), actions.type_into_list, when.list_takes_text),
+        ((Keys.BracketedPaste,), actions.paste_into_list, when.list_takes_text),
+        ((Keys.BracketedPaste,), actions.composer.paste, when.input_takes_keys),
     )
 
 
 def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..., object], *, when: Filter) -> None:
+    """Call `act` for a key or a chord of two keys, while `when` is true."""
     first, _, second = key.partition(" ")  # of a chord such as `c-x c-e`
 
     def handle(event: KeyPressEvent) -> None:
         actions.chord = ("", 0.0)
         if key not in (Keys.Any, Keys.BracketedPaste):
             act()
-        elif key == Keys.BracketedPaste or event.data.isprintable():
+        elif key == Keys.BracketedPaste or event.data.isprintable():  # `Keys.Any` also matches control characters
             act(event.data)
 
-    def begin(event: KeyPressEvent) -> None:
+    def begin_chord(event: KeyPressEvent) -> None:
         actions.chord = (first, time.monotonic())
 
     if second:  # prompt_toolkit's own chords would have to be typed within `ESCAPE_ALONE_S`
-        bindings.add(*sequence(first), filter=when)(begin)
+        bindings.add(*sequence(first), filter=when)(begin_chord)
         when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)
     bindings.add(*sequence(second or first), filter=when)(handle)

@@ -61,7 +61,7 @@ class TypedLetters:
         # A letter that came too early to be an answer may be typed again.
         elif choice is not None and (not held or (self._are_early and held == text)):
             self.hold(panel, held + text, is_early=is_early)
-        elif held or text == "/" or panel.text_purpose != "comment":  # else a comment would turn it into a no
+        elif held or text == "/" or panel.text_purpose != "denial":  # a text says no only after Tab
             self._begin_text(held + text)
         else:  # not an answer, but a sentence if more letters follow
             self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)

@@ -108,11 +108,11 @@ class QuestionPanel:
         return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
     @property
-    def text_purpose(self) -> Literal["words", "line", "comment"]:
-        """The purpose of typed text: the answer to the model's question, a comment on a plan's line, or one on a no."""
+    def text_purpose(self) -> Literal["answer", "plan_comment", "denial"]:
+        """The purpose of typed text: only the model's own questions have answers in words; at others it says no."""
         if isinstance(self.review, PlanComments):
-            return "line"
-        return "words" if isinstance(self.question, events.Question) else "comment"
+            return "plan_comment"
+        return "answer" if isinstance(self.question, events.Question) else "denial"
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice for a letter or, by its place, for a digit; None if the character may begin a text."""
