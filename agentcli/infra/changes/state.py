@@ -26,7 +26,7 @@ import msgspec
 
 from agentcli.conversation.entries import FileKind, FileState, stored_path
 from agentcli.infra.changes.writing import CHUNK_BYTES, open_source
-from agentcli.infra.sandbox.git_config import find_git, text_of
+from agentcli.infra.sandbox.git_config import find_git, read_small_file
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import make_private_folder, replace_file
 
@@ -316,7 +316,7 @@ class BorrowedObjects:
         Objects(self._folder).make()
         for folder in ("objects/pack", "info"):
             make_private_folder(self._folder / folder)
-        (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
+        (self._folder / "info/attributes").write_bytes(read_small_file(attributes).encode(errors="surrogateescape"))
         with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listing = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)

@@ -189,12 +189,12 @@ class HideStep(NamedTuple):
     path: str
 
 
-def find_places(paths: Iterable[Path | str]) -> list[RealPath]:
+def resolve_existing(paths: Iterable[Path | str]) -> list[RealPath]:
     """Return the `paths` that exist and can be reached, with their symlinks resolved."""
-    return [place for path in paths if (place := find_place(str(path))) is not None]
+    return [place for path in paths if (place := resolve_path(str(path))) is not None]
 
 
-def find_place(path: str) -> RealPath | None:
+def resolve_path(path: str) -> RealPath | None:
     """Resolve a path with two system calls, where `os.path.realpath` needs one for each part of it."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -208,7 +208,7 @@ def find_place(path: str) -> RealPath | None:
 
 def is_real(path: str) -> bool:
     """Return True if this path exists, and no part of it is a symlink."""
-    place = find_place(path)
+    place = resolve_path(path)
     return place is not None and place.path == path
 
 
@@ -268,7 +268,7 @@ def _is_socket(path: str) -> bool:
 @cache
 def private_folders() -> tuple[str, ...]:
     """Return the real paths of the folders that each command sees empty, with its own files in memory."""
-    return tuple(dict.fromkeys(place.path for place in find_places(_PRIVATE) if place.is_folder))
+    return tuple(dict.fromkeys(place.path for place in resolve_existing(_PRIVATE) if place.is_folder))
 
 
 def is_private(path: str) -> bool:

@@ -125,7 +125,7 @@ def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
     """Collect the paths named by configuration files and the files they include."""
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
-        text = text_of(file)
+        text = read_small_file(file)
         settings, is_refused = read_configuration(text, git)
         found.is_refused |= is_refused or len(os.fsencode(text)) == MAX_CONFIGURATION_BYTES  # more of it may follow
         for setting in settings:
@@ -151,16 +151,16 @@ def _expand_home(value: str, home: str) -> str:
     return home + value[1:] if home and value.startswith("~/") else value
 
 
-def path_in(file: str, prefix: str = "") -> str | None:
+def read_linked_path(file: str, prefix: str = "") -> str | None:
     """Return the real path that one of git's files names, parsed as git does; None if git would not accept the file."""
-    text = text_of(file)
+    text = read_small_file(file)
     named = text.removeprefix(prefix).rstrip("\r\n")
     if not named or not text.startswith(prefix):
         return None
     return os.path.realpath(Path(file).parent / named.partition("\0")[0])
 
 
-def text_of(file: str) -> str:
+def read_small_file(file: str) -> str:
     """Return the first `MAX_CONFIGURATION_BYTES` of a regular file, else "". Does not block on a named pipe."""
     with suppress(OSError, ValueError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a file object makes twice the calls

@@ -139,7 +139,7 @@ class LocalSandbox:
     def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
         now = time.monotonic()
         if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
-            self._secret_files, _ = self.confinement.scan.protected(roots)
+            self._secret_files, _ = self.confinement.scan.secrets_and_auto_executed(roots)
             self._secret_files_found_at = now
         return self._secret_values.values_in(self._secret_files, roots, apart_from=apart_from)
 
@@ -166,7 +166,9 @@ class LocalSandbox:
         if command.dry_run is not None:
             # Nobody approved a narrow dry run, so secret files are hidden from it even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
-            secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
+            secrets, _ = (
+                await asyncio.to_thread(confinement.scan.secrets_and_auto_executed, folders) if folders else ([], [])
+            )
             dry_runs = self.dry_runs.load()
 
             async def run_dry(detach_handle: DetachHandle | None) -> CommandResult:
@@ -230,12 +232,12 @@ class LocalFacts:
 
     @property
     def dry_run_problem(self) -> str:
-        return self._sandbox.dry_runs.load().why_not(self._grants)
+        return self._sandbox.dry_runs.load().why_unavailable(self._grants)
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
         if (profile or self.profile) in self._confinement.backend.hides_in:
             return ()
-        secrets, _ = self._confinement.scan.protected(self.roots)
+        secrets, _ = self._confinement.scan.secrets_and_auto_executed(self.roots)
         hidden = [path for path in self._confinement.limits.hidden if any(map(path.is_relative_to, self.roots))]
         found = dict.fromkeys((*secrets, *(path for path in hidden if path.exists())))
         return [path for path in found if path not in (*self._grants.readable, *self._grants.writable)]
@@ -266,7 +268,7 @@ class LocalFacts:
         backend, scan = self._confinement.backend, self._confinement.scan
         hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
         too_many = "has too many folders: secret files deep in it may be readable for commands."
-        _, auto_executed_below = scan.protected(self.roots)
+        _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
         unwatched = len(auto_executed_below) - MAX_AUTO_EXECUTED
         why_no_better = f"A better sandbox is not available: {backend.why}" if backend.why else ""
         lines = (

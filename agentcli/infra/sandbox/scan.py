@@ -198,7 +198,7 @@ class Scan:
         """Return the folders below `root` that git accepts as repositories, near ones first, new ones last."""
         return self._findings_in(root).repositories
 
-    def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    def secrets_and_auto_executed(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         """Return the secret files in the roots, and the auto-executed files in folders below the roots."""
         trees = [self._findings_in(str(root)) for root in roots]
         secrets = [path for tree in trees for path in tree.secrets]

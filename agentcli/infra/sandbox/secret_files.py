@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentcli.infra.changes.writing import open_to_read
-from agentcli.infra.sandbox.git_config import find_git, path_in, run_git, text_of
+from agentcli.infra.sandbox.git_config import find_git, read_linked_path, read_small_file, run_git
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
 
@@ -116,14 +116,14 @@ def _is_ambiguous(name: bytes) -> bool:
 
 def git_state(root: Path) -> GitState:
     """Return the state of the index and HEAD of the repository around `root`, without running git; () without one."""
-    # gitrepository-layout(5). A command may have replaced a file with a named pipe, on which `text_of` does not block.
+    # gitrepository-layout(5). A command may have put a named pipe there, on which `read_small_file` does not block.
     for folder in (root, *root.parents):
         dot_git = f"{folder}/.git"
-        head = text_of(f"{dot_git}/HEAD")
-        git_folder = dot_git if head else path_in(dot_git, "gitdir: ")
+        head = read_small_file(f"{dot_git}/HEAD")
+        git_folder = dot_git if head else read_linked_path(dot_git, "gitdir: ")
         if git_folder is not None:
-            head = (head or text_of(f"{git_folder}/HEAD")).partition("\n")[0]
-            common = path_in(f"{git_folder}/commondir") or git_folder
+            head = (head or read_small_file(f"{git_folder}/HEAD")).partition("\n")[0]
+            common = read_linked_path(f"{git_folder}/commondir") or git_folder
             return (
                 head,
                 stamp_of(f"{git_folder}/index"),

@@ -121,7 +121,7 @@ class SessionConfinement:
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":  # whatever the command's profile is
             return confinement.Bounds(profile="danger-full-access", roots=roots, home=home)
-        secrets, below_roots = self.scan.protected(roots)
+        secrets, below_roots = self.scan.secrets_and_auto_executed(roots)
         used_profile = profile or limits.profile
         home_secrets = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
         # A read-only command cannot write anything anyway.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.confinement import HideStep, RealPath, find_place, is_real, plan_hiding
+from agentcli.infra.sandbox.confinement import HideStep, RealPath, is_real, plan_hiding, resolve_path
 
 
 def folders(*paths: str) -> list[RealPath]:
@@ -43,7 +43,7 @@ def test_a_workspace_inside_stays_reachable() -> None:
 def test_a_place_is_where_the_links_lead(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert find_place(str(tmp_path / "link")) == RealPath(str(tmp_path / "real"), is_folder=True)
-    assert find_place(str(tmp_path / "missing")) is None
+    assert resolve_path(str(tmp_path / "link")) == RealPath(str(tmp_path / "real"), is_folder=True)
+    assert resolve_path(str(tmp_path / "missing")) is None
     assert not is_real(str(tmp_path / "link"))
     assert is_real(str(tmp_path / "real"))

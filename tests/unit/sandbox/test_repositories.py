@@ -161,11 +161,11 @@ def test_a_rule_that_is_added_later_counts_at_once(tmp_path: Path) -> None:
         return path.name in rules
 
     scan = Scan(denied=lambda: is_denied if rules else None)
-    assert scan.protected([tmp_path])[0] == []
+    assert scan.secrets_and_auto_executed([tmp_path])[0] == []
     rules.append("plans.txt")
-    assert scan.protected([tmp_path])[0] == [tmp_path / "plans.txt"]
+    assert scan.secrets_and_auto_executed([tmp_path])[0] == [tmp_path / "plans.txt"]
     rules.clear()
-    assert scan.protected([tmp_path])[0] == []
+    assert scan.secrets_and_auto_executed([tmp_path])[0] == []
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> No
             time.sleep(0.01)
         make(root, ".git/hooks")
         (root / ".git/config").write_text("[core]\n")
-        bounds.resources.scan.protected([root])
+        bounds.resources.scan.secrets_and_auto_executed([root])
         (tmp_path / "made").touch()
         plan.result()
     assert str(root / ".git/hooks") in plan_protection(bounds, str(root)).read_only

@@ -28,8 +28,8 @@ from agentcli.infra.sandbox.confinement import (
     Launch,
     Protection,
     Unconfined,
-    find_places,
     is_inside,
+    resolve_existing,
     run_probe,
 )
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
@@ -160,7 +160,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     # Docker sorts mounts by path, so their order does not matter. It rejects a path that is mounted twice.
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
-    granted = [place.path for place in find_places(bounds.writable)] if may_write else []
+    granted = [place.path for place in resolve_existing(bounds.writable)] if may_write else []
     created = [  # protected names that did not exist, so mount points were created for them
         *filter(mount_points.ensure, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.ensure(path, content)),
@@ -174,8 +174,8 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *(_docker_bind(path, is_writable=True) for path in always_writable),
         *(_docker_bind(path) for path in (*protection.read_only, *created) if path not in granted),  # grants win
     ]
-    shown = {place.path for place in find_places(bounds.readable_again)}
-    for place in find_places(bounds.masked):
+    shown = {place.path for place in resolve_existing(bounds.readable_again)}
+    for place in resolve_existing(bounds.masked):
         if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
             empty_folder = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
             mounts.append(empty_folder if place.is_folder else _docker_bind(place.path, os.devnull))

@@ -36,7 +36,6 @@ from agentcli.infra.sandbox.confinement import (
     Mount,
     Protection,
     SecretCovers,
-    find_places,
     is_inside,
     is_private,
     is_real,
@@ -45,6 +44,7 @@ from agentcli.infra.sandbox.confinement import (
     memory_file,
     plan_hiding,
     private_folders,
+    resolve_existing,
     run_probe,
 )
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
@@ -90,16 +90,16 @@ class Bubblewrap(FullConfinement):
         with (
             closing(MountPoints(resources.mount_point_list)) as mount_points,
             memory_file(filter_program(internet=True)) as seccomp,  # each command has a network of its own
-            closing(Layout(bounds, str(cwd), mount_points, self._covers)) as layout,
+            closing(MountPlanner(bounds, str(cwd), mount_points, self._covers)) as planner,
         ):
-            mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
+            mounts = planner.mounts_for(plan_protection(bounds, str(cwd)))
             network, relay = WITHOUT_NETWORK, list[str]()
             if resources.proxy_socket is not None:
                 network = relay_environment(resources.ports)
                 relay = relay_command(RELAY, PROXY_SOCKET, resources.ports)
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(seccomp), "--", *relay, *argv],
-                (seccomp, *layout.descriptors),
+                (seccomp, *planner.descriptors),
                 cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | network,
                 setup_error_prefix=SETUP_ERROR_PREFIX,
                 mounts=tuple(mounts),
@@ -109,7 +109,7 @@ class Bubblewrap(FullConfinement):
         return tuple(plan_protection(bounds, str(bounds.roots[0]) if bounds.roots else "/").problems)
 
 
-class Layout:
+class MountPlanner:
     """Plans the mounts of one command. `descriptors` are for bubblewrap; `close` closes them in this process."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, covers: SecretCovers) -> None:
@@ -166,11 +166,11 @@ class Layout:
         visible = (*self._shown_in_private, *self._bound_folders)
         masked = [
             place
-            for place in find_places(self._bounds.masked)
+            for place in resolve_existing(self._bounds.masked)
             if not is_private(place.path) or _is_in_any(place.path, visible)
         ]
         # A path with a link in it is not shown, because a command may have changed the link.
-        shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
+        shown = resolve_existing(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
         inside = {place for place in (*masked, *shown) if _is_in_any(place.path, self._bound_folders)}
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
@@ -205,7 +205,7 @@ class Layout:
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
         """Hide the host's sockets that the command would see, except those in the workspace, which git may use."""
-        for place in find_places(listening_sockets()):
+        for place in resolve_existing(listening_sockets()):
             is_visible = not is_private(place.path) or _is_in_any(place.path, self._shown_in_private)
             if is_visible and not _is_in_any(place.path, (*self._bound_folders, *hidden)):
                 self._mounts.append(Mount(place.path, NOTHING))
@@ -270,7 +270,7 @@ class Landlock:
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         with (
             tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
-            _plan_file(bounds, scratch) as plan,
+            _landlock_plan(bounds, scratch) as plan,
         ):
             environment = cache_environment(str(bounds.resources.cache or f"{scratch}/.cache"))
             environment |= {**WITHOUT_NETWORK, "TMPDIR": scratch}
@@ -287,7 +287,7 @@ class Landlock:
         if bounds.resources.proxy_socket is not None:
             found += NO_HOSTS
         if bounds.profile == "workspace-write":
-            masked = (place.path for place in find_places(bounds.masked))
+            masked = (place.path for place in resolve_existing(bounds.masked))
             found += [
                 "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
                 "Commands can write git hooks and other protected names; what they change is put back afterwards.",
@@ -298,7 +298,7 @@ class Landlock:
 
 def probe_landlock() -> int:
     """Run a launcher, and return the kernel's version of Landlock. Raises `OSError` with the reason for a failure."""
-    with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
+    with _landlock_plan(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
         output, problem = run_probe(launcher_words(plan), (plan,))
     if problem:
         raise OSError(problem)
@@ -313,13 +313,15 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
-def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
+def _landlock_plan(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
     """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR, if it has one."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
-    always_writable = find_places(filter(None, (bounds.resources.cache, scratch)))
+    always_writable = resolve_existing(filter(None, (bounds.resources.cache, scratch)))
     # A granted path that has become a link is left out: it may lead anywhere.
     writable = [*filter(is_real, map(str, granted)), *(place.path for place in always_writable)]
-    steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
+    steps = plan_hiding(
+        resolve_existing(bounds.masked), resolve_existing([*filter(is_real, map(str, bounds.readable_again))])
+    )
     # Landlock does not restrict chmod and touch. The filter denies them everywhere, but commands that write need them.
     seccomp = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden = [step.path for step in steps if step.action != "show"]

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, is_inside, is_real, resolve_existing
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, probe_overlays
 from agentcli.infra.sandbox.mount_points import is_mount_point
@@ -77,6 +77,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
         hunks: Mapping[str, Collection[int]] | None = None,
         note: Path | None = None,
     ) -> ApplyOutcome:
+        """Apply all changes or those with `names`, of those in `hunks` only the hunks with these numbers."""
         known = {change.name for change in self.changes}
         if unknown := sorted({*(names or ())} - known):
             listed = ", ".join(sorted(known)[:20]) or "none"
@@ -94,10 +95,11 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):
-            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}  # all, unless some are named
+            all_hunks = {*range(group.summary.hunks)}
+            chosen = {*hunks.get(group.summary.name, all_hunks)}
             try:
-                is_whole = chosen == {*range(group.summary.hunks)}
-                wanted.append(group if is_whole else pick_hunks(group, chosen, self.private.path / f"part-{number}"))
+                part = self.private.path / f"part-{number}"  # receives the contents with only the chosen hunks
+                wanted.append(group if chosen == all_hunks else pick_hunks(group, chosen, part))
             except OSError as error:
                 conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:
@@ -133,7 +135,7 @@ class DryRuns:
         self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
         self.background = BackgroundRuns()
 
-    def why_not(self, grants: Grants) -> str:
+    def why_unavailable(self, grants: Grants) -> str:
         """Return the reason why there are no dry runs here, or "". Blocks at the first call, which mounts overlays."""
         bounds = self._bounds(grants)
         if bounds.profile == "danger-full-access":
@@ -147,7 +149,8 @@ class DryRuns:
         roots = tuple(map(str, bounds.roots))
         if roots not in self._problems:
             try:
-                with closing(self._new_folders()[0]) as private:
+                private, _ = self._new_folders()
+                with closing(private):
                     reason = probe_overlays(roots, private.path)
             except (OSError, ToolError) as error:
                 reason = str(error)
@@ -162,23 +165,23 @@ class DryRuns:
         masked: Sequence[Path] = (),
         detach_handle: DetachHandle | None = None,
     ) -> OverlayDryRun:
-        """Run a command like `Sandbox.run`, but set its changes aside and hide `masked` from it; raises `ToolError`."""
-        if why_not := await asyncio.to_thread(self.why_not, command.grants):
-            raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
+        """Run a command on overlays, which keep its changes; hide `masked` paths from it. Raises `ToolError`."""
+        if why_unavailable := await asyncio.to_thread(self.why_unavailable, command.grants):
+            raise ToolError(f"{why_unavailable} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
-        wide = self._bounds(command.grants)  # those of a dry run that is not "narrow"
+        wide_bounds = self._bounds(command.grants)  # those of a dry run that may read personal data
         # Missing names in the roots are not protected: if the dry run makes one, the person is asked about it.
         protected = (
             name
-            for name in wide.protected
+            for name in wide_bounds.protected
             if name.startswith("/")
-            or any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide.roots)
+            or any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in wide_bounds.roots)
         )
-        wide = replace(wide, masked=(*wide.masked, *masked), protected=tuple(protected))
-        bounds = _hide_personal_data(wide, self._search_path) if command.dry_run == "narrow" else wide
+        wide_bounds = replace(wide_bounds, masked=(*wide_bounds.masked, *masked), protected=tuple(protected))
+        bounds = _hide_personal_data(wide_bounds, self._search_path) if command.dry_run == "narrow" else wide_bounds
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
-            return "always" if _hides(wide, path) else "here" if _hides(bounds, path) else ""
+            return "always" if _hides(wide_bounds, path) else "here" if _hides(bounds, path) else ""
 
         try:
             with caches.in_use():
@@ -187,10 +190,12 @@ class DryRuns:
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
-                        groups, cached = await asyncio.to_thread(self._read, overlays, bounds, caches)
+                        groups, cached = await asyncio.to_thread(self._read_changes, overlays, bounds, caches)
                     except TooMuch as error:
                         too_much = str(error)
-                groups = await self._describe(overlays, groups, partial(self._run_read_only, command.grants))
+                groups = await self._describe_repositories(
+                    overlays, groups, partial(self._run_read_only, command.grants)
+                )
                 return OverlayDryRun(
                     result=result, groups=groups, private=private, hides=how_hidden, too_much=too_much, cached=cached
                 )
@@ -210,9 +215,9 @@ class DryRuns:
         detach_handle: DetachHandle | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it exceeded a limit of resources."""
-        # Set by the person to send the command to the background, or by `_watch`, to end it.
+        # Set by the person to send the command to the background, or by `_watch_limits`, to end it.
         detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
-        limit_watch = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
+        limit_watch = asyncio.create_task(_watch_limits(folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
             is_sent_by_person = detach.is_set() and not limit_watch.done() and result.exit_code is None
@@ -227,14 +232,17 @@ class DryRuns:
             result = replace(result, job=None, output_file=job.output_file, stall=stall)
         return result, too_much
 
-    def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
+    def _read_changes(
+        self, overlays: Overlays, bounds: Bounds, caches: CacheLayers
+    ) -> tuple[list[ChangeGroup], list[str]]:
         """Return the command's changes, and the names of new caches with a cache tag. Raises `OSError`, `TooMuch`."""
         reader = OverlayReader(self._limits, overlays.started_ns)
         budget = [MAX_DIFFS_CHARS]  # characters left for diffs, which `group_changes` reduces
-        first = str(bounds.roots[0]) if bounds.roots else ""
+        first_root = str(bounds.roots[0]) if bounds.roots else ""
 
         def name_of(path: str) -> str:
-            return shown_path(os.path.relpath(path, first) if first and is_inside(path, first) else path)
+            is_in_first = first_root != "" and is_inside(path, first_root)
+            return shown_path(os.path.relpath(path, first_root) if is_in_first else path)
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.newest:
@@ -247,10 +255,10 @@ class DryRuns:
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
 
-    async def _describe(
+    async def _describe_repositories(
         self, overlays: Overlays, groups: list[ChangeGroup], run_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Add git's description of changed repositories and lost uncommitted work; return the groups by weight."""
+        """Return the groups, sorted, with git's description of changed repositories and marks of lost work."""
 
         def runners_in(folder: Path) -> tuple[lost_work.RunScript, lost_work.RunScript]:
             run_before = partial(run_in, folder)
@@ -312,13 +320,13 @@ def _hides(bounds: Bounds, path: Path) -> bool:
     """Return True if a command in these bounds cannot see a path; the innermost folder around the path decides."""
     if not is_real(str(path)):
         return False
-    shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
-    is_hidden = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
+    shown = resolve_existing((*bounds.readable_again, *bounds.writable, *bounds.roots))
+    is_hidden = {place.path: True for place in resolve_existing(bounds.masked)} | {place.path: False for place in shown}
     around = [folder for folder in is_hidden if is_inside(str(path), folder)]
     return bool(around) and is_hidden[max(around, key=len)]
 
 
-async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
+async def _watch_limits(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
     """Wait until a command exceeds a limit of resources, set `detach`, and return the reason."""
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
@@ -334,6 +342,7 @@ def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
     free = shutil.disk_usage(folder).free
     if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, if little was free before it began
         return "it filled the disk"
+    # Other programs fill the disk too, so what the command wrote is counted then.
     if free_at_first - free > max_bytes and sum(_sizes_below(folder)) > max_bytes:
         return f"it wrote more than {max_bytes // 1_000_000:,} MB"
     return "it took the machine's memory" if _free_memory() < _MIN_FREE_MEMORY else ""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.conversation.history import counted, listed_names
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path, text_of_entry
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
-from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, text_of
+from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, read_small_file
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.text.diff import is_diff_of, lf, path_of, split_files
 
@@ -70,14 +70,14 @@ class _RepositoryState(NamedTuple):
 
 
 async def describe_git_changes(folder: str, run_before: RunScript, run_after: RunScript) -> GitChanges:
-    """Describe the changes of the repository whose `.git` is `folder`, with its lost commits and dropped stashes."""
+    """Describe the changes of the repository whose `.git` is `folder`, for the question whether to apply them."""
     git = f"{_GIT} --git-dir={shlex.quote(folder)}"
     before, after = await _read_state(git, run_before), await _read_state(git, run_after)
     if before == after:
         return GitChanges("", ())
-    moved = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
-    output = await run_after(_script_for_changes(git, before, after, moved))
-    lost_commits, counts, refs, diff = _split_parts(output, 4)
+    moved_refs = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
+    output = await run_after(_script_for_changes(git, before, after, moved_refs))
+    lost_commits, commit_counts, refs, diff = _split_parts(output, 4)
     lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
     lost = [*lost_commits.splitlines(), *lost_stashes]
     # The end of a line `:100644 100644 7c4a013 f2ad6c7 M⇥NAME` is shown.
@@ -85,16 +85,19 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
     lines = [
         *([f"HEAD: {_short_ref(before.head)} → {_short_ref(after.head)}"] if before.head != after.head else ()),
         *refs.splitlines(),
-        *([f"… {len(moved) - MAX_REFS} more refs"] if len(moved) > MAX_REFS else ()),
+        *([f"… {len(moved_refs) - MAX_REFS} more refs"] if len(moved_refs) > MAX_REFS else ()),
         *((staged or ["nothing is staged any more"]) if before.staged != after.staged else ()),
     ]
     diff_lines = [line for line in lf(diff).split("\n") if not line.startswith(_GIT_DIFF_LINES)]
     text = "\n".join([*(f"  {line}" for line in lines), *diff_lines]).rstrip() + "\n"
-    return GitChanges(text, tuple(lost), _describe_move(before, after, moved, counts.split()))
+    return GitChanges(text, tuple(lost), _describe_move(before, after, moved_refs, commit_counts.split()))
 
 
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
-    """Describe the move of HEAD's branch, or else the first ref; `counts` are its lost and new commits, or nothing."""
+    """Describe the move of HEAD's branch, or else of the first ref in `moved`, as a phrase such as `moves main back`.
+
+    `counts` are the numbers of the lost and the new commits of HEAD; the list is empty if HEAD did not move.
+    """
     if before.head != after.head:
         return f"switches to {_short_ref(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:
@@ -113,9 +116,11 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
     if path is None:
         return git
     entry = changes.after.get(path)
-    old = read_configuration(text_of(changes.at(path)))
+    old = read_configuration(read_small_file(changes.at(path)))
     is_readable = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new = read_configuration(text_of(entry.source) if entry is not None and is_readable else "[")  # git refuses a "["
+    new = read_configuration(
+        read_small_file(entry.source) if entry is not None and is_readable else "["
+    )  # git refuses a "["
     removed, added = (
         [*(Counter(old.settings) - Counter(new.settings))],
         [*(Counter(new.settings) - Counter(old.settings))],
@@ -210,7 +215,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     is_bookkeeping = all(path in _BOOKKEEPING or path.startswith(("objects", "logs")) for path in in_git)
     if is_bookkeeping and not git.text and not shortened_logs:
         return others
-    joined = [  # the changes of files in the worktree
+    joined = [  # the changes of files in the worktree; auto-executed ones stay apart, for a question of their own
         group
         for group in others
         if group.changes.root == root
@@ -257,9 +262,9 @@ def _is_among(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return the files whose contents were deleted or replaced as a whole, by their root."""
+    """Return the files by their root whose contents were deleted or replaced as a whole, unless already marked."""
     changes_by_root = {one.changes.root: one.changes for one in groups}
-    gone_files = {root: _gone_files(changes) for root, changes in changes_by_root.items()}
+    gone_files = {root: _find_gone_files(changes) for root, changes in changes_by_root.items()}
     found: dict[str, set[str]] = {}
     for group in groups:
         lost = gone_files[group.changes.root].intersection(group.paths)
@@ -289,14 +294,17 @@ def mark_lost_work(
 
 def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Mark the groups that together delete or empty more than half of the tree's files, or all of a few."""
-    gone_files = _gone_files(changes)
-    # A single file is not a tree; more than twice the gone files need not be counted.
-    count = _count_files_up_to(2 * len(gone_files), changes.root) if len(gone_files) > 1 else 0
-    is_most = 2 * len(gone_files) > count if len(gone_files) > FEW_FILES else len(gone_files) == count
+    gone_files = _find_gone_files(changes)
+    if len(gone_files) <= 1:  # a single file is not a tree
+        return [*groups]
+    count = _count_files_up_to(2 * len(gone_files), changes.root)  # of more files, the gone ones are not most
+    enough = count if len(gone_files) <= FEW_FILES else count // 2 + 1
+    if len(gone_files) < enough:
+        return [*groups]
     notes = [f"In all, {len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
     for group in groups:
-        if is_most and count and gone_files.intersection(group.paths):
+        if gone_files.intersection(group.paths):
             group, notes = _mark(group, "tree", *notes), []  # only the first marked group has the note
         marked.append(group)
     return marked
@@ -320,7 +328,7 @@ def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
     return after is None or after.size < before.size
 
 
-def _gone_files(changes: ChangeSet) -> set[str]:
+def _find_gone_files(changes: ChangeSet) -> set[str]:
     """Return the files that were deleted or emptied, except those that were moved or can be installed again."""
     gone_files = {}
     for path, before in changes.before.items():

@@ -56,26 +56,29 @@ class Overlays:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         self._confinement = confinement
-        mount_point_list = MountPointList(folder / LIST_NAME)
+        mount_point_list = MountPointList(folder / LIST_NAME)  # after a kill they are removed together with `folder`
         self._bounds = replace(bounds, resources=replace(bounds.resources, mount_point_list=mount_point_list))
         self._folder = folder
         self._caches_of = caches_of  # returns the layer of caches over a real folder, or ""
-        self._launches = 0  # attempts so far, each with a folder of its own
+        self._attempts = 0  # starts of the command so far, each with a folder of its own
         self.newest: list[Overlay] = []  # the overlays of the newest attempt, with its changes
         self.started_ns = 0  # the start of the newest attempt, by the clock of file times
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
-        self._launches += 1
-        folder = self._folder / str(self._launches)
+        """Confine a command, with a new overlay over each folder that it may write. Raises `OSError`."""
+        self._attempts += 1
+        folder = self._folder / str(self._attempts)
         folder.mkdir(mode=0o700)
         if self._bounds.resources.cache is not None:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
             real_folders = writable_folders(launch.mounts)
             # These errors have the number 0, because they do not come from the system.
-            if own := next((each for each in real_folders if is_inside(str(folder), each)), ""):
-                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
+            if own_data := next((each for each in real_folders if is_inside(str(folder), each)), ""):
+                raise OSError(
+                    0, f"{own_data} holds agentcli's own data, so what a command does there cannot be held back"
+                )
             if obstacle := _find_mount_obstacle(real_folders):
                 raise OSError(0, obstacle)
             clock = folder / "started"  # a file, because the clock of file times differs from other clocks
@@ -86,33 +89,33 @@ class Overlays:
                 overlay = _make_overlay(real_folder, self._caches_of(real_folder), folder / f"overlay-{number}")
                 _hide_mount_points(overlay, apart_from={mount.path for mount in launch.mounts})
                 self.newest.append(overlay)
-            with self._wrap(launch) as wrapped:
-                yield wrapped
+            with self._with_overlays(launch) as redirected:
+                yield redirected
 
     @contextmanager
     def launch_inspection(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
         """Launch a read-only command that examines the changes of an ended one. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch,
-            self._wrap(launch, is_read_only=True) as wrapped,
+            self._with_overlays(launch, is_read_only=True) as redirected,
         ):
-            yield wrapped
+            yield redirected
 
     @contextmanager
-    def _wrap(self, launch: Launch, *, is_read_only: bool = False) -> Iterator[Launch]:
+    def _with_overlays(self, launch: Launch, *, is_read_only: bool = False) -> Iterator[Launch]:
         """Replace the writable folders among the mounts with the overlays; nothing else can be written."""
         binds: list[tuple[int, str]] = []
         # `.git/config` is not mounted read-only, because git could not replace it; its changes are checked afterwards.
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
         # The folder of all dry runs is hidden, because an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
-        with _plan_file(self.newest, self.started_ns, binds=binds, is_read_only=is_read_only) as plan:
+        with _overlay_plan(self.newest, self.started_ns, binds=binds, is_read_only=is_read_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
-                launcher_words=0,
+                launcher_words=0,  # `argv` does not name the launcher, so none of it is skipped
                 setup_error_prefix=SETUP_ERROR_PREFIX,
                 mounts=tuple(mounts),
-                environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},
+                environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},  # `git status` writes no index
             )
 
     def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
@@ -148,19 +151,24 @@ class OverlayReader:
         waiting = [("", False)]  # paths, and True if the root's entry there is known to be deleted or replaced
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_original_gone = waiting.pop()
-            where = f"{upper}/{path}" if path else upper
-            now, original = state.entry_at(where), state.entry_at(changes.at(path))  # in the overlay, and in the root
+            upper_path = f"{upper}/{path}" if path else upper
+            now, original = (
+                state.entry_at(upper_path),
+                state.entry_at(changes.at(path)),
+            )  # in the overlay, and in the root
             assert now is not None
             if now.kind == "other" and is_mount_point(changes.at(path)):  # hidden by `_hide_mount_points`, not deleted
                 continue
             if path and _is_cache(path, now, original):
                 changes.caches.append(path)
                 continue
-            self._count(now.size if now.kind == "file" else 0)
+            self._count_against_limits(now.size if now.kind == "file" else 0)
             is_merged = now.kind == "folder" and original is not None and original.kind == "folder"
-            if not is_original_gone and (not is_merged or _is_opaque(where)):  # all that the root has there is gone
+            if not is_original_gone and (
+                not is_merged or _is_opaque(upper_path)
+            ):  # all that the root has there is gone
                 for gone, entry in state.walk(root, path):
-                    self._count(0)
+                    self._count_against_limits(0)
                     changes.before[gone] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
                         changes.stale.add(gone)  # somebody else changed it while the command was running
@@ -171,10 +179,10 @@ class OverlayReader:
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
-                waiting += [(state.joined(path, name), is_original_gone) for name in state.names_in(where)]
+                waiting += [(state.joined(path, name), is_original_gone) for name in state.names_in(upper_path)]
         return changes
 
-    def _count(self, size: int) -> None:
+    def _count_against_limits(self, size: int) -> None:
         self._entries += 1
         self._bytes += size
         if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
@@ -196,15 +204,15 @@ def probe_overlays(real_folders: Sequence[str], folder: Path) -> str:
     if obstacle := _find_mount_obstacle(real_folders):
         return obstacle
     overlays = [_make_overlay(each, "", folder / f"probe-{number}") for number, each in enumerate(real_folders)]
-    with _plan_file(overlays, 0) as plan:
+    with _overlay_plan(overlays, 0) as plan:
         _, problem = run_probe(launcher_words(plan), (plan,))
     return problem
 
 
-def _plan_file(
+def _overlay_plan(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), is_read_only: bool = False
 ) -> AbstractContextManager[int]:
-    """Open a plan as launcher.py describes it; with `is_read_only` the upper folders become lower ones."""
+    """Open a plan for launcher.py. With `is_read_only` the upper folders are lower ones, which nothing can write."""
     layers = []
     for real_folder, caches, upper, work, merged in overlays:
         lower = [*filter(None, (upper if is_read_only else "", caches, real_folder))]
@@ -222,9 +230,10 @@ def _make_overlay(real_folder: str, caches: str, folder: Path) -> Overlay:
 
 
 def _find_mount_obstacle(folders: Sequence[str]) -> str:
-    """Return the reason if a mount inside a folder, which an overlay would not show, or around it prevents one."""
+    """Return the reason why one of the folders cannot have an overlay, or ""."""
     mounted = _mounted_file_systems()
     for folder in folders:
+        # An overlay would show the folder under the mount instead.
         if inside := next((path for _, path in mounted if path != folder and is_inside(path, folder)), ""):
             return f"{inside} is a mount inside the workspace"
         around = max((path for _, path in mounted if is_inside(folder, path)), key=len, default="/")
@@ -255,10 +264,10 @@ def _is_cache(path: str, now: state.FileEntry, original: state.FileEntry | None)
     return state.is_cache(path, is_folder=is_folder) or (is_folder and state.is_tagged((original or now).source))
 
 
-def _is_opaque(where: str) -> bool:
+def _is_opaque(upper_path: str) -> bool:
     """Return True if a folder of an upper layer hides the entries of the lower folders."""
     with suppress(OSError):
-        return os.getxattr(where, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
+        return os.getxattr(upper_path, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
     return False
 
 
@@ -286,12 +295,15 @@ class CacheLayers:
             self._users -= 1
 
     def layer_over(self, root: str) -> str:
-        """Return the layer to mount over a root, or "" if it is empty. Caches whose folder is gone are removed."""
+        """Return the layer to mount over a root, or "" if it is empty.
+
+        It would show a folder that is gone from the root, so the caches in it are removed.
+        """
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
             outermost_missing = next(folder for folder in state.parents_of(path) if not (Path(root) / folder).is_dir())
-            _remove(self._layer(root) / outermost_missing)
+            _remove_cache(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 
     def add(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
@@ -307,7 +319,7 @@ class CacheLayers:
                 for around in state.parents_of(path):  # the layer's folders hide the modes and owners of the root's
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
                     copy_access(Path(root) / around, self._layer(root) / around)
-                _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
+                _merge_caches(f"{upper}/{path}", f"{self._layer(root)}/{path}")
                 known.add(path)
         return [path for path in tagged if path in known]
 
@@ -323,7 +335,7 @@ def copy_access(source: Path, target: Path) -> None:
     target.chmod(stat.S_IMODE(status.st_mode))
 
 
-def _merge(source: str, target: str) -> None:
+def _merge_caches(source: str, target: str) -> None:
     """Move `source` to `target`, which it replaces; a folder is merged with an existing one."""
     waiting = [(source, target)]
     while waiting:
@@ -333,11 +345,11 @@ def _merge(source: str, target: str) -> None:
             waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
             continue
         if "folder" in kinds:  # rename does not replace a file by a folder, or the other way round
-            _remove(Path(target))
+            _remove_cache(Path(target))
         os.rename(source, target)  # noqa: PTH104
 
 
-def _remove(path: Path) -> None:
+def _remove_cache(path: Path) -> None:
     if kind_of(str(path)) == "folder":
         remove_tree(path)
     else:

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Literal
 
 from agentcli.infra.changes.state import walk
-from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
+from agentcli.infra.sandbox.git_config import (
+    Setting,
+    parse_setting,
+    read_configuration,
+    read_linked_path,
+    read_small_file,
+    run_git,
+)
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
@@ -131,7 +138,7 @@ def _may_start_programs(path: Path, git: str) -> bool:
         return _repository_starts_programs(path, git)
     # A `.git` file leads to a submodule's repository, which is checked, or to a linked worktree's folder, which takes
     # its settings from another repository, and may therefore start anything.
-    folder = Path(path_in(str(path), "gitdir: ") or path.parent)
+    folder = Path(read_linked_path(str(path), "gitdir: ") or path.parent)
     return (
         not (folder / "config").is_file() or (folder / "commondir").exists() or _repository_starts_programs(folder, git)
     )
@@ -142,7 +149,7 @@ def _repository_starts_programs(folder: Path, git: str) -> bool:
     with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
             return True
-    text = text_of(str(folder / "config"))
+    text = read_small_file(str(folder / "config"))
     if not text:
         return os.path.lexists(folder / "config")
     found = read_configuration(text, git)

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from agentcli.infra.sandbox.confinement import Bounds, Protection, find_places, is_inside, is_real, kind_of
-from agentcli.infra.sandbox.git_config import NamedPaths, find_named_paths, path_in, text_of
+from agentcli.infra.sandbox.confinement import Bounds, Protection, is_inside, is_real, kind_of, resolve_existing
+from agentcli.infra.sandbox.git_config import NamedPaths, find_named_paths, read_linked_path, read_small_file
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.secret_files import TICK_NS, Stamp, stamp_of
 
@@ -36,13 +36,13 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     if bounds.profile != "workspace-write":
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
-    scan.protected(bounds.roots)  # updates the scan, and drops outdated plans
+    scan.secrets_and_auto_executed(bounds.roots)  # updates the scan, and drops outdated plans
     inputs = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     plans = scan.kept_plans  # replaced when a tree changes, so a plan that is outdated by then is kept nowhere
     stamps, kept_plan = plans.get(inputs, ({}, None))
     if kept_plan is not None and not bounds.writable and all(stamp_of(file) == stamp for file, stamp in stamps.items()):
         return cast("Protection", kept_plan)
-    places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
+    places = resolve_existing(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected
 
@@ -141,16 +141,16 @@ class RepositoryPlanner:
         back to the file: only the person's git can have made it do so.
         """
         self.depends_only_on_stamps = False
-        folder = path_in(git_file, "gitdir: ")
+        folder = read_linked_path(git_file, "gitdir: ")
         if folder is None:
             plan.problems.append(f"{git_file} is not a file that git understands.")
             return
-        common = path_in(f"{folder}/commondir") or folder
+        common = read_linked_path(f"{folder}/commondir") or folder
         around = self._innermost_writable_around(folder)
         if around is not None:  # all of it is writable already: this grants nothing new
             is_genuine = is_inside(common, around)
         elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
-            refers_back = _is_same_path(path_in(f"{folder}/gitdir"), git_file)
+            refers_back = _is_same_path(read_linked_path(f"{folder}/gitdir"), git_file)
             is_genuine = refers_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
             is_genuine = _is_same_path(self._paths_named_in(folder).worktree, worktree)
@@ -288,7 +288,7 @@ def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
 
 
 def _has_content(file: str, content: bytes) -> bool:
-    return text_of(file).encode(errors="surrogateescape") == content
+    return read_small_file(file).encode(errors="surrogateescape") == content
 
 
 def _folders_in(folder: str) -> list[str]:
