@@ -95,8 +95,8 @@ class ProgramCall(Struct, kw_only=True):
         return next((wrapper.problem for wrapper in self.wrappers if wrapper.problem), "")
 
     @property
-    def script(self) -> Wrapper | None:
-        # The last wrapper, if its script is given as text, as after `sh -c`.
+    def shell(self) -> Wrapper | None:
+        # The last wrapper, if it is a shell whose script is given as text, as after `sh -c`.
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
     @property

@@ -15,13 +15,16 @@ _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat open
 _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"  # the name of a shell, as a whole word
 
 
-def reverse_shell_traits(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
-    """Return the parts of a reverse shell that a command contributes. (`Walk` adds `connects` for redirections.)"""
+def reverse_shell_traits(fields: Sequence[Field], reads_script: bool, runs_unknown: bool) -> set[str]:
+    """Return the parts of a reverse shell that a command contributes. (`Walk` adds `connects` for redirections.)
+
+    `reads_script`: a shell that runs its standard input. `runs_unknown`: an `eval` whose text is not known.
+    """
     name = name_of(fields)
     has_unknown_name = bool(fields) and not name  # `$line` may run text that was read from a connection
     found = {
         "shell": reads_script,
-        "runs what it reads": evaluates or has_unknown_name,
+        "runs what it reads": runs_unknown or has_unknown_name,
         "client": name in _CLIENTS,
         "fifo": name in ("mkfifo", "mknod"),
     }

@@ -49,9 +49,8 @@ def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     scratch = _scratch_files(text)
     if "GIT_" in text:  # a variable such as GIT_DIR may lead git elsewhere
         workspace = structs.replace(workspace, git_setup=lambda folder: None)
-    walk = Walk(
-        structs.replace(workspace, is_readable=lambda path: str(path) in scratch or workspace.is_readable(path))
-    )
+    is_readable = workspace.is_readable
+    walk = Walk(structs.replace(workspace, is_readable=lambda path: str(path) in scratch or is_readable(path)))
     state = State(folders=(str(workspace.cwd),), home=str(workspace.home), start=str(workspace.cwd))
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
@@ -119,7 +118,7 @@ class WalkContext(Struct, frozen=True, kw_only=True):
     allow_forms: tuple[str, ...] = ()  # `allow_forms` of the shells around it: a rule that covers them covers it too
     deny_forms: tuple[str, ...] = ()  # `deny_forms` of those shells
     depth: int = 0  # the number of scripts around it
-    stdin_text: str = ""  # the text of its standard input; "" for the person's own, at the start of the whole command
+    stdin_text: str = ""  # the text of its standard input; "" if the whole command does not redirect that
 
 
 class Walk:
@@ -137,7 +136,7 @@ class Walk:
         self.script_effects = Effects()  # the effects of scripts that it may run
         self.command_count = 0  # the number of commands judged so far, in all scripts
         self._script_files: set[str] = set()  # the files that are run as scripts; names without folders
-        self._is_input_open = False  # True once `exec` has redirected the shell's input
+        self._is_stdin_replaced = False  # True once `exec <file` has redirected the input of all later commands
         self._traits: set[str] = set()  # the parts of a reverse shell found so far (see `reverse_shell_traits`)
 
     def run(self, text: str, state: State, context: WalkContext) -> None:
@@ -156,31 +155,31 @@ class Walk:
                 self.segments.append(structs.replace(segment, verdict="ask"))  # the state is only possible
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
+        """Walk through a text that a shell runs, and return the shell's state after it."""
         reading = read_commands(text)
-        if not reading.is_complete:  # a part was not even read
+        if not reading.is_complete:
             self._note_unjudged(reading.problem)
         if reading.problem:  # a loop, a function or a syntax error: its commands may not be all that runs
             self.runs_unseen = self.runs_unseen or reading.problem
             if reading.has_function and re.search(catastrophes.FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            context = structs.replace(
-                context, stdin_text=context.stdin_text or UNKNOWN_TEXT
-            )  # a loop may feed them unknown text
+            stdin_text = context.stdin_text or UNKNOWN_TEXT  # a loop may feed its commands with any text
+            context = structs.replace(context, stdin_text=stdin_text)
         loop_words = [state.expand(word) for word in reading.loop_words]
         if why := ReadCheck(self.workspace, state).outside_problem(loop_words):
             words = [(Field("for"), *loop_words)]  # the words of a `for` are judged like a program's arguments
             effects = Effects(reads=named_secrets(words, (), state), names=sensitive_files(words, state))
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe
-        after = self._walk_commands(reading.commands, state, context)
-        if reading.syntax_error:  # a syntax error: bash would run none of it, so a catastrophe only leads to a question
+        state_after = self._walk_commands(reading.commands, state, context)
+        if reading.syntax_error:  # bash would run nothing of the text, so a catastrophe only leads to a question
             self.script_catastrophe = self.script_catastrophe or self._find_catastrophe(count_before)
             self.segments[count_before:] = [
                 structs.replace(each, verdict="ask", reason=reading.syntax_error) if each.verdict == "block" else each
                 for each in self.segments[count_before:]
             ]
             self.catastrophe = catastrophe_before
-        return after
+        return state_after
 
     def _find_catastrophe(self, first: int = 0) -> str:
         """Return the reason why the command must never run, or "". Only segments from index `first` on are searched."""
@@ -188,138 +187,132 @@ class Walk:
         return self.catastrophe or next(found, "")
 
     def _note_unjudged(self, why: str) -> None:
-        self.runs_unseen = self.runs_unseen or why  # a part of the command will not be judged
+        self.runs_unseen = self.runs_unseen or why
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        operator = ""  # the operator before the pipeline
-        skipped = state  # the state if the pipeline is skipped: after `&&`, the state that a failure left
+        """Walk through pipelines, joined by `&&`, `||`, `;` and the like, and return the state after the last one."""
+        operator_before = ""
+        state_if_skipped = state  # after `a &&`, the state that a failure of `a` left
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
-            if operator == "&&":
-                failure = failure.or_else(skipped)  # `a && b` also fails if `b` is skipped
-            elif operator == "||":
-                success = success.or_else(skipped)
-            operator = pipeline.operator_after
-            if operator == "&&":
-                state, skipped = success, failure
-            elif operator == "||":
-                state, skipped = failure, success
+            if operator_before == "&&":
+                failure = failure.or_else(state_if_skipped)  # `a && b` also fails if `b` is skipped
+            elif operator_before == "||":
+                success = success.or_else(state_if_skipped)
+            operator_before = pipeline.operator_after
+            if operator_before == "&&":
+                state, state_if_skipped = success, failure
+            elif operator_before == "||":
+                state, state_if_skipped = failure, success
             else:
                 state = success.or_else(failure)
         return state
 
-    def _walk_pipeline(self, node: Pipeline, state: State, context: WalkContext) -> StatesAfter:
-        stdin_text, ends, pipeline = context.stdin_text, (state, state), []
-        for part in node.parts:
-            ends = self._walk_command(part, state, structs.replace(context, stdin_text=stdin_text))
-            pipeline.append([state.expand(word) for word in part.words])
-            stdin_text = calls.printed_by(pipeline[-1], calls.stdin_text_of(part.redirects, stdin_text, state))
-        if catastrophes.pipes_reverse_shell(pipeline):
+    def _walk_pipeline(self, pipeline: Pipeline, state: State, context: WalkContext) -> StatesAfter:
+        """Judge the commands of a pipeline, each with the text that the one before prints as its standard input."""
+        stdin_text, states_after, commands = context.stdin_text, (state, state), []
+        for part in pipeline.parts:
+            states_after = self._walk_command(part, state, structs.replace(context, stdin_text=stdin_text))
+            commands.append([state.expand(word) for word in part.words])
+            stdin_text = calls.printed_by(commands[-1], calls.stdin_text_of(part.redirects, stdin_text, state))
+        if catastrophes.pipes_reverse_shell(commands):
             self.catastrophe = catastrophes.REVERSE_SHELL
         # A longer pipeline, or one in the background, runs in subshells, which cannot change the state of this shell.
-        return ends if len(node.parts) == 1 and node.operator_after != "&" else (state, state)
+        return states_after if len(commands) == 1 and pipeline.operator_after != "&" else (state, state)
 
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> StatesAfter:
+        """Judge a simple command or a subshell, and the commands substituted in it."""
         self.command_count += 1
         if self.command_count > _MAX_COMMANDS:
             self._note_unjudged("it has too many commands to check")
             return state, state
-        for (
-            script
-        ) in node.substitutions:  # substitutions run before the wrappers, so a rule for a wrapper does not cover them
+        for script in node.substitutions:  # they run before the wrappers, so a rule for a wrapper does not cover them
             self._walk_commands(script, state, structs.replace(context, problem="", allow_forms=()))
         redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.workspace, state))
+        self._traits |= {"connects"} if redirects.connects else set()
         if node.subshell is not None:
             stdin_text = calls.stdin_text_of(node.redirects, context.stdin_text, state)
             problem = context.problem or redirects.problem
             self._walk_commands(node.subshell, state, structs.replace(context, stdin_text=stdin_text, problem=problem))
-        fields = [state.expand(word) for word in node.words]
-        values = [(name, state.expand(value)) for name, value in node.assignments]
-        variable_problem = calls.variable_problem(f"{name}={value.text}" for name, value in values)
-        self._traits |= {"connects"} if redirects.connects else set()
-        if fields:
-            only_variables = bool(variable_problem) and not redirects.problem
-            redirects = structs.replace(redirects, problem=redirects.problem or variable_problem)
-            call = calls.unwrap(fields, state)
-            return self._judge_call(node, call, redirects, state, context=context, only_variables=only_variables)
+        if node.words:
+            call = calls.unwrap([state.expand(word) for word in node.words], state)
+            return self._judge_call(node, call, redirects, state, context=context)
         # Without a program there are only redirections, assignments or a subshell, which no allow rule covers.
         # `_add_segment` decides if their problem leads to a question or to a dry run.
-        if problem := redirects.problem or ("it sets a variable" if values else context.problem):
+        if problem := redirects.problem or ("it sets a variable" if node.assignments else context.problem):
             deny = (" ".join(node.text.split()), *context.deny_forms)
             segment = Segment(text=node.text, reason=problem, effects=redirects.effects, deny_forms=deny)
-            self._add_segment(segment, state, catastrophe=redirects.catastrophe, values=[value for _, value in values])
+            values = [state.expand(value) for _, value in node.assignments]
+            self._add_segment(segment, state, catastrophe=redirects.catastrophe, values=values)
         return state, state
 
     def _judge_call(
         self, node: CommandNode, call: calls.ProgramCall, redirects: calls.RedirectEffects, state: State, *,
-        context: WalkContext, only_variables: bool,
+        context: WalkContext,
     ) -> StatesAfter:  # fmt: skip
-        """Judge a command, or the script it gives to a shell. `only_variables`: those it sets are its only problem."""
-        stdin_text = (
-            UNKNOWN_TEXT if self._is_input_open else calls.stdin_text_of(node.redirects, context.stdin_text, state)
-        )
-        self._is_input_open = self._is_input_open or (
-            name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text
-        )
+        """Judge a call of a program with its redirections and variables, or the script that it gives to a shell."""
+        stdin_text = calls.stdin_text_of(node.redirects, context.stdin_text, state)
+        stdin_text = UNKNOWN_TEXT if self._is_stdin_replaced else stdin_text
+        if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
+            self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
-        set_by_wrappers = [field for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
-        wrapper_problem = call.problem or calls.variable_problem(field.text for field in set_by_wrappers)
-        # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
-        layers_of_rules = call.layers[:1] if wrapper_problem else call.layers
-        own_forms = () if context.problem else (node.words_text, *calls.allow_forms(layers_of_rules))
-        allow_forms = () if redirects.problem else (*context.allow_forms, *own_forms)
-        inner_walks = self._walk_possible_scripts(node, call, state, stdin_text)
-        script_forms = [form for inner in inner_walks for segment in inner.segments for form in segment.deny_forms]
+        possible_scripts = self._walk_possible_scripts(node, call, state, stdin_text)
+        values = [state.expand(value) for _, value in node.assignments]
+        variables = [f"{name}={value.text}" for (name, _), value in zip(node.assignments, values, strict=True)]
+        variable_problem = calls.variable_problem(variables)
+        wrapper_variables = [field for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
+        wrapper_problem = call.problem or calls.variable_problem(field.text for field in wrapper_variables)
+        allow_forms = context.allow_forms
+        if redirects.problem or variable_problem:
+            allow_forms = ()
+        elif not context.problem:
+            # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
+            layers_in_rules = call.layers[:1] if wrapper_problem else call.layers
+            allow_forms = (*context.allow_forms, node.words_text, *calls.allow_forms(layers_in_rules))
+        script_forms = [form for walk in possible_scripts for segment in walk.segments for form in segment.deny_forms]
         own_text = " ".join(node.text.split())
         deny_forms = tuple(dict.fromkeys((own_text, *call.deny_forms, *script_forms, *context.deny_forms)))
         catastrophe = call.catastrophe or redirects.catastrophe
-        problem = redirects.problem or wrapper_problem or context.problem
-        if call.script is not None and not catastrophe:
-            inside = WalkContext(
-                problem=problem,
-                allow_forms=allow_forms,
-                deny_forms=deny_forms,
-                depth=context.depth + 1,
+        problem = redirects.problem or variable_problem or wrapper_problem or context.problem
+        if call.shell is not None and not catastrophe:
+            context_inside = WalkContext(
+                problem=problem, allow_forms=allow_forms, deny_forms=deny_forms, depth=context.depth + 1,
                 stdin_text=stdin_text,
-            )
-            return self._walk_script(node, call, call.script, state, context=inside)
-        check = ReadCheck(self.workspace, state)
-        own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
-        may_do_more = own_problem or catastrophe
-        effects = redirects.effects
-        own_effects = effects_of(call.fields, state) if may_do_more else Effects(reads=tuple(check.reads))
-        # Other wrappers, and variables, may lead git elsewhere.
-        is_plain = all(layer[0].text in ("git", "time", "timeout") for layer in call.layers) and not node.assignments
-        if may_do_more and is_plain and call.name == "git":
-            own_effects = with_remotes(own_effects, call.fields, state, self.workspace)
-        effects |= own_effects
-        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        if (
-            not allow_forms and only_variables and not context.problem
-        ):  # rules may name variables: `NODE_ENV=test npm test`
+            )  # fmt: skip
+            return self._walk_script(node, call, call.shell, state, context=context_inside)
+        if variable_problem and not redirects.problem and not context.problem:
             allow_forms = calls.allow_forms_with_assignments(node.assignments, call.layers[0])
+        check = ReadCheck(self.workspace, state)
+        program_problem = problem_of(call.fields, check)
+        may_do_more = program_problem or catastrophe
+        effects = self._effects_of_program(node, call, state) if may_do_more else Effects(reads=tuple(check.reads))
+        effects = redirects.effects | effects
+        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         layers = [*call.layers, *call.possible_commands]
-        values = [state.expand(value) for _, value in node.assignments]
-        values += [Field(each.text.partition("=")[2]) for each in set_by_wrappers]
-        if own_problem:
+        values += [Field(field.text.partition("=")[2]) for field in wrapper_variables]
+        if program_problem:
             effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
-        # A script that leads to a question makes the command ask.
-        grave = next((each.reason for inner in inner_walks for each in inner.segments if each.verdict == "ask"), "")
-        reason = own_problem or problem
+        questions = (each.reason for walk in possible_scripts for each in walk.segments if each.verdict == "ask")
         segment = Segment(
-            text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow_forms, deny_forms=deny_forms
-        )
+            text=node.text, words=words, reason=program_problem or problem, effects=effects, allow_forms=allow_forms,
+            deny_forms=deny_forms,
+        )  # fmt: skip
+        grave = next(questions, "")  # a script that leads to a question makes the command ask
         self._add_segment(segment, state, catastrophe=catastrophe, layers=layers, values=values, grave=grave)
         return calls.states_after(call, state)
 
+    def _effects_of_program(self, node: CommandNode, call: calls.ProgramCall, state: State) -> Effects:
+        effects = effects_of(call.fields, state)
+        # Other wrappers, and variables, may lead git elsewhere.
+        is_plain = all(layer[0].text in ("git", "time", "timeout") for layer in call.layers) and not node.assignments
+        return with_remotes(effects, call.fields, state, self.workspace) if is_plain and call.name == "git" else effects
+
     def _note_dangers(self, node: CommandNode, call: calls.ProgramCall, state: State) -> None:
         """Note what the call contributes to dangers of the whole command, and what of it cannot be judged."""
-        evaluates = call.name == "eval" and bool(call.problem)  # it runs text that is not known
-        self._traits |= catastrophes.reverse_shell_traits(
-            call.fields, reads_script=call.reads_script, evaluates=evaluates
-        )
+        runs_unknown = call.name == "eval" and bool(call.problem)
+        self._traits |= catastrophes.reverse_shell_traits(call.fields, call.reads_script, runs_unknown)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()  # `./x` may be a script, too
         if call.unjudged:
@@ -333,12 +326,8 @@ class Walk:
         self, node: CommandNode, call: calls.ProgramCall, state: State, stdin_text: str
     ) -> list["Walk"]:
         """Walk through the scripts that a command may run: those among its words, and those on its standard input."""
-        shells = (each.script for each in call.candidates if each.script is not None)
-        walks = [
-            self._walk_possible_script(shell.script or "", state, is_shown=True)
-            for shell in shells
-            if shell.script != UNKNOWN_TEXT
-        ]
+        shown = [shell.script or "" for each in call.candidates if (shell := each.shell) is not None]
+        walks = [self._walk_possible_script(text, state, is_shown=True) for text in shown if text != UNKNOWN_TEXT]
         texts = [*calls.scripts_of(call, stdin_text)]
         if call.hides_program or UNKNOWN_TEXT in texts:  # the output of a substitution may be the program or its script
             texts += [calls.printed_by_script(script, state) for script in node.substitutions]
@@ -347,13 +336,16 @@ class Walk:
     def _walk_script(
         self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
     ) -> StatesAfter:
-        """Walk through the text of a shell, which becomes a segment itself if it has a problem or no commands."""
+        """Walk through the text after `sh -c`.
+
+        The shell itself becomes a segment only if it, or a wrapper, has a problem, or if the text has no commands.
+        """
         if context.depth > _MAX_DEPTH:
             self._note_unjudged("its scripts are nested too deeply")
             return state, state
-        count = len(self.segments)
+        count_before = len(self.segments)
         after = self._walk_text(shell.script or "", state, context)
-        if context.problem or count == len(self.segments):
+        if context.problem or count_before == len(self.segments):
             segment = Segment(
                 text=node.text, reason=context.problem, allow_forms=context.allow_forms, deny_forms=context.deny_forms
             )
@@ -379,10 +371,11 @@ class Walk:
             self.segments.append(segment)
 
     def _walk_possible_script(self, text: str, state: State, *, is_shown: bool) -> "Walk":
-        """Walk through a script that the command may run, and take over what was found, apart from the segments.
+        """Walk through a script that the command may run, take over what was found, but no segments; return the walk.
 
-        If it `is_shown`, as the script in `sh -c SCRIPT` is, a catastrophe in it refuses the command; otherwise the
-        command must ask. The script's own `runs_unseen` is not taken over: the command around it has one itself.
+        `is_shown`: the command shows the script, as `sh -c SCRIPT` does, so a catastrophe in it is one of the command.
+        Other scripts are guesses: a catastrophe in one leads to a question. The script's `runs_unseen` is not taken
+        over, because the command around it has a problem itself.
         """
         inner = Walk(self.workspace)
         if UNKNOWN_TEXT in text:
@@ -392,18 +385,15 @@ class Walk:
         inner.command_count = self.command_count
         inner.run(text, state, WalkContext())
         self.command_count = inner.command_count
-        self.script_effects = reduce(
-            Effects.__or__, (each.effects for each in inner.segments), self.script_effects | inner.script_effects
-        )
+        found_effects = (inner.script_effects, *(segment.effects for segment in inner.segments))
+        self.script_effects = reduce(Effects.__or__, found_effects, self.script_effects)
         self._script_files |= inner._script_files
         self.unreadable = self.unreadable or inner.unreadable
         self.unjudged = self.unjudged or inner.unjudged
-        catastrophe = (
-            inner._find_catastrophe() if UNKNOWN_TEXT not in text else ""
-        )  # a text with holes is `unreadable` anyway
+        self.script_catastrophe = self.script_catastrophe or inner.script_catastrophe
+        catastrophe = "" if UNKNOWN_TEXT in text else inner._find_catastrophe()  # unknown text is `unreadable` anyway
         if is_shown:
             self.catastrophe = self.catastrophe or catastrophe
-        self.script_catastrophe = (
-            self.script_catastrophe or inner.script_catastrophe or ("" if is_shown else catastrophe)
-        )
+        else:
+            self.script_catastrophe = self.script_catastrophe or catastrophe
         return inner
