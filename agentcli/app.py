@@ -225,10 +225,10 @@ class Builder:
             from agentcli.extensions.hooks.run import attach_hooks
             from agentcli.frontends.agent_sdk.transcripts import HookTranscript
 
-            hooks.session.transcript = HookTranscript(session).path
+            hooks.context.transcript = HookTranscript(session).path
             await attach_hooks(session, hooks)
             # Set last: hooks of the session's start may not ask, because no front end could show a question yet.
-            hooks.session.ask = make_ask(session.runtime.calls)
+            hooks.context.ask = make_ask(session.runtime.calls)
 
     def _subagents(self, session: Session) -> Subagents:
         """Return the service through which a session starts subagents and talks to them."""

@@ -235,7 +235,7 @@ def check_hooks(subject: Subject) -> Iterator[Result]:
     notes = dict.fromkeys(f"{spec.source}: {spec.note}." for spec in specs if spec.note)
     yield from (("ok", note, "") for note in notes)
     for spec in specs:
-        if missing := _missing_program(spec.shown_command, subject):
+        if missing := _missing_program(spec.expanded_command, subject):
             about = f"{spec.source}: hooks.{spec.event}: {missing} does not exist or cannot be run ({spec.title})."
             yield "problem", about, "Correct the command, or install the program. To test it: agentcli hooks test"
 

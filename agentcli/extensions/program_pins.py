@@ -130,7 +130,7 @@ class ProgramPins:
         return [Path(path) for path in sorted(programs) if os.path.isfile(path)]  # noqa: PTH113
 
 
-async def why_refused(
+async def why_denied(
     programs: ProgramPins, command: str, user: str, *, ask: Ask | None, on_notice: Callable[[str], None]
 ) -> str:
     """Return why `user` (a hook, a server) may not run a command; empty if it may. Asks the person about changes."""

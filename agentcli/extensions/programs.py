@@ -55,7 +55,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
 
     def add_hook(self, spec: HookSpec) -> None:
         is_of_project = Path(spec.source).is_relative_to(project_root(self.config.cwd) / Path(HOOKS_FILE).parent)
-        if command := spec.shown_command:  # hooks of other kinds run no program
+        if command := spec.expanded_command:  # hooks of other kinds run no program
             self.pins.add(command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
@@ -110,10 +110,10 @@ class Hooks(msgspec.Struct, dict=True):
         if not self.specs:
             return None
         from agentcli.extensions.hooks.handlers import ConfiguredHooks
-        from agentcli.extensions.hooks.run import HookSession
+        from agentcli.extensions.hooks.run import HookContext
 
         config = self.plugins.config
         return ConfiguredHooks(
-            specs=self.specs, session=HookSession(id=session_id, mode=mode), programs=self.programs.pins,
+            specs=self.specs, context=HookContext(id=session_id, mode=mode), programs=self.programs.pins,
             cwd=config.cwd, environment=program_environment(config, session_id), variables=config.environment,
         )  # fmt: skip

@@ -230,13 +230,13 @@ async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan]
     runs = list[HookRan]()
     if (hooks := _hooks(config).for_session("test", lambda: "default")) is None:
         return runs, EventAnswer()
-    hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
+    hooks.context.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
     async with AsyncExitStack() as stack:
         if not {spec.handler["type"] for spec in hooks.specs if spec.event == event} <= {"command", "http"}:
             builder = Builder(config, store=MemorySessions(), on_notice=warn)
             stack.push_async_callback(builder.aclose)
             builder.hooks = _hooks(config, is_bare=True)
-            hooks.session.owner = session = await builder.build_session()
+            hooks.context.session = session = await builder.build_session()
             stack.push_async_callback(session.close)
         return runs, await (hooks.fire(event, call=use) if event in _ABOUT_CALLS else hooks.fire(event, **use.input))
 

@@ -17,9 +17,16 @@ from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, Paid
 from agentcli.errors import AgentcliError, ToolError, UsageError
-from agentcli.extensions.hooks.run import DENYING, HOOK_AGENT, RunningHooks, failed, read_answer, read_output
+from agentcli.extensions.hooks.run import (
+    FAIL_CLOSED_EVENTS,
+    HOOK_AGENT,
+    RunningHooks,
+    failure_answer,
+    answer_of_command,
+    answer_in_output,
+)
 from agentcli.extensions.hooks.spec import HookOptions, HookSpec
-from agentcli.extensions.program_pins import ProgramPins, why_refused
+from agentcli.extensions.program_pins import ProgramPins, why_denied
 from agentcli.llm.http import HttpClient, mask_of, read_start
 from agentcli.llm.messages import ToolUse, user_message
 from agentcli.llm.models import RequestTarget
@@ -46,45 +53,47 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
     _asking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)  # held while the person is asked about files
 
     async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        if spec.handler["type"] == "command":
+        kind = spec.handler["type"]
+        if kind == "command":
             return await self._run_command(spec, input)
         try:
             async with asyncio.timeout(spec.timeout_s):
                 text = await self._answer_text(spec, input)
         except TimeoutError:
-            return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+            return failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         except AgentcliError as error:
-            return failed(spec, str(error).rstrip("."))
-        return (read_judgement if spec.handler["type"] in ("prompt", "agent") else read_output)(spec, text)
+            return failure_answer(spec, str(error).rstrip("."))
+        return answer_in_judgement(spec, text) if kind in ("prompt", "agent") else answer_in_output(spec, text)
 
     async def _answer_text(self, spec: HookSpec, input: bytes) -> str:
         """Return the answer of an address, a tool or a model as text. Raises `AgentcliError`."""
-        hook, options, session = spec.handler, msgspec.convert(spec.handler, HookOptions), self.session
+        hook, options, session = spec.handler, msgspec.convert(spec.handler, HookOptions), self.context.session
         if hook["type"] == "http":
             return await post_event(hook["url"], options, input, self.variables)
-        if session.owner is None:
+        if session is None:
             raise UsageError("it needs a session, and there is none")
         if hook["type"] == "mcp_tool":
             values = {**spec.environment, **msgspec.json.decode(input)}
-            return await call_tool(spec, fill_in(options.input, values), session.owner, self._ask)
+            return await call_tool(spec, fill_event_values(options.input, values), session, self._ask)
         prompt = hook["prompt"] if "$ARGUMENTS" in hook["prompt"] else f"{hook['prompt']}\n\n$ARGUMENTS"
         question = prompt.replace("$ARGUMENTS", input.decode())
-        return await (ask_model if hook["type"] == "prompt" else ask_agent)(session.owner, question, options.model)
+        ask = ask_model if hook["type"] == "prompt" else ask_agent
+        return await ask(session, question, options.model)
 
     @property
     def _ask(self) -> Ask | None:
-        return self.session.ask if self.session.mode() != "dontAsk" else None
+        return self.context.ask if self.context.mode() != "dontAsk" else None
 
     async def _run_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a command unconfined, unless its files changed since they were trusted, and leave no process of it."""
-        publish, user = self.session.publish, f"the {spec.event} hook `{spec.title}`"
+        """Run a command outside the sandbox, unless the person declines changes of its files; end all its processes."""
+        publish, user = self.context.publish, f"the {spec.event} hook `{spec.title}`"
         async with self._asking:  # hooks that run the same file wait, so that the person is asked about it once
-            why = await why_refused(
-                self.programs, spec.shown_command, user, ask=self._ask, on_notice=lambda text: publish(Notice(text))
+            why = await why_denied(
+                self.programs, spec.expanded_command, user, ask=self._ask, on_notice=lambda text: publish(Notice(text))
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
-            return EventAnswer("deny" if spec.event in DENYING else "", why, problem=why)
+            return EventAnswer("deny" if spec.event in FAIL_CLOSED_EVENTS else "", why, problem=why)
         command = spec.title  # with its variables, which the shell expands
         try:
             end = await run_short_program(
@@ -92,25 +101,25 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
                 environment={**self.environment, **spec.environment}, cwd=self.cwd, stdin=input, ends_children=True,
             )  # fmt: skip
         except OSError as error:
-            return failed(spec, f"could not start it ({error.strerror or error})")
+            return failure_answer(spec, f"could not start it ({error.strerror or error})")
         if end.exit_code is None:
-            return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+            return failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
-        return read_answer(spec, end.exit_code, stdout, stderr)
+        return answer_of_command(spec, end.exit_code, stdout, stderr)
 
 
-async def call_tool(spec: HookSpec, input: dict[str, Any], owner: Session, ask: Ask | None) -> str:
+async def call_tool(spec: HookSpec, input: dict[str, Any], session: Session, ask: Ask | None) -> str:
     """Call a tool of an MCP server, and return the text of its result. Raises `UsageError` and `ToolError`."""
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.mcp.tools import RemoteTool, output_of
 
-    calls, tool = owner.runtime.calls, spec.handler["tool"]
+    calls, tool = session.runtime.calls, spec.handler["tool"]
     if not isinstance(servers := calls.delegates.servers, Servers):
         raise UsageError("no MCP servers are configured")
     server = servers.get(spec.handler["server"])
     if not (server.is_enabled and server.spec.offers(tool)):
         raise UsageError(f"the settings disable {spec.title}")
-    context = ToolContext(calls.workspace, "hook", publish=owner.publish, ask=ask)
+    context = ToolContext(calls.workspace, "hook", publish=session.publish, ask=ask)
     output = output_of(await server.send_call(RemoteTool(tool), input, context))
     text = output.content.strip() if isinstance(output.content, str) else ""
     if output.is_error:
@@ -118,34 +127,34 @@ async def call_tool(spec: HookSpec, input: dict[str, Any], owner: Session, ask: 
     return text
 
 
-async def ask_model(owner: Session, question: str, model: str) -> str:
-    """Ask a model in one request, within the session's budgets, and return its answer. Raises `AgentcliError`."""
-    if (small := owner.runtime.models.small) is None:
+async def ask_model(session: Session, question: str, model: str) -> str:
+    """Ask a model (empty: a small one) in one request, within the session's budgets. Raises `AgentcliError`."""
+    if (find_small_model := session.runtime.models.small) is None:
         raise UsageError("this session has no model for questions")
-    target = RequestTarget(*await small(owner.state, model))
+    target = RequestTarget(*await find_small_model(session.state, model))
     max_tokens = min(2_500, target.info.max_output)  # most of them for thinking
     effort: Effort | None = "low" if target.info.takes_effort else None
     request = Request(_JUDGE, (user_message(question),), max_tokens=max_tokens, effort=effort)
-    return await side_reply(owner, target, request)
+    return await side_reply(session, target, request)
 
 
-async def ask_agent(owner: Session, question: str, model: str) -> str:
+async def ask_agent(session: Session, question: str, model: str) -> str:
     """Start a subagent that can only read, and return its answer. Raises `AgentcliError`."""
     from agentcli.extensions.subagents.running import Subagents
 
     def store(body: Body) -> asyncio.Task[None]:
-        if isinstance(body, Paid):
-            owner.state.usage.add_request(body.model, body.usage, body.cost_usd)
-        return owner.append(body)
+        if isinstance(body, Paid):  # a turn would count its own subagents, but this one belongs to none
+            session.state.usage.add_request(body.model, body.usage, body.cost_usd)
+        return session.append(body)
 
-    calls, state, task = owner.runtime.calls, owner.state, f"{_JUDGE}\n\n{question}"
-    make_subagents = calls.delegates.make_subagents  # the session's own may all be waiting for this hook
+    calls, state, task = session.runtime.calls, session.state, f"{_JUDGE}\n\n{question}"
+    make_subagents = calls.delegates.make_subagents  # new ones, because all running subagents may wait for this hook
     if make_subagents is None or not isinstance(agents := make_subagents(), Subagents):
         raise UsageError("there are no subagents in this session")
     agents.shared_name = HOOK_AGENT
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)
     arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=50)
-    turn = TurnCalls(session=calls, state=state, emit=owner.publish, store=store, budgets=state.budgets)
+    turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
     call = Call(ToolUse("hook", "create_subagent", msgspec.to_builtins(arguments)), turn)
     return str((await agents.answer(call, arguments)).content)
 
@@ -160,47 +169,50 @@ async def post_event(url: str, options: HookOptions, input: bytes, variables: Ma
         name.lower(): _VARIABLE.sub(lambda found: allowed.get(found[1] or found[2], ""), value)
         for name, value in options.headers.items()
     }
-    masked = mask_of(headers | {f"secret {name}": value for name, value in allowed.items()}, url)
+    # `mask_of` finds secrets by words in names, but an allowed variable is a secret whatever its name is.
+    mask = mask_of(headers | {f"secret {name}": value for name, value in allowed.items()}, url)
     client = HttpClient(url, headers)
     path = "/" if urlsplit(url).path.endswith("/") else ""  # the client removes a slash at the end of `url`
     try:
         async with client.send(path, msgspec.json.decode(input)) as response:
             body = await read_start(response, MAX_ANSWER_BYTES)
     except AgentcliError as error:
-        raise ToolError(masked(str(error))) from error
+        raise ToolError(mask(str(error))) from error
     finally:
         await client.aclose()
-    return masked(body.decode(errors="replace").strip())
+    return mask(body.decode(errors="replace").strip())
 
 
-def fill_in(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+def fill_event_values(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
     """Fill an event's values into a tool's input; a string that is nothing but `${path}` becomes the value itself."""
 
     def value_at(found: re.Match[str]) -> str:
         value: Any = event
         for key in (found[1] or found[2]).split("."):
             value = value.get(key, "") if isinstance(value, Mapping) else ""
-        if found[1] is not None:
+        if found[1] is not None:  # the whole string is `${path}`
             return json.dumps(value)
-        return json.dumps(value if isinstance(value, str) else json.dumps(value))[1:-1]  # within a text: no quotes
+        text = value if isinstance(value, str) else json.dumps(value)
+        return json.dumps(text)[1:-1]  # escaped, but without quotation marks: it stands within a string
 
     return msgspec.json.decode(_EVENT_VALUE.sub(value_at, json.dumps(template)), type=dict[str, Any])
 
 
-def read_judgement(spec: HookSpec, text: str) -> EventAnswer:
+def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer for a model's text with `{"ok": …, "reason": …}`. A yes decides nothing; a no denies."""
     # A model may think aloud, or quote an event that looks like an answer, so any no among several judgements applies.
     # So does a no that was cut off before its reason.
-    found = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]
-    no = next((one for one in found if one["ok"] is not True), None)
-    if not found:
-        return failed(spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}')
+    judgements = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]
+    no = next((judgement for judgement in judgements if judgement["ok"] is not True), None)
+    if not judgements:
+        return failure_answer(spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}')
     # A condition that can never be met does not keep an agent at work, and models do not decide about permissions.
     is_final_stop = spec.event in ("Stop", "SubagentStop") and no is not None and no.get("impossible") is True
     if no is None or is_final_stop or spec.event in ("PermissionRequest", "PermissionDenied"):
         return EventAnswer()
-    ends_turn = spec.event == "PreToolUse" and spec.handler["type"] == "prompt"
     reason = str(no.get("reason") or f"The hook `{spec.title}` denied this.")
+    # In Claude Code, too, a no of such a hook ends the turn unless the settings say otherwise.
+    ends_turn = spec.event == "PreToolUse" and spec.handler["type"] == "prompt"
     return EventAnswer("deny", reason, stops=ends_turn and not spec.handler.get("continueOnBlock"))
 
 

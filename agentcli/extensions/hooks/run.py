@@ -20,15 +20,19 @@ from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.tool import Ask
 
 EVENTS_ABOUT_DECISIONS = ("PreToolUse", "PermissionRequest")
-BLOCKS = 2  # the exit code by which a hook denies
+DENY_EXIT_CODE = 2  # the exit code by which a hook denies
 
 # Messages of interpreters that cannot open their script. They exit with 2, which would otherwise deny, or with 1.
-_NO_SCRIPT = re.compile(
+_SCRIPT_NOT_OPENED = re.compile(
     r"can't open file|cannot open|No such file or directory|not found|Cannot find module|Could not open input file|"
     r"Can't open perl script|Permission denied",
     re.IGNORECASE,
 )
-_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # events whose plain output goes to the model
+_PLAIN_TEXT_EVENTS = (
+    "SessionStart",
+    "UserPromptSubmit",
+    "SubagentStart",
+)  # events whose plain output goes to the model
 _BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)  # an object at the beginning of a line
 # Keys that distinguish a hook's answer from other JSON.
 _ANSWER_KEY = re.compile(r'"(?:hookSpecificOutput|permissionDecision|decision|continue|systemMessage)"')
@@ -41,83 +45,85 @@ _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
 def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
-    """Combine answers: deny overrides ask, ask overrides allow, and the first of equal decisions gives the reason."""
+    """Combine answers: deny overrides ask, ask overrides allow, and the first of equal decisions gives the reason.
+
+    If several answers replace the call's arguments, the last one applies.
+    """
     strongest = max(answers, key=lambda answer: _STRENGTH[answer.decision], default=EventAnswer())
-    inputs = [answer.input for answer in answers if answer.input is not None]
     return EventAnswer(
-        strongest.decision,
-        strongest.reason,
-        inputs[-1] if inputs else None,
-        "\n".join(answer.context for answer in answers if answer.context),
+        decision=strongest.decision,
+        reason=strongest.reason,
+        input=next((answer.input for answer in reversed(answers) if answer.input is not None), None),
+        context="\n".join(answer.context for answer in answers if answer.context),
         stops=any(answer.stops for answer in answers),
         notices=tuple(notice for answer in answers for notice in answer.notices),
         problem="; ".join(answer.problem for answer in answers if answer.problem),
     )
 
 
-def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
+def answer_of_command(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
     """Return the answer of a command that has ended."""
     is_command_missing = exit_code in (126, 127)  # a shell could not find or run it (POSIX XCU 2.8.2)
-    is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
+    is_script_missing = exit_code in (1, DENY_EXIT_CODE) and not stdout and _SCRIPT_NOT_OPENED.search(stderr)
     if is_command_missing or is_script_missing:
-        return failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
-    if exit_code == BLOCKS:
+        return failure_answer(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
+    if exit_code == DENY_EXIT_CODE:
         return EventAnswer("deny", stderr or stdout or f"The hook `{spec.title}` denied this.")
     if exit_code:
         first_line = stderr.partition("\n")[0]
         return EventAnswer(problem=f"`{spec.title}` exited with {exit_code}: {first_line}".rstrip(": "))
-    return read_output(spec, stdout.removeprefix("\ufeff"))
+    return answer_in_output(spec, stdout.removeprefix("\ufeff"))  # some programs write a byte order mark
 
 
-def read_output(spec: HookSpec, text: str) -> EventAnswer:
+def answer_in_output(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer of a hook that succeeded: the JSON objects at the beginning of lines, or else plain text."""
-    takes_text = spec.event in _PLAIN_CONTEXT  # the text may contain JSON, or code that looks like it
+    takes_text = spec.event in _PLAIN_TEXT_EVENTS  # such text may contain JSON that is no answer
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combine_answers(bare)
     answers: list[EventAnswer] = []
     failure: EventAnswer | None = None  # reports the first object that cannot be read: it may have been a denial
     position = 0
-    while found := _BRACE.search(text, position):
-        start = found.end() - 1
+    while brace := _BRACE.search(text, position):
+        start = brace.end() - 1
         try:
-            answer, position = _DECODER.raw_decode(text, start)
+            fields, position = _DECODER.raw_decode(text, start)
             if rest_of_line := text[position:].partition("\n")[0].strip():
                 raise ValueError(f"{rest_of_line[:40]!r} follows it")
         except (ValueError, RecursionError) as error:
             if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
                 break  # the rest is text without an answer
-            failure = failure or failed(spec, f"its answer is not valid JSON ({error})")
+            failure = failure or failure_answer(spec, f"its answer is not valid JSON ({error})")
             position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
             continue
-        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):  # else JSON of another program
-            read = read_object(spec, answer)
-            if failure is None or read.blocks:  # after an unreadable object only a denial is trusted
-                answers.append(read)
+        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in fields):  # else JSON of another program
+            answer = answer_in_object(spec, fields)
+            if failure is None or answer.blocks:  # after an unreadable object only a denial is trusted
+                answers.append(answer)
     if failure is not None:
         answers.append(failure)
     if answers:
         return combine_answers(answers)
     if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
-        return failed(spec, "its answer does not start on a new line")
+        return failure_answer(spec, "its answer does not start on a new line")
     return EventAnswer(context=text if takes_text else "")
 
 
 def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
-    """Return the answers of a hook that prints a list of them, or nothing but its decision."""
-    if (word := text.strip('"')) in ("deny", "block", "ask"):
-        return [read_object(spec, {"decision": word})]
+    """Return the answers of a hook that prints a list of them, or nothing but `deny`, `block` or `ask`."""
+    if (word := text.strip('"')) in ("deny", "block", "ask"):  # `allow` must be said in an object
+        return [answer_in_object(spec, {"decision": word})]
     try:
         listed = _DECODER.decode(text) if text.startswith("[") else []
     except (ValueError, RecursionError):
         return []
-    return [read_object(spec, answer) for answer in listed if isinstance(answer, dict)]
+    return [answer_in_object(spec, answer) for answer in listed if isinstance(answer, dict)]
 
 
-def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
+def answer_in_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     """Return the answer in a JSON object. If it contains several decisions, the strictest applies."""
     specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(specific, dict):
-        return failed(spec, "its hookSpecificOutput is not an object")
+        return failure_answer(spec, "its hookSpecificOutput is not an object")
     request = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
     behaviour = request if isinstance(request, dict) else {"behavior": request}
     words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
@@ -126,26 +132,28 @@ def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
         found = _DECISIONS.get(word) if isinstance(word, str) else None
         if found is None:  # a hook that was asked to decide, but not in known words, lets nothing through
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
-            return failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
+            return failure_answer(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
     reason = (
         specific.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason")
         or specific.get("reason") or ""
     )  # fmt: skip
-    stops = str(answer.get("continue")).lower() in ("false", "0", "no")
+    stops = str(answer.get("continue")).lower() in ("false", "0", "no")  # shell scripts often write it as text
+    if stops:
+        reason = answer.get("stopReason") or reason
     updated = specific.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return EventAnswer(
-        decision,
-        str(answer.get("stopReason") or reason) if stops else str(reason),
-        updated if isinstance(updated, dict) else None,
-        str(specific.get("additionalContext") or ""),
+        decision=decision,
+        reason=str(reason),
+        input=updated if isinstance(updated, dict) else None,
+        context=str(specific.get("additionalContext") or ""),
         stops=stops,
         notices=(str(notice),) if notice else (),
     )
 
 
-def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
+def failure_answer(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
     """Return the answer for a hook that failed: `decision`, or else the one that its `onError` sets."""
     problem, decision = f"`{spec.title}`: {why}", decision or spec.on_error
     if decision == "allow":
@@ -153,16 +161,16 @@ def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAn
     return EventAnswer(decision, f"A required hook failed: {problem}", problem=problem)
 
 
-# Events that are denied if one of their hooks may not run, because that hook might have denied them.
-DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
+# Events that are denied if one of their hooks cannot be run, because that hook might have denied them.
+FAIL_CLOSED_EVENTS: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 # The name of the subagents that hooks of type `agent` start. Their own events start no more of these subagents.
 HOOK_AGENT = "hook-agent"
 
 
-class HookSession(msgspec.Struct, kw_only=True):
+class HookContext(msgspec.Struct, kw_only=True):
     """The parts of a session that its hooks need. `ask` asks about programs that changed since they were trusted.
 
-    `transcript` returns the path of a file with the conversation. Without an `owner` only hooks that are commands or
+    `transcript` returns the path of a file with the conversation. Without a `session` only hooks that are commands or
     HTTP requests can run.
     """
 
@@ -172,14 +180,14 @@ class HookSession(msgspec.Struct, kw_only=True):
     mask: Callable[[str], str] = lambda text: text
     ask: Ask | None = None
     transcript: Callable[[], str] = lambda: ""
-    owner: Session | None = None
+    session: Session | None = None
 
 
 class RunningHooks(msgspec.Struct, kw_only=True):
     """Runs the hooks of a session and combines their answers. Implements `CallHooks` and `EventHooks`."""
 
     specs: Sequence[HookSpec]
-    session: HookSession
+    context: HookContext
     cwd: Path
     _inputs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # arguments of running calls by call id
 
@@ -194,38 +202,40 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         Hooks get the `fields`, and the arguments of a `call` under our names and those of other agents. Matchers are
         compared with the tool's name; for an event that is not about a call, with the `subject`.
         """
-        sent: dict[str, Any] = {}
+        hook_input: dict[str, Any] = {}  # the call's arguments
         if call is not None:
-            subject, sent = call.name, self.input_for_hooks(call.name, call.input)
+            subject, hook_input = call.name, self.input_for_hooks(call.name, call.input)
             name = CLAUDE_CODE_NAMES.get(call.name, call.name)
-            fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
+            fields |= {"tool_name": name, "tool_input": hook_input, "tool_use_id": call.id}
         matching = [spec for spec in self.specs if spec.is_for(event, subject, call.input if call else {})]
         if agent_id.startswith(HOOK_AGENT):
             matching = [spec for spec in matching if spec.handler["type"] != "agent"]
         if not matching:
             return EventAnswer()
-        session = self.session
-        about = {"session_id": session.id, "transcript_path": session.transcript(), "cwd": str(self.cwd)}
+        context = self.context
+        about = {"session_id": context.id, "transcript_path": context.transcript(), "cwd": str(self.cwd)}
         if agent_id != "main":  # a subagent, such as `explore-2`
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
-        data = msgspec.json.encode({**about, "hook_event_name": event, "permission_mode": session.mode(), **fields})
-        # Hooks with the same command, and equal hooks of other kinds, run only once.
-        distinct = {spec.shown_command or msgspec.json.encode(spec.handler): spec for spec in reversed(matching)}
-        runs = [self._run_and_report(spec, data, subject, agent_id) for spec in reversed(distinct.values())]
+        data = msgspec.json.encode({**about, "hook_event_name": event, "permission_mode": context.mode(), **fields})
+        distinct: dict[str | bytes, HookSpec] = {}
+        for spec in matching:  # hooks with the same command, and equal hooks of other kinds, run only once
+            distinct.setdefault(spec.expanded_command or msgspec.json.encode(spec.handler), spec)
+        runs = [self._run_and_report(spec, data, subject, agent_id) for spec in distinct.values()]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
-            session.publish(Notice(notice, agent_id=agent_id))
-        reason, context, input = session.mask(answer.reason), session.mask(answer.context), answer.input
-        if call is not None and input is not None:
-            input = own_input(call.name, input, sent)
-        return msgspec.structs.replace(answer, reason=reason, context=context, input=input)
+            context.publish(Notice(notice, agent_id=agent_id))
+        new_input = answer.input
+        if call is not None and new_input is not None:
+            new_input = own_input(call.name, new_input, hook_input)
+        masked = {"reason": context.mask(answer.reason), "context": context.mask(answer.context)}
+        return msgspec.structs.replace(answer, input=new_input, **masked)
 
     async def _run_and_report(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
         began = time.monotonic()
         answer = await self.run(spec, input)
         result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
-        self.session.publish(HookRan(spec.event, spec.title, subject, *result, agent_id=agent_id))
+        self.context.publish(HookRan(spec.event, spec.title, subject, *result, agent_id=agent_id))
         return answer
 
     async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
@@ -240,7 +250,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         if not self.has("PreToolUse"):
             return None
         answer = await self.fire("PreToolUse", call=ToolUse(record.id, record.tool, input), agent_id=record.caller)
-        if answer.stops:
+        if answer.stops:  # it ends the turn, so the call must not run either
             answer = msgspec.structs.replace(answer, decision="deny")
         if answer.blocks:  # then `after_call` is not called
             self._inputs.pop(record.id, None)
@@ -254,7 +264,8 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         content, call = msgspec.to_builtins(result.content), ToolUse(record.id, record.tool, input)
         fields: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
         answer = await self.fire(event, call=call, agent_id=record.caller, **fields)
-        return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
+        objection = answer.reason if answer.blocks else ""
+        return "\n".join(filter(None, (objection, answer.context))) or None
 
 
 class JoinedHooks(msgspec.Struct):
@@ -269,8 +280,8 @@ class JoinedHooks(msgspec.Struct):
 async def attach_hooks(session: Session, hooks: RunningHooks) -> None:
     """Run hooks around the calls and at the events of a session from now on, and fire `SessionStart`."""
     services, delegates = session.runtime.calls.services, session.runtime.calls.delegates
-    hooks.session.publish, hooks.session.owner = session.publish, session
-    hooks.session.mask = services.mask.text
+    hooks.context.publish, hooks.context.session = session.publish, session
+    hooks.context.mask = services.mask.text
     services.hooks = (*services.hooks, hooks)
     delegates.events = JoinedHooks((delegates.events, hooks)) if delegates.events else hooks
     source = "resume" if session.state.conversation.entries else "startup"

@@ -19,6 +19,8 @@ from agentcli.tables import read_table
 _TABLE: dict[str, Any] = read_table(__file__, "events")
 EVENTS: tuple[str, ...] = (*get_args(EventName), *_TABLE["unfired"])
 OnError = Literal["allow", "deny", "ask"]
+# Arguments of tools with which the pattern of a hook's `condition` is compared; a call has one of them.
+_PATTERN_ARGUMENTS = ("command", "path", "url", "agent", "name")
 # Variables that are replaced even in `args`, which no shell reads.
 _FOLDER_VARIABLE = re.compile(r"\$\{(?:CLAUDE_PROJECT_DIR|CLAUDE_PLUGIN_ROOT|CLAUDE_PLUGIN_DATA)\}")
 
@@ -67,7 +69,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.handler["command"])
 
     @property
-    def shown_command(self) -> str:
+    def expanded_command(self) -> str:
         """The command with its plugin's folders filled in; empty for hooks of other types."""
         command = self.title if self.handler["type"] == "command" else ""
         for name, value in self.environment.items():
@@ -81,14 +83,14 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"agentcli never fires {self.event}: this hook does not run" if is_unfired else ""
 
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
-        """Return True if the hook applies to an event. A tool, its `subject`, may match under any of its names."""
+        """Return True if the hook applies to an event. If the `subject` is a tool, any of its names may match."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.event != event or (self.matcher and not any(re.fullmatch(self.matcher, name) for name in names)):
             return False
         if not self.condition:
             return True
-        rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
-        value = next((str(input[key]) for key in keys if key in input), "")  # compared with the pattern
+        rule = parse_rule(self.condition)
+        value = next((str(input[name]) for name in _PATTERN_ARGUMENTS if name in input), "")
         return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
 
 
@@ -108,7 +110,7 @@ def read_hooks(
                 report(f"{source}: hooks.{event} contains something that is not a table.")
                 continue
             matcher = str(group.get("matcher") or "")
-            for hook in group.get("hooks") or [group]:
+            for hook in group.get("hooks") or [group]:  # a group may also be a single hook itself
                 try:
                     spec = _read_hook(event, "" if matcher == "*" else matcher, hook, source)
                     yield msgspec.structs.replace(spec, environment=dict(environment))
@@ -121,23 +123,25 @@ def _read_hook(event: str, matcher: str, hook: Any, source: str) -> HookSpec:
     # A value that is not a table is reported below as a hook without a command.
     hook = {"type": "command", **hook} if isinstance(hook, Mapping) else {"type": "command"}
     kind, condition = str(hook["type"]), str(hook.get("if") or "")
-    if (rules := _TABLE["kinds"].get(kind)) is None:
+    if (requirements := _TABLE["kinds"].get(kind)) is None:
         raise ValueError(f"a hook of type {kind!r} is skipped; the types are {', '.join(_TABLE['kinds'])}")
-    for name in rules["required"]:
+    for name in requirements["required"]:
         if not isinstance(hook.get(name), str) or not hook[name].strip():
             raise ValueError(f"a hook without a {name} is skipped")
-    if event in rules.get("not_for", ()) or event not in rules.get("events", EVENTS):
+    if event in requirements.get("not_for", ()) or event not in requirements.get("events", EVENTS):
         raise ValueError(f"a hook of type {kind} is skipped: this event cannot have one")
     if kind == "http" and not is_address(hook["url"]):
         raise ValueError(f"it is skipped ({redacted_address(hook['url'])!r} is not an http(s) address)")
-    on_failure = {"continue": "allow", "block": "deny"}.get(str(hook.get("onFailure")), hook.get("onFailure", "allow"))
+    on_failure = hook.get("onFailure", "allow")  # another agent's key, which has words of its own for our values
+    on_failure = {"continue": "allow", "block": "deny"}.get(str(on_failure), on_failure)
     values = {"event": event, "handler": hook, "matcher": matcher, "condition": condition, "source": source}
     values["on_error"] = hook.get("onError", hook.get("on_error", on_failure))
-    try:
+    values["timeout_s"] = hook.get("timeout", requirements["timeout"])
+    try:  # the results of the first three are not used: they raise if a value is invalid
         re.compile(matcher)
         if condition:
             parse_rule(condition)
         msgspec.convert(hook, HookOptions)
-        return msgspec.convert({**values, "timeout_s": hook.get("timeout", rules["timeout"])}, HookSpec)
+        return msgspec.convert(values, HookSpec)
     except (re.error, UsageError, msgspec.ValidationError) as error:
         raise ValueError(f"it is skipped ({error})") from error

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import msgspec
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
-from agentcli.extensions.program_pins import ProgramPins, why_refused
+from agentcli.extensions.program_pins import ProgramPins, why_denied
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
@@ -246,7 +246,7 @@ class Server:
         if self._pins is None or not (command := self.spec.start_command):
             return
         user = f"the MCP server {self.name}"
-        if why := await why_refused(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
+        if why := await why_denied(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
             raise ToolError(
                 f"{why} The server was not started. Check the change, then approve the new version with "
                 f"`/mcp approve {self.name}` or `agentcli mcp approve {self.name}`.",

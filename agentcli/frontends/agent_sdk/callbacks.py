@@ -17,7 +17,14 @@ from agentcli.agent.permissions.rules import Rule, Verb, parse_rule, parse_rules
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, claude_code_call, claude_code_question, own_input
-from agentcli.extensions.hooks.run import DENYING, HookSession, RunningHooks, attach_hooks, failed, read_object
+from agentcli.extensions.hooks.run import (
+    FAIL_CLOSED_EVENTS,
+    HookContext,
+    RunningHooks,
+    attach_hooks,
+    failure_answer,
+    answer_in_object,
+)
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
 from agentcli.extensions.mcp.tools import Parts, RemoteResult, RemoteTool
 from agentcli.frontends.agent_sdk.transcripts import HookTranscript
@@ -130,12 +137,12 @@ class CallbackHooks(RunningHooks, kw_only=True):
                     "hook_callback", callback_id=spec.title, input=fields, tool_use_id=fields.get("tool_use_id")
                 )
         except TimeoutError:
-            return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+            return failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         except ClientGone as error:
-            return failed(spec, str(error), "deny" if spec.event in DENYING else None)
+            return failure_answer(spec, str(error), "deny" if spec.event in FAIL_CLOSED_EVENTS else None)
         except ClientError as error:
-            return failed(spec, str(error))
-        return read_object(spec, answer)
+            return failure_answer(spec, str(error))
+        return answer_in_object(spec, answer)
 
     def input_for_hooks(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
         _, claude_code_input = claude_code_call(tool, input, self.cwd)
@@ -145,9 +152,9 @@ class CallbackHooks(RunningHooks, kw_only=True):
 async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
     if specs:
         transcript = HookTranscript(session).path
-        about = HookSession(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
+        context = HookContext(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
         cwd = session.runtime.calls.workspace.cwd
-        await attach_hooks(session, CallbackHooks(specs=specs, session=about, cwd=cwd, channel=channel))
+        await attach_hooks(session, CallbackHooks(specs=specs, context=context, cwd=cwd, channel=channel))
 
 
 class HostedServer:
