@@ -29,9 +29,9 @@ RUN, REFUSE = "Trust it and run it", "Do not run it"
 class ProgramPins:
     """The files that the trusted commands of one configuration run, with their digests.
 
-    Files in the working directory, in the project (`root`) and in `added` folders are pinned. `trusted` returns the
-    digests that were stored with the trust in the project, by path, and `keep` stores more of them. The files of the
-    person's own commands, and all files if `trusted` is None, are pinned as they are when the command is added.
+    Files in the working directory, in the project (`root`) and in `added` folders are pinned. `load_trusted` returns
+    the digests that were stored with the trust in the project, by path; `store_trusted` stores more of them. Files of
+    the person's own commands, and all files without `load_trusted`, are pinned as they are when the command is added.
     """
 
     def __init__(
@@ -40,109 +40,114 @@ class ProgramPins:
         cwd: Path,
         root: Path,
         added: Sequence[Path] = (),
-        trusted: Callable[[], Mapping[str, str]] | None,
-        keep: Callable[[Mapping[str, str]], None],
+        load_trusted: Callable[[], Mapping[str, str]] | None,
+        store_trusted: Callable[[Mapping[str, str]], None],
     ) -> None:
         self._cwd, self._root = str(cwd), str(root)
-        self._trusted, self._keep = trusted, keep
+        self._load_trusted, self._store_trusted = load_trusted, store_trusted
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
-        # By command: all files that it names, the pinned digests, and those seen by `changed`.
-        self._named: dict[str, set[NamedFile]] = {}
-        self._pins: dict[str, dict[str, str]] = {}
-        self._seen: dict[str, dict[str, str]] = {}
-        self._of_project: set[str] = set()  # commands of the project's files
+        # By command: all files that it names, the pinned digests by path, and those that `changed_files` found last.
+        self._files: dict[str, set[NamedFile]] = {}
+        self._pinned: dict[str, dict[str, str]] = {}
+        self._last_digests: dict[str, dict[str, str]] = {}
+        self._project_commands: set[str] = set()  # commands of the project's files
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
         """Pin the files of a command from now on."""
-        if command in self._named and (not is_of_project or command in self._of_project):
+        if command in self._files and (not is_of_project or command in self._project_commands):
             return  # it is pinned already, as strictly
-        self._named[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
+        self._files[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
         if is_of_project:
-            self._of_project.add(command)
-        if is_of_project and self._trusted is not None:
-            names = [file.path for file in self._inside(command)]  # globs among them
-            trusted = self._trusted().items()
-            self._pins[command] = {path: digest for path, digest in trusted if any(_matches(path, n) for n in names)}
+            self._project_commands.add(command)
+        if is_of_project and self._load_trusted is not None:
+            patterns = [file.path for file in self._files_in_folders(command)]  # paths, and globs among them
+            trusted = self._load_trusted().items()
+            self._pinned[command] = {
+                path: digest for path, digest in trusted if any(_matches(path, pattern) for pattern in patterns)
+            }
         else:
-            self._pins[command] = self.digests(command)
+            self._pinned[command] = self.current_digests(command)
 
-    def cover(self, folders: Sequence[Path]) -> None:
+    def add_folders(self, folders: Sequence[Path]) -> None:
         """Pin the files in these folders, too, as they are now."""
         if all(str(folder) in self._folders for folder in folders):
             return
-        inside_before = {command: self._inside(command) for command in self._named}
+        files_before = {command: self._files_in_folders(command) for command in self._files}
         self._folders |= dict.fromkeys(map(str, folders))
-        for command, before in inside_before.items():
-            pinned_before = {file.path for file in _expand_globs(before)}
-            current = self.digests(command).items()
-            # The pins of folders that were covered before stay as they are: their files may have changed since.
-            self._pins[command] |= {path: digest for path, digest in current if path not in pinned_before}
+        for command, files in files_before.items():
+            pinned_before = {file.path for file in _with_glob_matches(files)}
+            current = self.current_digests(command).items()
+            # The pins of files in the earlier folders stay as they are: these files may have changed since.
+            self._pinned[command] |= {path: digest for path, digest in current if path not in pinned_before}
 
-    def _inside(self, command: str) -> list[NamedFile]:
+    def _files_in_folders(self, command: str) -> list[NamedFile]:
         """Return the files of a command that are in the pinned folders."""
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
-        return [file for file in self._named[command] if file.path.startswith(starts)]
+        return [file for file in self._files[command] if file.path.startswith(starts)]
 
-    def digests(self, command: str) -> dict[str, str]:
+    def current_digests(self, command: str) -> dict[str, str]:
         """Return the digests of the files that a command runs, as they are now, by path."""
-        pinned = self._pins.get(command, {})
-        programs = [file.path for file in _expand_globs(self._inside(command)) if _is_program(file, pinned)]
-        return {path: digest for path in programs if (digest := digest_of(path)) != MISSING}
+        pinned = self._pinned.get(command, {})
+        programs = [
+            file.path for file in _with_glob_matches(self._files_in_folders(command)) if _is_program(file, pinned)
+        ]
+        return {path: digest for path in programs if (digest := file_digest(path)) != MISSING}
 
-    def changed(self, command: str) -> Sequence[Path]:
+    def changed_files(self, command: str) -> Sequence[Path]:
         """Return the files of a command that are not as they were when it was trusted."""
-        current, pinned = self.digests(command), self._pins[command]
+        current, pinned = self.current_digests(command), self._pinned[command]
         paths = sorted(current.keys() | pinned.keys())
         changed = [path for path in paths if current.get(path, MISSING) != pinned.get(path, MISSING)]
-        if changed and command in self._of_project and self._trusted is not None:
-            trusted = self._trusted()  # the person may have trusted the project again meanwhile
-            pinned |= {path: trusted[path] for path in changed if trusted.get(path) == current.get(path, MISSING)}
-            changed = [path for path in changed if current.get(path, MISSING) != pinned.get(path, MISSING)]
-        self._seen[command] = current
+        if changed and command in self._project_commands and self._load_trusted is not None:
+            trusted = self._load_trusted()  # the person may have trusted the project again meanwhile
+            trusted_again = [path for path in changed if trusted.get(path) == current.get(path, MISSING)]
+            pinned.update({path: trusted[path] for path in trusted_again})
+            changed = [path for path in changed if path not in trusted_again]
+        self._last_digests[command] = current
         return [Path(path) for path in changed]
 
-    def accept(self, command: str) -> None:
-        """Trust the files of a command as the last call of `changed` found them. Raises `ConfigError`."""
-        current = self._seen[command]
-        deleted = {path: MISSING for path in self._pins[command] if path not in current}
-        for other in self._named:  # the command itself, and others that run the same files
-            shared = [file.path for file in _expand_globs(self._inside(other)) if file.path in current]
-            pins = self._pins[other] | {path: current[path] for path in shared}
-            self._pins[other] = {path: digest for path, digest in pins.items() if path not in deleted}
-        if command in self._of_project and self._trusted is not None:
-            self._keep({**deleted, **current})
+    def accept_changes(self, command: str) -> None:
+        """Trust the files of a command as the last call of `changed_files` found them. Raises `ConfigError`."""
+        accepted = self._last_digests[command]
+        deleted = {path: MISSING for path in self._pinned[command] if path not in accepted}
+        for other in self._files:  # the command itself, and others that run the same files
+            paths = [file.path for file in _with_glob_matches(self._files_in_folders(other))]
+            pins = self._pinned[other] | {path: accepted[path] for path in paths if path in accepted}
+            self._pinned[other] = {path: digest for path, digest in pins.items() if path not in deleted}
+        if command in self._project_commands and self._load_trusted is not None:
+            self._store_trusted({**deleted, **accepted})
 
     def digests_to_trust(self) -> dict[str, str]:
         """Return the current digests of the project's files, to store with the trust; `MISSING` for missing files."""
-        digests = {file.path: MISSING for command in self._of_project for file in self._inside(command)}
-        for command in self._of_project:
-            digests |= self.digests(command)
+        digests = {file.path: MISSING for command in self._project_commands for file in self._files_in_folders(command)}
+        for command in self._project_commands:
+            digests |= self.current_digests(command)
         return digests
 
-    def files(self) -> list[Path]:
+    def program_files(self) -> list[Path]:
         """Return the real paths of all files that the commands run."""
         programs = {
             os.path.realpath(file.path)
-            for command in self._named
-            for file in _expand_globs(self._inside(command))
-            if _is_program(file, self._pins[command])
+            for command in self._files
+            for file in _with_glob_matches(self._files_in_folders(command))
+            if _is_program(file, self._pinned[command])
         }
         return [Path(path) for path in sorted(programs) if os.path.isfile(path)]  # noqa: PTH113
 
 
 async def why_denied(
-    programs: ProgramPins, command: str, user: str, *, ask: Ask | None, on_notice: Callable[[str], None]
+    programs: ProgramPins, command: str, runner: str, *, ask: Ask | None, on_notice: Callable[[str], None]
 ) -> str:
-    """Return why `user` (a hook, a server) may not run a command; empty if it may. Asks the person about changes."""
+    """Return why `runner` (a hook, a server) may not run a command; empty if it may. Asks the person about changes."""
     # Files may change while the person is asked, so they are compared again after each answer.
-    while changed := await asyncio.to_thread(programs.changed, command):
+    while changed := await asyncio.to_thread(programs.changed_files, command):
         names = ", ".join(map(str, changed))
         verb, what = ("have", "them") if len(changed) > 1 else ("has", "it")
-        why = f"{names} {verb} changed since you trusted {what}, and {user} would run {what} outside the sandbox."
+        why = f"{names} {verb} changed since you trusted {what}, and {runner} would run {what} outside the sandbox."
         if ask is None or await ask(why, (RUN, REFUSE)) != RUN:
             return why
         try:
-            programs.accept(command)
+            programs.accept_changes(command)
         except ConfigError as error:  # the trust could not be stored, and lasts only until this program ends
             on_notice(str(error))
     return ""
@@ -153,7 +158,7 @@ def _matches(path: str, name: str) -> bool:
     return path == name or (path.count("/") == name.count("/") and fnmatchcase(path, name))
 
 
-def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
+def _with_glob_matches(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
     """Yield the files, and the matches of the globs among them."""
     for file in files:
         yield file
@@ -173,8 +178,9 @@ def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
     return stat.S_ISREG(status.st_mode) and (not file.is_data or bool(status.st_mode & 0o111))
 
 
-def digest_of(path: str) -> str:
+def file_digest(path: str) -> str:
     """Return a hash of the real path and the contents of a file; `MISSING` if there is no file."""
+    # The real path is part of it, because a program finds files beside itself, so a new link is a change.
     digest = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     try:
         # Without `O_NONBLOCK`, a pipe in the file's place would block.
@@ -189,7 +195,7 @@ def digest_of(path: str) -> str:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return MISSING
     except OSError as error:
-        return f"unreadable ({error.errno})"
+        return f"unreadable ({error.errno})"  # so that it counts as changed when it becomes readable
     return digest.hexdigest()
 
 
@@ -198,7 +204,7 @@ _INTERPRETER = re.compile(
     r"[\d.]*(?:\.exe)?"
 )
 # Options of interpreters whose value is not the script.
-_TAKES_A_VALUE = frozenset("-r --require --import --loader --experimental-loader --env-file -W -X -cp".split())
+_OPTIONS_WITH_VALUE = frozenset("-r --require --import --loader --experimental-loader --env-file -W -X -cp".split())
 _FOLDER_PROGRAMS = ("__main__.py", "index.js", "index.mjs", "index.cjs", "index.ts", "package.json")
 # `$NAME` (group 1), `${NAME…}` (2), `${NAME:-default}` (3).
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}\w][^}]*)?\})")
@@ -243,65 +249,66 @@ class _CommandReader(Struct):
     def files_in(self, text: str, max_nested: int) -> Iterator[NamedFile]:
         """Yield the files that a text names, also in words that are commands (`sh -c '…'`), to `max_nested` levels."""
         for words in _simple_commands(text):
-            is_first = True
-            interpreter = ""  # one whose script has not been read yet
-            before = ""  # the previous word
+            is_first = True  # not yet an argument
+            awaits_script = False  # True between an interpreter and its script
+            previous = ""
             for raw in words:
-                if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
-                    self.variables[assigned[1]] = self._expanded(assigned[2])
-                    yield from self._named(assigned[2], is_started=False)
+                if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):  # before the command: `NAME=value command`
+                    self.variables[assigned[1]] = self._expand_variables(assigned[2])
+                    yield from self._files_named_by(assigned[2], is_started=False)
                     continue
-                word = self._expanded(raw)
+                word = self._expand_variables(raw)
                 if max_nested and re.search(r"[\s;|&]", word):  # the word may be a command itself
                     yield from self.files_in(word, max_nested - 1)
-                if before in ("cd", "pushd"):
+                if previous in ("cd", "pushd"):
                     self.folders += [os.path.join(folder, word) for folder in self.folders]  # noqa: PTH118 - text
                 if is_first and "/" not in word:
-                    yield from self._on_path(word)
+                    yield from self._programs_on_path(word)
                 else:
-                    yield from self._named(word, is_started=is_first or bool(interpreter))
+                    yield from self._files_named_by(word, is_started=is_first or awaits_script)
                 if is_first and word.startswith("/"):  # `$(…)/name` is split so that a command `/name` begins
-                    yield from self._named(word.lstrip("/"), is_started=True)
-                    yield from self._started_folder(word.lstrip("/"))
-                for module in filter(None, map(_MODULE_OPTION.fullmatch, (before + word, word))):  # `-m server`, too
-                    yield from self._module(module[1])
-                if interpreter and not word.startswith("-"):
-                    yield from self._started_folder(word)
-                    interpreter = interpreter if before in _TAKES_A_VALUE else ""  # an option's value is not the script
+                    yield from self._files_named_by(word.lstrip("/"), is_started=True)
+                    yield from self._entry_points(word.lstrip("/"))
+                for option in (previous + word, word):  # `-m server` is two words, `-mserver` one
+                    if module := _MODULE_OPTION.fullmatch(option):
+                        yield from self._module_files(module[1])
+                if awaits_script and not word.startswith("-"):
+                    yield from self._entry_points(word)
+                    awaits_script = previous in _OPTIONS_WITH_VALUE  # then the word was not the script
                 if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
-                    interpreter = word
-                is_first, before = False, word
+                    awaits_script = True
+                is_first, previous = False, word
 
-    def _expanded(self, word: str) -> str:
+    def _expand_variables(self, word: str) -> str:
         """Replace variables; an unknown one is probably the project's folder."""
         return _VARIABLE.sub(lambda found: self.variables.get(found[1] or found[2]) or found[3] or self.root, word)
 
-    def _on_path(self, word: str) -> Iterator[NamedFile]:
+    def _programs_on_path(self, word: str) -> Iterator[NamedFile]:
         """Yield the files that a command without a slash may be, in the folders of PATH."""
         path = self.variables.get("PATH")
         for folder in path.split(":") if path else ():
-            yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
+            yield from self._files_named_by(f"{self._expand_variables(folder) or '.'}/{word}", is_started=True)
 
-    def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
+    def _files_named_by(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
         """Yield the files that a word may name: as it is, by one of its parts, or after a shell has expanded it."""
         names = {word, word.partition("=")[2]}  # `x` of `--option=x`
         if word.startswith("-"):
             names.add(word[2:])  # `x` of `-Ix`
         if re.search(r"[${`]", word):  # `x` of `${DIR}/x` and of `$(command)/x`, and each choice of `{a,b}`
-            names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_unbraced(word)}
+            names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_expand_braces(word)}
         for name in names - {"", "-", ".", "/"}:
             is_absolute = name.startswith(("/", "~"))
             paths = [os.path.expanduser(name)] if is_absolute else [f"{folder}/{name}" for folder in self.folders]  # noqa: PTH111
             for path in paths:
-                if path.startswith("/") and "\0" not in path:
+                if path.startswith("/") and "\0" not in path:  # `~name` without a person of this name is no path
                     yield NamedFile(os.path.normpath(path), is_started)
 
-    def _started_folder(self, word: str) -> Iterator[NamedFile]:
+    def _entry_points(self, word: str) -> Iterator[NamedFile]:
         """Yield the files that an interpreter runs first if the word is a folder."""
-        for file in self._named(word, is_started=True):
+        for file in self._files_named_by(word, is_started=True):
             yield from (NamedFile(f"{file.path}/{name}", is_started=True) for name in _FOLDER_PROGRAMS)
 
-    def _module(self, name: str) -> Iterator[NamedFile]:
+    def _module_files(self, name: str) -> Iterator[NamedFile]:
         """Yield the files of `python -m NAME`, and those of the packages around it."""
         parts = name.split(".")
         for folder in (*self.folders, *(f"{folder}/src" for folder in self.folders)):
@@ -311,8 +318,8 @@ class _CommandReader(Struct):
                 yield NamedFile(path, is_started=True)
 
 
-def _unbraced(word: str) -> list[str]:
-    """Expand the braces of a word as a shell does; a range such as `{1..9}` becomes a wildcard."""
+def _expand_braces(word: str) -> list[str]:
+    """Expand the braces of a word as a shell does; a range such as `{1..9}` becomes `*`. Too many words are cut off."""
     expanded, waiting = list[str](), [word]
     while waiting and len(expanded) + len(waiting) <= _MAX_BRACE_WORDS:
         word = waiting.pop()
@@ -336,12 +343,15 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
     words: list[str] = []
     is_output = False  # True for the word after `>`
     for token in tokens:
-        if not token or token.strip("();<>|&"):  # not an operator
+        is_operator = token != "" and not token.strip("();<>|&")  # an empty one was in quotation marks
+        if not is_operator:
             words += [token] if token and not is_output else []
             is_output = False
         elif token.startswith((">", "&>")) and "(" not in token:
             is_output = True
-        elif "<" not in token or "(" in token:  # an operator that ends the command, or `> >(…)`
+        elif (
+            "(" in token or "<" not in token
+        ):  # the command ends; after `<` follows a file, which is a word like others
             yield words
             words, is_output = [], False
     yield words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,7 +37,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
 
     @cached_property
     def pins(self) -> ProgramPins:
-        """The pins, imported when they are first needed: most projects have none of these commands."""
+        """The pins of their files; the code is imported when it is first needed, because most projects run nothing."""
         from agentcli.extensions.program_pins import ProgramPins
 
         config = self.config
@@ -45,9 +45,9 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
             cwd=config.cwd,
             root=project_root(config.cwd),
             added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],
-            # None: the caller trusts the files as they are now, so they are not compared with stored digests.
-            trusted=None if config.project.is_trusted_now else partial(trusted_digests, config.paths),
-            keep=partial(remember_trust, config.paths),
+            # None: the caller trusts the files as they are now, whatever was trusted before.
+            load_trusted=None if config.project.is_trusted_now else partial(trusted_digests, config.paths),
+            store_trusted=partial(remember_trust, config.paths),
         )
         for command in _own_commands(config):
             pins.add(command, variables=config.environment)
@@ -66,8 +66,8 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
     def files(self, roots: Sequence[Path]) -> list[Path]:
         """Pin the programs in these folders, too, and return all that exist."""
         if "pins" in vars(self) or any(_own_commands(self.config)):  # `pins` was used before, or is needed
-            self.pins.cover(roots)
-            return self.pins.files()
+            self.pins.add_folders(roots)
+            return self.pins.program_files()
         return []
 
 
@@ -88,14 +88,16 @@ class Hooks(msgspec.Struct, dict=True):
     def specs(self) -> list[HookSpec]:
         """The hooks of the person, the project and plugins; in a bare session only of plugins. Raises `ConfigError`."""
         config, plugins = self.plugins.config, self.plugins
-        # Each row is a table of hooks and the file that it comes from; `tables` adds the variables of plugins.
-        own = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
-        if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
-            from agentcli.extensions.plugins.plugin import read_object
+        # The events' tables, each with the file that it comes from, and the variables of its plugin.
+        tables: list[tuple[Any, str, dict[str, str]]] = []
+        if not plugins.is_bare:
+            tables = [(layer.values["hooks"], layer.source, {}) for layer in config.layers if "hooks" in layer.values]
+            if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
+                from agentcli.extensions.plugins.plugin import read_json_object
 
-            own.append((read_object(file).get("hooks", {}), str(file)))
-        tables = [] if plugins.is_bare else [(table, source, dict[str, str]()) for table, source in own]
-        tables += [(*table, plugin.variables) for plugin in plugins.active for table in plugin.hooks]
+                tables.append((read_json_object(file).get("hooks", {}), str(file), {}))
+        for plugin in plugins.active:
+            tables += [(table, source, plugin.variables) for table, source in plugin.hooks]
         if not tables:
             return []
         from agentcli.extensions.hooks.spec import read_hooks
@@ -107,6 +109,7 @@ class Hooks(msgspec.Struct, dict=True):
         return specs
 
     def for_session(self, session_id: str, mode: Callable[[], str]) -> ConfiguredHooks | None:
+        """Return the hooks as a session runs them; None if there are none. `mode` returns the permission mode."""
         if not self.specs:
             return None
         from agentcli.extensions.hooks.handlers import ConfiguredHooks

@@ -12,10 +12,10 @@ def test_a_file_that_was_named_before_its_folder_was_added_is_held_to_what_it_wa
         (tmp_path / folder).mkdir()
     script = tmp_path / "added/guard.sh"
     script.write_text("echo")
-    pins = ProgramPins(cwd=tmp_path / "ws", root=tmp_path / "ws", trusted=None, keep=lambda digests: None)
+    pins = ProgramPins(cwd=tmp_path / "ws", root=tmp_path / "ws", load_trusted=None, store_trusted=lambda digests: None)
     pins.add("sh ../added/guard.sh")
-    assert pins.files() == []
-    pins.cover([tmp_path / "ws", tmp_path / "added"])
-    assert (pins.files(), pins.changed("sh ../added/guard.sh")) == ([script], [])
+    assert pins.program_files() == []
+    pins.add_folders([tmp_path / "ws", tmp_path / "added"])
+    assert (pins.program_files(), pins.changed_files("sh ../added/guard.sh")) == ([script], [])
     script.write_text("exit")
-    assert pins.changed("sh ../added/guard.sh") == [script]
+    assert pins.changed_files("sh ../added/guard.sh") == [script]

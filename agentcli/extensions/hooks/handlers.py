@@ -21,9 +21,9 @@ from agentcli.extensions.hooks.run import (
     FAIL_CLOSED_EVENTS,
     HOOK_AGENT,
     RunningHooks,
-    failure_answer,
-    answer_of_command,
     answer_in_output,
+    answer_of_command,
+    failure_answer,
 )
 from agentcli.extensions.hooks.spec import HookOptions, HookSpec
 from agentcli.extensions.program_pins import ProgramPins, why_denied

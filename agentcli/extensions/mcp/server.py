@@ -204,9 +204,9 @@ class Server:
         """
         changes: list[str] = []
         if self._pins is not None and (command := self.spec.start_command):
-            changes += map(str, await asyncio.to_thread(self._pins.programs.changed, command))
+            changes += map(str, await asyncio.to_thread(self._pins.programs.changed_files, command))
             if changes:
-                self._pins.programs.accept(command)
+                self._pins.programs.accept_changes(command)
         await (self.restart() if changes else self.client())
         if self.is_changed and self.current:
             changes.append(self.changes())

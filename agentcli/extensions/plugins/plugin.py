@@ -132,7 +132,7 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _tables(self, kind: str) -> Iterator[tuple[Any, str]]:
         """Yield the tables of a kind, each with the file that it comes from, or the plugin's folder."""
         for place in self._places(kind):
-            content, file = (place, self.root) if isinstance(place, Mapping) else (read_object(place), place)
+            content, file = (place, self.root) if isinstance(place, Mapping) else (read_json_object(place), place)
             yield content.get(kind, content), str(file)
 
 
@@ -149,7 +149,7 @@ def checked_name(value: Any, file: Path, what: str = "plugin") -> str:
     return value
 
 
-def read_object(file: Path) -> dict[str, Any]:
+def read_json_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; {} if there is none. Raises `ConfigError`."""
     try:
         return msgspec.json.decode(read_small_file(file), type=dict[str, Any]) if is_file(file) else {}
@@ -159,8 +159,8 @@ def read_object(file: Path) -> dict[str, Any]:
 
 def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
     """Return the plugin in a folder; its programs may use a folder of its name in `data`. Raises `ConfigError`."""
-    manifests = [keys for keys in (read_object(root / name) for name in MANIFESTS) if keys]
-    entry = read_object(root / ENTRY_FILE)
+    manifests = [keys for keys in (read_json_object(root / name) for name in MANIFESTS) if keys]
+    entry = read_json_object(root / ENTRY_FILE)
     if not manifests and not entry:
         raise ConfigError(f"is not a plugin: it has no {' and no '.join(MANIFESTS)}.", file=str(root))
     # Without a manifest, a non-strict entry lists all parts: other files in the folder may belong to other plugins.

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
-from agentcli.extensions.plugins.plugin import ENTRY_FILE, Plugin, checked_name, read_object, read_plugin
+from agentcli.extensions.plugins.plugin import ENTRY_FILE, Plugin, checked_name, read_json_object, read_plugin
 from agentcli.extensions.plugins.sources import copy_folder, download
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
 from agentcli.settings.trust import folder_digest, folder_fingerprint, is_folder_trusted, trust_folder
@@ -225,7 +225,7 @@ class PluginStore:
 def read_marketplace(root: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return a marketplace's name, and its entries by plugin. Raises `ConfigError`."""
     file = root / ".claude-plugin/marketplace.json"
-    if not (content := read_object(file)):  # the repository of one plugin is a marketplace with this plugin
+    if not (content := read_json_object(file)):  # the repository of one plugin is a marketplace with this plugin
         name = read_plugin(root, data=root).name
         return name, {name: {"name": name, "source": "./"}}
     try:

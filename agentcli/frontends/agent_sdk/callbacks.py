@@ -21,9 +21,9 @@ from agentcli.extensions.hooks.run import (
     FAIL_CLOSED_EVENTS,
     HookContext,
     RunningHooks,
+    answer_in_object,
     attach_hooks,
     failure_answer,
-    answer_in_object,
 )
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
 from agentcli.extensions.mcp.tools import Parts, RemoteResult, RemoteTool
