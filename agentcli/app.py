@@ -22,7 +22,7 @@ from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User
-from agentcli.conversation.history import LogSearch, carried_notes
+from agentcli.conversation.history import LogSearch, carried_reminders
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
@@ -251,8 +251,10 @@ class Builder:
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
-            reminders = [*self.prefixes.reminders(workspace, info), *carried_notes(conversation.path)]
-            if nested and (note := nested.read_again(conversation, "".join(one.text for one in reminders)).note()):
+            reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
+            if nested and (
+                note := nested.read_again(conversation, "".join(one.text for one in reminders)).to_reminder()
+            ):
                 reminders.append(note)
             return reminders
 

@@ -18,7 +18,7 @@ from agentcli.agent.interfaces import NoHooks, SessionLog, TurnHooks
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
-from agentcli.conversation.rule_files import RuleFinder
+from agentcli.conversation.rule_files import RuleFileFinder
 from agentcli.errors import AgentcliError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
@@ -184,7 +184,7 @@ class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
     transform: ContextTransform = unchanged  # may change the messages of one request
     warn_at: float = 0.8
     count_texts: CountTexts = lambda texts, info: sum(estimate_text(text, info) for text in texts)
-    rules: RuleFinder | None = None  # finds the project's rule files for /memory
+    rules: RuleFileFinder | None = None  # finds the project's rule files for /memory
 
 
 class Runtime(msgspec.Struct, kw_only=True):

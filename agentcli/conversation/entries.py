@@ -298,7 +298,10 @@ class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
-    """A skill is active until the turn ends or, if activated `by` the person, until they end it. Its note follows."""
+    """A skill is active until the turn ends or, if activated `by` the person, until they end it.
+
+    The reminder with its instructions follows.
+    """
 
     id: str
     skill: SkillRecord
@@ -355,17 +358,17 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return isinstance(self.body, User) and not self.body.is_reminder
 
 
-ADDED_FOLDER = "The user added the folder"  # the beginning of the note about it
-# Part of the note that the conversation nearly fills the window. After a compaction it is no longer true.
+ADDED_FOLDER = "The user added the folder"  # the beginning of the reminder about it
+# Part of the reminder that the conversation nearly fills the window. After a compaction it is no longer true.
 SHORTENED_SOON = "Older parts will soon be shortened; recall finds them again."
 
 
 def reminder(text: str) -> User:
-    """Return a note for the model. It is a message of the user, because only those can be appended."""
+    """Return a system reminder. It is a message of the user, because only those can be appended."""
     return User((Text(f"<system-reminder>{text}</system-reminder>"),), is_reminder=True)
 
 
-def bare_note(text: str) -> str:
+def without_reminder_tags(text: str) -> str:
     return text.removeprefix("<system-reminder>").removesuffix("</system-reminder>")
 
 

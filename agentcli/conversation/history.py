@@ -18,7 +18,7 @@ from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
 
 MAX_TITLE_CHARS = 80
-_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a note with a skill's instructions
+_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a reminder with a skill's instructions
 _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a line
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
 _ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
@@ -41,7 +41,7 @@ class Step(Struct, frozen=True):
 
 
 class TurnSteps(Struct, frozen=True):
-    """One turn. It begins with a message from the person; notes before the first message belong to the first turn."""
+    """One turn. It begins with a prompt; reminders before the first prompt belong to the first turn."""
 
     number: int
     steps: tuple[Step, ...]
@@ -60,7 +60,7 @@ class TurnSteps(Struct, frozen=True):
 def turn_steps(conversation: Conversation) -> list[TurnSteps]:
     """Return the turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
-    has_prompt = False  # notes before the first prompt do not begin a turn of their own
+    has_prompt = False  # reminders before the first prompt do not begin a turn of their own
     # By `id()`, because two results may have the same id.
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
@@ -111,25 +111,25 @@ def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
     return list(active.values())
 
 
-def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
-    """Return the note with the instructions of an activated skill; None if the model was not given any."""
+def skill_reminder(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
+    """Return the reminder with the instructions of an activated skill; None if the model was not given any."""
     later = dropwhile(lambda entry: entry.body is not activated, path)
-    notes = (entry.body for entry in later if isinstance(entry.body, User))
-    return next((note for note in notes if skill_of(note) == activated.skill.name), None)
+    messages = (entry.body for entry in later if isinstance(entry.body, User))
+    return next((message for message in messages if skill_of(message) == activated.skill.name), None)
 
 
-def skill_of(note: User) -> str:
-    """Return the name of the skill whose instructions a note contains; empty for any other note."""
-    found = _INSTRUCTIONS.match(note.text) if note.is_reminder else None
+def skill_of(message: User) -> str:
+    """Return the name of the skill whose instructions a reminder contains; empty for any other message."""
+    found = _INSTRUCTIONS.match(message.text) if message.is_reminder else None
     return found[1] if found else ""
 
 
-def carried_notes(path: Sequence[Entry]) -> list[User]:
-    """Return the notes that a compaction keeps in full: those of active skills, and the plan that was accepted last."""
-    skills = (note_of(activated, path) for activated in active_skills(path))
+def carried_reminders(path: Sequence[Entry]) -> list[User]:
+    """Return the reminders that a compaction keeps whole: those of active skills, and the newest accepted plan."""
+    skills = (skill_reminder(activated, path) for activated in active_skills(path))
     plans = [entry.body.text for entry in path if isinstance(entry.body, PlanAccepted)]
-    notes = [reminder(f"The plan that the user has accepted:\n{plan}") for plan in plans[-1:]]
-    return [*(note for note in skills if note is not None), *notes]
+    newest_plan = [reminder(f"The plan that the user has accepted:\n{plan}") for plan in plans[-1:]]
+    return [*(skill for skill in skills if skill is not None), *newest_plan]
 
 
 def title_of(entries: Iterable[Entry]) -> str:
@@ -165,11 +165,11 @@ def brief(description: str, max_chars: int) -> str:
     if len(sentence) <= max_chars:
         return sentence
     clauses = sentence[: max_chars + 1].rpartition(", ")[0]
-    return clauses if len(clauses) > max_chars // 4 else shorten(sentence, max_chars)
+    return clauses if len(clauses) > max_chars // 4 else shorten(sentence, max_chars)  # short clauses say too little
 
 
 class LogSearch:
-    """Searches a conversation's whole log, which also has the entries that were compacted or undone."""
+    """Searches a conversation's whole log for `recall`, also the entries that were compacted or undone."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._entries = conversation.entries
@@ -179,7 +179,7 @@ class LogSearch:
         wanted = id.strip().lstrip("#")
         for number, entry in self._numbered():
             if wanted in (str(number), entry.id):
-                return f"{_heading(number, entry.body)}\n{_text(entry.body)}", _media(entry.body)
+                return f"{_heading(number, entry.body)}\n{_searched_text(entry.body)}", _media(entry.body)
         return None
 
     def search(self, query: str) -> list[str]:
@@ -189,18 +189,17 @@ class LogSearch:
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))
             for word in distinctive_words(phrase)
         ]
-        texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
+        texts = [(number, entry.body, _searched_text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        # For each word: the number of entries that have it.
-        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
+        entry_counts = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
         scored: list[tuple[float, int, str]] = []  # the score, number and excerpt of an entry
         for (number, body, text), lower in zip(texts, lowered, strict=True):
             # By position in `patterns`: the position in the text where the word first occurs.
             found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
-                score = sum(log(1 + len(texts) / holders[n]) for n in found) + has_phrase * _PHRASE_SCORE
-                rarest = min(found, key=lambda n: holders[n], default=0)
+                score = sum(log(1 + len(texts) / entry_counts[n]) for n in found) + has_phrase * _PHRASE_SCORE
+                rarest = min(found, key=lambda n: entry_counts[n], default=0)
                 at = lower.find(phrase) if has_phrase else found[rarest]
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
@@ -208,11 +207,11 @@ class LogSearch:
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, Entry]]:
-        # Newest first, because an id that a model has used twice means its last use.
+        """Yield the entries that can be found, newest first: an id that a model has used twice means its last use."""
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
-            is_own = isinstance(entry.body, Result) and entry.body.name == "recall"
-            if isinstance(entry.body, User | Assistant | Result | Pinned) and not is_own:
+            is_of_recall = isinstance(entry.body, Result) and entry.body.name == "recall"
+            if isinstance(entry.body, User | Assistant | Result | Pinned) and not is_of_recall:
                 yield number, entry
 
 
@@ -228,12 +227,14 @@ def _heading(number: int, body: Body) -> str:
             speaker = "note" if body.is_reminder else "user"
         case Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
-        case _:  # a reply, or another entry, which is named by its kind, such as `pinned`
-            speaker = "you" if isinstance(body, Assistant) else type(body).__name__.lower()
+        case Assistant():
+            speaker = "you"  # the model reads it
+        case _:
+            speaker = type(body).__name__.lower()  # "pinned"
     return f"[#{number} {speaker}]"
 
 
-def _text(body: Body) -> str:
+def _searched_text(body: Body) -> str:
     match body:  # calls of `recall` are left out, because they contain the words of earlier searches
         case User(content) | Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))

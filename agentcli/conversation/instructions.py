@@ -1,4 +1,4 @@
-"""The beginning of a conversation: the system text, the notes on the environment, and instruction files.
+"""The beginning of a conversation: the system text, reminders about the environment, and instruction files.
 
 Instruction files (AGENTS.md and the like) are untrusted data of a project, and marked with their paths.
 """
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.conversation.history import listed_names
-from agentcli.conversation.rule_files import RuleFile, RuleFinder, read_project_file, split_rule
+from agentcli.conversation.rule_files import RuleFile, RuleFileFinder, read_project_file, split_rule
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.workspace import display_name
@@ -21,9 +21,9 @@ from agentcli.tools.workspace import display_name
 BUDGET = 32 * 1024  # bytes of all instruction files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # only the first that exists is read
 LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # files of the person's own, which are read in addition
-_KINDS = {"AGENTS": "agents", "CLAUDE": "claude", "GEMINI": "gemini"}  # by the start of a file name; `instructions.off`
+_KINDS = {"AGENTS": "agents", "CLAUDE": "claude", "GEMINI": "gemini"}  # in `instructions.off`, by start of a file name
 MAX_IMPORT_DEPTH = 5
-MAX_NAMES = 40  # in the working directory, for `files_note`
+MAX_NAMES = 40  # of the working directory's files
 
 _MAX_LINE_BYTES = 8_192  # twice the longest path
 _BRANCH = lazy_pattern(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are not shown, because some look like mark-up
@@ -33,7 +33,7 @@ _HEADING = "Instruction files of the user and the project; nearer ones win, the 
 _OFFER = "Further rules of the project. Before you do what a description is about, read its file with file_read:"
 _CODE = lazy_pattern(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
 _IMPORT = lazy_pattern(r"(?<![\w@.])@([\w./~-]*[\w/])")  # the group is the path
-_SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)  # the path of a file in a note
+_SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)  # the path of a file in a reminder
 
 
 class Instructions(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Instructions(Struct, frozen=True):
     offered: tuple[RuleFile, ...] = ()  # rules that the model may read
     notices: tuple[str, ...] = ()  # for the person: files left out or cut, and files with bad frontmatter
 
-    def note(self) -> User | None:
+    def to_reminder(self) -> User | None:
         parts = [f'<instructions path="{path}">\n{text.strip()}\n</instructions>' for path, text in self.files]
         if self.offered:
             parts += [_OFFER, *(f"- {rule.path}: {rule.description}" for rule in self.offered)]
@@ -51,13 +51,13 @@ class Instructions(Struct, frozen=True):
 
 
 class InstructionReader(Struct, kw_only=True):
-    """Reads a project's instruction files and the rules that `finder` finds, within one budget; each text only once.
+    """Reads instruction files, and the rule files that `finder` finds, within one budget; each text only once.
 
     Large files get equal shares. A project's file may be a link or import others by `@path`, but only to files inside
     the project that hold no secrets.
     """
 
-    finder: RuleFinder
+    finder: RuleFileFinder
     # The files, rules and notices since the last `collect`:
     _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # a file, its beginning and its size in bytes
     _offered: list[RuleFile] = field(default_factory=list)
@@ -87,19 +87,19 @@ class InstructionReader(Struct, kw_only=True):
         return found
 
     def read_folder(self, folder: Path) -> None:
-        """Read a folder's instruction file, its rules that always apply, and the person's local files."""
-        first, local = (self._existing(folder, names) for names in (PER_FOLDER, LOCAL))
-        rules = self.finder.rules_in(folder)
+        """Read a folder's instruction file, its rule files that always apply, and the person's local files."""
+        shared, local = (self._existing(folder, names) for names in (PER_FOLDER, LOCAL))
+        rules = self.finder.rule_files_in(folder)
         self._offered += [rule for rule in rules if rule.applies == "request"]
         for rule in rules:
             if rule.problem:
                 why = f"cannot be read, so the rule always applies: {rule.problem}"
                 self._notices.append(f"The frontmatter of {rule.path} {why}.")
-        for file in (*first[:1], *(rule.path for rule in rules if rule.applies == "always"), *local):
+        for file in (*shared[:1], *(rule.path for rule in rules if rule.applies == "always"), *local):
             self.read(file, self.finder.root)
 
     def _existing(self, folder: Path, names: Sequence[str]) -> list[Path]:
-        wanted = [name for name in names if _KINDS[name.partition(".")[0]] not in self.finder.off]
+        wanted = [name for name in names if _KINDS[name.partition(".")[0]] not in self.finder.disabled]
         return [folder / name for name in wanted if is_file(folder / name)]
 
     def _leave_out(self, file: Path, why: str) -> None:
@@ -111,12 +111,12 @@ class InstructionReader(Struct, kw_only=True):
         if real in self._seen:
             return
         self._seen.add(real)
-        content, why = read_project_file(file, within, self.finder.home)
-        if why:
-            self._leave_out(file, why)
+        content, problem = read_project_file(file, within, self.finder.home)
+        if problem:
+            self._leave_out(file, problem)
             return
         text = content.decode("utf-8-sig", errors="replace")
-        if not (body := _body(text)) or body in self._seen:  # empty, or a copy of another tool's file
+        if not (body := _without_frontmatter(text)) or body in self._seen:  # empty, or a copy of another tool's file
             return
         self._seen.add(body)
         self._files.append((file, content, max(len(content), file.stat().st_size)))
@@ -127,12 +127,12 @@ class InstructionReader(Struct, kw_only=True):
                 self.read(imported, within, depth=depth + 1)
 
 
-def find_instructions(cwd: Path, user_files: Sequence[Path], *, finder: RuleFinder) -> Instructions:
+def find_instructions(cwd: Path, user_files: Sequence[Path], *, finder: RuleFileFinder) -> Instructions:
     """Return the user's files, then those of each folder from the project's root down to `cwd`."""
     reader = InstructionReader(finder=finder)
     for file in user_files:
         if is_file(file):
-            reader.read(file, Path(file.anchor))
+            reader.read(file, Path(file.anchor))  # the user's files may import any file
     for folder in (*reversed(cwd.parents), cwd):
         if folder.is_relative_to(finder.root):
             reader.read_folder(folder)
@@ -140,41 +140,40 @@ def find_instructions(cwd: Path, user_files: Sequence[Path], *, finder: RuleFind
 
 
 def nested_instructions(
-    folders: Iterable[Path], files: Iterable[Path], cwd: Path, *, finder: RuleFinder, known: Iterable[str]
+    folders: Iterable[Path], files: Iterable[Path], cwd: Path, *, finder: RuleFileFinder, known: Iterable[str]
 ) -> Instructions:
-    """Return the files of `folders` below `cwd` and of folders between them, outermost first, and rules for `files`.
+    """Return the instruction files between `cwd` and `folders`, outermost first, and the rule files for `files`.
 
-    The `known` paths, which the model has seen, are left out, but take their present size off the budget.
+    The `known` paths, which the model has seen, are left out, but take their current size off the budget.
     """
     reader = InstructionReader(finder=finder)
     for path in map(Path, known):
         reader.read(path, Path(path.anchor))
     reader.collect()  # spends their part of the budget
-    candidates = {candidate for folder in folders for candidate in (folder, *folder.parents)}
-    for folder in sorted(folder for folder in candidates if folder != cwd and folder.is_relative_to(cwd)):
+    with_parents = {each for folder in folders for each in (folder, *folder.parents)}
+    for folder in sorted(folder for folder in with_parents if folder != cwd and folder.is_relative_to(cwd)):
         reader.read_folder(folder)
-    for rule in dict.fromkeys(rule for file in files for rule in finder.rules_for(file)):
+    for rule in dict.fromkeys(rule for file in files for rule in finder.rule_files_for(file)):
         reader.read(rule.path, finder.root)
     return reader.collect()
 
 
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:
     """Return the paths of the instruction files that these entries show to the model."""
-    start_of_note = f"<system-reminder>{_HEADING}"
+    start = f"<system-reminder>{_HEADING}"
 
-    def note_in(body: Body) -> str:
-        if isinstance(body, Compaction):  # the text that it carries may end with the note
-            _, _, note = f"\n{body.carried}".partition(f"\n{start_of_note}")
-            return note
-        if isinstance(body, User) and body.is_reminder and body.text.startswith(start_of_note):
+    def reminder_in(body: Body) -> str:
+        if isinstance(body, Compaction):  # the text that it carries may end with the reminder
+            return f"\n{body.carried}".partition(f"\n{start}")[2]
+        if isinstance(body, User) and body.is_reminder and body.text.startswith(start):
             return body.text
         return ""
 
-    return list(dict.fromkeys(path for body in bodies for path in _SHOWN.findall(note_in(body))))
+    return list(dict.fromkeys(path for body in bodies for path in _SHOWN.findall(reminder_in(body))))
 
 
-def _body(text: str) -> str:
-    """Return a text without frontmatter, because copies of a rule for several tools differ in it."""
+def _without_frontmatter(text: str) -> str:
+    """Return the text of a file by which copies are recognized: for several tools, they differ in the frontmatter."""
     try:
         return split_rule(text.replace("\r\n", "\n"))[1].strip()
     except ValueError:
@@ -182,11 +181,12 @@ def _body(text: str) -> str:
 
 
 def _shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """Return how many bytes of each file fit: all of the small ones, and the same number for each large one."""
+    """Return how many bytes of each file fit into the budget: all of the small ones, equal parts of the large ones."""
     shares = [0] * len(sizes)
     smallest_first = sorted(range(len(sizes)), key=lambda number: sizes[number])
     for done, number in enumerate(smallest_first):
-        shares[number] = min(sizes[number], (budget - sum(shares)) // (len(sizes) - done))
+        equal_part = (budget - sum(shares)) // (len(sizes) - done)
+        shares[number] = min(sizes[number], equal_part)
     return shares
 
 
@@ -211,14 +211,14 @@ def system_prompt(*, small: bool, replace: str | None = None, append: str = "") 
     return "\n\n".join(part.strip() for part in (text, append) if part.strip())
 
 
-def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> User:
-    """Return a note on where and when the session runs. It is not in the system text, because it changes."""
+def environment_reminder(*, cwd: Path, platform: str, date: str, branch: str) -> User:
+    """Return a reminder of where and when the session runs. It is not in the system text, because it changes."""
     git = f", git branch {branch}" if branch else ""
     return reminder(f"Working directory {display_name(str(cwd))}{git}. {platform}. {date}.")
 
 
-def files_note(cwd: Path) -> User:
-    """Return a note that lists the working directory, for small models, which otherwise guess file names."""
+def files_reminder(cwd: Path) -> User:
+    """Return a reminder that lists the working directory, for small models, which otherwise guess file names."""
     try:
         names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in cwd.iterdir() if not e.name.startswith("."))
     except OSError:
@@ -227,7 +227,7 @@ def files_note(cwd: Path) -> User:
 
 
 def git_branch(root: Path) -> str:
-    """Return the checked-out branch, read from the repository without running git; empty if there is none."""
+    """Return the checked-out branch, which is read without running git; empty if there is none."""
     git = root / ".git"
     try:
         if git.is_file():  # in a worktree or submodule, this file names the folder

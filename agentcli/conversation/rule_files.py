@@ -22,7 +22,7 @@ _EVERYTHING = {"**", "*", "**/*"}
 _BOOLEANS = {"true": True, "false": False, "": False}
 
 
-class RuleKind(NamedTuple):
+class RuleFileKind(NamedTuple):
     """The places of one tool's rules in a folder."""
 
     files: tuple[str, ...]  # these always apply
@@ -31,18 +31,20 @@ class RuleKind(NamedTuple):
     applies_by_default: bool = True  # a file that says nothing applies always; False: only when the person names it
 
 
-RULE_KINDS = {
-    "claude": RuleKind((".claude/CLAUDE.md",), (".claude/rules",)),
-    "cursor": RuleKind((".cursorrules",), (".cursor/rules",), (".mdc",), False),
-    "copilot": RuleKind((".github/copilot-instructions.md",), (".github/instructions",), (".instructions.md",), False),
-    "windsurf": RuleKind((".windsurfrules",), (".windsurf/rules", ".devin/rules")),
-    "cline": RuleKind((".clinerules",), (".clinerules", ".cline/rules"), (".md", ".txt")),
-    "aider": RuleKind(("CONVENTIONS.md",)),
+RULE_FILE_KINDS = {
+    "claude": RuleFileKind((".claude/CLAUDE.md",), (".claude/rules",)),
+    "cursor": RuleFileKind((".cursorrules",), (".cursor/rules",), (".mdc",), False),
+    "copilot": RuleFileKind(
+        (".github/copilot-instructions.md",), (".github/instructions",), (".instructions.md",), False
+    ),
+    "windsurf": RuleFileKind((".windsurfrules",), (".windsurf/rules", ".devin/rules")),
+    "cline": RuleFileKind((".clinerules",), (".clinerules", ".cline/rules"), (".md", ".txt")),
+    "aider": RuleFileKind(("CONVENTIONS.md",)),
 }
 
 
 class RuleFile(Struct, frozen=True, kw_only=True):
-    """A rule file of a project."""
+    """A file of rules for coding agents in a project."""
 
     path: Path
     folder: Path
@@ -70,8 +72,8 @@ class RuleFile(Struct, frozen=True, kw_only=True):
         }[self.applies]
 
 
-class RuleFinder(Struct, kw_only=True):
-    """Finds the rule files of the project in the folder `root`, except kinds in `off`. It reads each folder only once.
+class RuleFileFinder(Struct, kw_only=True):
+    """Finds the rule files of the project at `root`, except those of `disabled` kinds. It reads each folder only once.
 
     It reads only files inside the project that hold no secrets: otherwise a repository could choose which files of this
     machine the model sees.
@@ -79,28 +81,28 @@ class RuleFinder(Struct, kw_only=True):
 
     root: Path
     home: Path | None = None
-    off: Collection[str] = ()
+    disabled: Collection[str] = ()  # names of `RULE_FILE_KINDS`, and of kinds of instruction files
     _found: dict[Path, tuple[RuleFile, ...]] = field(default_factory=dict)
 
-    def rules_in(self, folder: Path) -> tuple[RuleFile, ...]:
+    def rule_files_in(self, folder: Path) -> tuple[RuleFile, ...]:
         if folder not in self._found:
-            kinds = [kind for name, kind in RULE_KINDS.items() if name not in self.off]
-            self._found[folder] = tuple(rule for kind in kinds for rule in self._rules_of(kind, folder))
+            kinds = [kind for name, kind in RULE_FILE_KINDS.items() if name not in self.disabled]
+            self._found[folder] = tuple(rule for kind in kinds for rule in self._files_of_kind(kind, folder))
         return self._found[folder]
 
-    def rules_for(self, file: Path) -> Iterator[RuleFile]:
-        """Yield the rules whose globs match a file, those of outer folders first."""
+    def rule_files_for(self, file: Path) -> Iterator[RuleFile]:
+        """Yield the rule files whose globs match a file, those of outer folders first."""
         for folder in reversed(file.parents):
             if folder.is_relative_to(self.root):
-                rules = (rule for rule in self.rules_in(folder) if rule.applies == "files")
+                rules = (rule for rule in self.rule_files_in(folder) if rule.applies == "files")
                 yield from (rule for rule in rules if rule.matches(file, self.home))
 
-    def _rules_of(self, kind: RuleKind, folder: Path) -> Iterator[RuleFile]:
+    def _files_of_kind(self, kind: RuleFileKind, folder: Path) -> Iterator[RuleFile]:
         yield from (RuleFile(path=folder / name, folder=folder) for name in kind.files if is_file(folder / name))
-        for place in kind.folders:
-            for path in text_files(folder / place, kind.endings):
-                content, why = read_project_file(path, self.root, self.home)
-                if why:  # the file is yielded all the same: the reason is reported when its text is needed
+        for subfolder in kind.folders:
+            for path in text_files(folder / subfolder, kind.endings):
+                content, problem = read_project_file(path, self.root, self.home)
+                if problem:  # the problem is reported when the text is needed, so the file is not left out here
                     yield RuleFile(path=path, folder=folder)
                 else:
                     yield _parse_rule(path, folder, content, applies_by_default=kind.applies_by_default)

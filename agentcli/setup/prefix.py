@@ -12,9 +12,9 @@ from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.entries import Compaction, User, reminder
 
 from agentcli.conversation.instructions import (  # isort: skip
-    Instructions, environment_note, files_note, find_instructions, git_branch, instruction_paths, system_prompt,
+    Instructions, environment_reminder, files_reminder, find_instructions, git_branch, instruction_paths, system_prompt,
 )  # fmt: skip
-from agentcli.conversation.rule_files import RuleFinder
+from agentcli.conversation.rule_files import RuleFileFinder
 from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
@@ -105,17 +105,17 @@ class PrefixBuilder(Struct, kw_only=True):
             return Instructions()
         config = self.config
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        if "claude" not in finder.off and not any(map(is_file, user_files)):  # as a substitute, Claude Code's file
+        if "claude" not in finder.disabled and not any(map(is_file, user_files)):  # as a substitute, Claude Code's file
             folder = config.environment.get("CLAUDE_CONFIG_DIR") or home_of(config.environment) / ".claude"
             user_files = [Path(folder, "CLAUDE.md")]
         return find_instructions(config.cwd, user_files, finder=finder)
 
-    def rule_file_finder(self) -> RuleFinder | None:
+    def rule_file_finder(self) -> RuleFileFinder | None:
         """Return a finder of the project's rule files, such as .cursor/rules; None if instructions are not read."""
         if self.options.is_bare:
             return None
         cwd, home, off = self.config.cwd, home_of(self.config.environment), self.config.settings.instructions.off
-        return RuleFinder(root=project_root(cwd), home=home, off=off)
+        return RuleFileFinder(root=project_root(cwd), home=home, disabled=off)
 
     def nested_instructions(self) -> NestedInstructions | None:
         """Return the finder of instruction files in deeper folders and of rules for single files, for one session."""
@@ -126,15 +126,15 @@ class PrefixBuilder(Struct, kw_only=True):
         """Return the system reminders of a session's start, fewer for a small model."""
         cwd = self.config.cwd
         if info.small:
-            reminders = [files_note(cwd)]
+            reminders = [files_reminder(cwd)]
         else:
             today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
             branch = git_branch(project_root(cwd))
-            reminders = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
+            reminders = [environment_reminder(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
         instructions = self.instructions()
         for notice in instructions.notices:
             self.on_notice(notice)
-        if (from_files := instructions.note()) is not None:
+        if (from_files := instructions.to_reminder()) is not None:
             reminders.append(from_files)
         memory = workspace.resources.memory
         if memory is not None and not info.small and (index := memory.index()):

@@ -196,8 +196,8 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
     if unread := [rule for path, rule in rules.items() if path not in files]:
         lines.append("Rules of the project the model has not read:")
         lines += [f"  {rule.path}  {_WHY_UNREAD if rule.applies == 'always' else rule.condition}" for rule in unread]
-    if (finder := host.session.runtime.context.rules) and finder.off:
-        lines.append(f"Not read: the files of {', '.join(finder.off)} (instructions.off)")
+    if (finder := host.session.runtime.context.rules) and finder.disabled:
+        lines.append(f"Not read: the files of {', '.join(finder.disabled)} (instructions.off)")
     memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         return "\n".join([*lines, "Memory files: off (memory.enabled)"])
@@ -213,7 +213,7 @@ def _rules(host: CommandHost) -> dict[str, RuleFile]:
     if finder is None:
         return {}
     folders = [folder for folder in (*reversed(cwd.parents), cwd) if folder.is_relative_to(finder.root)]
-    return {str(rule.path): rule for folder in folders for rule in finder.rules_in(folder)}
+    return {str(rule.path): rule for folder in folders for rule in finder.rule_files_in(folder)}
 
 
 def _memory_lines(memory: Memory) -> list[str]:

@@ -19,7 +19,7 @@ from msgspec import Struct, field, structs
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.attempts import PaidRequest
-from agentcli.conversation.compaction.digest import SeenHash, collect
+from agentcli.conversation.compaction.digest import SeenHash, collect_facts
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
@@ -139,7 +139,7 @@ class Compactor(Struct, kw_only=True):
             count=lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
         notes = [note.text for note in self.opening(basis.model)]
-        carried = collect(basis.conversation, turns, notes, self.seen_hash, focus=basis.focus)
+        carried = collect_facts(basis.conversation, turns, notes, self.seen_hash, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,

@@ -22,7 +22,7 @@ from agentcli.agent.turn_log import add, answer_open_calls, take_back_prompt
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, FilesChanged, PlanAccepted, Result, User, reminder
 from agentcli.conversation.instructions import InstructionReader, Instructions, instruction_paths, nested_instructions
-from agentcli.conversation.rule_files import RuleFinder
+from agentcli.conversation.rule_files import RuleFileFinder
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ServerError
@@ -127,7 +127,7 @@ class NestedInstructions(Struct):
     """
 
     cwd: Path
-    finder: RuleFinder
+    finder: RuleFileFinder
     _visited: set[Path] = field(default_factory=set)  # folders and files that earlier calls used
 
     async def find(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
@@ -136,7 +136,7 @@ class NestedInstructions(Struct):
         paths = {(path, is_file) for path, is_file in touched if path not in self._visited}
         files = sorted(path for path, is_file in paths if is_file)
         folders = {path.parent if is_file else path for path, is_file in paths} - self._visited
-        if not folders and not any(rule for file in files for rule in self.finder.rules_for(file)):
+        if not folders and not any(rule for file in files for rule in self.finder.rule_files_for(file)):
             return Instructions()
         self._visited |= folders | {path for path, _ in paths}
         known = instruction_paths(entry.body for entry in conversation.request_entries)
@@ -169,7 +169,7 @@ class FolderInstructions(TurnStep):
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
         calls, conversation = reply.message.tool_uses, turn.state.conversation
         found = await self._nested.find(calls, conversation)
-        if note := found.note():
+        if note := found.to_reminder():
             turn.state.notes.append(note)
         for notice in found.notices:
             turn.emit(Notice(notice))

@@ -11,7 +11,15 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
+from agentcli.conversation.entries import (
+    ADDED_FOLDER,
+    SHORTENED_SOON,
+    Assistant,
+    Body,
+    Result,
+    User,
+    without_reminder_tags,
+)
 from agentcli.conversation.history import Step, TurnSteps, calls_in, shorten, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
@@ -39,16 +47,16 @@ SHARES: dict[Kind, float] = {"failure": 0.2, "answer": 0.3, "prompt": 0.5}
 
 
 class Passage(Struct, frozen=True):
-    """A sentence of the entry with the number `entry`; `speaker` introduces it."""
+    """A sentence of an entry. `speaker` introduces it in an excerpt."""
 
-    entry: int
+    entry: int  # its number in the log
     kind: Kind
     speaker: str
     text: str
 
 
 def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Passage]:
-    """Yield the sentences of an entry's text on one line each, the long ones cut."""
+    """Yield the sentences of an entry's text, on one line each and not too long to become excerpts."""
     for part in _SENTENCE_END.split(text):
         if _WORD.search(part):
             line = " ".join(part[: 2 * MAX_SENTENCE_CHARS].split())
@@ -57,13 +65,13 @@ def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[
 
 
 class Scorer:
-    """Scores sentences: words that are rare in the conversation score more, those of `focus` (lower case) most."""
+    """Scores sentences for excerpts: words that are rare in the conversation score more, those of `focus` most."""
 
     def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
         self._uses = Counter(word for words in found for word in words)  # by word: the number of sentences that have it
         self._count = len(found) + 1  # of sentences; plus one keeps a word of all sentences above 0
-        self._focus = tuple(focus)
+        self._focus = tuple(focus)  # in lower case
 
     def score(self, text: str) -> float:
         """Score a sentence by its rarest words; rules, reasons, code and words of the focus multiply the score."""
@@ -83,7 +91,7 @@ def _words(text: str) -> set[str]:
 def pick_excerpts(
     sentences: Sequence[Passage], max_tokens: int, size: Callable[[str], int], scorer: Scorer
 ) -> list[str]:
-    """Return the most informative sentences in their order, one line per entry. `size` counts the `max_tokens`."""
+    """Return the most informative sentences in their order, one line per entry. `size` counts the tokens of a text."""
     picked: list[int] = []  # positions in `sentences`
     entries: set[int] = set()  # the numbers of entries that have a picked sentence
     room = 0.0  # tokens that are free for the kinds so far
@@ -122,7 +130,7 @@ class Length(Struct, frozen=True, kw_only=True):
     """The maximum characters of each part of a turn. None keeps all of it; 0 keeps only its number, or nothing."""
 
     prompt: int | None = None
-    error: int = 0
+    error: int = 0  # of a failed call
     answer: int = 0
     thought: int = 0
     result: int = 0
@@ -133,10 +141,10 @@ FACTORS = (1, 3, 8, 20, 50, 125)  # the lengths in the settings are multiplied b
 
 
 class DigestWriter(Struct, frozen=True, dict=True):
-    """Shortens turns of a conversation."""
+    """Shortens turns of a conversation for a digest."""
 
     settings: CompactionSettings
-    newest: int  # the number of the newest turn
+    newest_turn: int  # its number
     can_recall: bool = True
     summaries: dict[int, str] = {}  # by turn number; a summary replaces all of its turn but prompts and failures
 
@@ -175,7 +183,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
             lines.append(f"- {calls}")
         return "\n".join(lines)
 
-    def sentences(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
+    def excerpt_candidates(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
         """Yield the sentences of prompts, failures and answers that a turn's text at this length omits (None: all)."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
@@ -192,8 +200,8 @@ class DigestWriter(Struct, frozen=True, dict=True):
     def start_of_newest(self, step: Step) -> str:
         """Return the beginning of the newest prompt if it is too long to stay whole; else an empty string."""
         text = self._typed_text(step)
-        has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
-        return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
+        has_attachments = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
+        return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_attachments else ""
 
     def _truncated(self, text: str, max_chars: int | None, step: Step) -> str:
         if max_chars is None or len(text) <= max_chars + _CUT_MARK_CHARS:
@@ -212,14 +220,14 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return f": recall id={step.number}" if self.can_recall else ""
 
     def _line(self, step: Step, turn: TurnSteps, length: Length, inputs: dict[str, dict[str, object]]) -> str:
-        """Return the line for a note, a result or a reply; empty if it is left out. `inputs` are by call id."""
-        age = self.newest - turn.number  # in turns
+        """Return the line for a reminder, a result or a reply; empty if it is left out. `inputs` are by call id."""
+        age = self.newest_turn - turn.number  # in turns
         match step.entry.body:
-            case User() as note:
+            case User() as reminder:
                 # The announcement that older parts will be shortened is outdated once they are.
-                is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
-                skill = skill_of(note)  # the text of an active skill is carried whole
-                text = f"the skill {skill} was activated" if skill else bare_note(note.text)
+                is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in reminder.text
+                skill = skill_of(reminder)  # the instructions of an active skill are carried elsewhere
+                text = f"the skill {skill} was activated" if skill else without_reminder_tags(reminder.text)
                 return f"Note: {text}" if is_shown else ""
             case Result(result=result) as body:
                 title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
@@ -227,14 +235,14 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
                 if not length.result:
                     return ""
-                # Lengths greater than that of the settings have room for the result itself.
+                # Above the length in the settings, there is room for the result itself.
                 summary = body.summary if length.result <= self.settings.result_chars else ""
                 text = summary or " ".join(result.text[: length.result].split())
                 return f"- {title}: {text[: length.result]} [#{step.number}]"
             case Assistant() as reply if text := text_of(reply).strip():
                 if not calls_in(reply):
                     return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
-                # Thoughts of older turns are shown only at lengths greater than that of the settings.
+                # Thoughts of older turns are shown only above the length in the settings.
                 is_shown = age < self.settings.medium_turns or length.thought > self.settings.message_chars
                 return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_shown and length.thought else ""
             case _:
@@ -248,7 +256,10 @@ def is_about(turn: TurnSteps, words: Sequence[str]) -> bool:
 
 
 def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
-    """Return the text that replaces an entry's own; None if the entry is short enough. Notes become empty."""
+    """Return the text that replaces an entry's own; None if the entry is short enough. Reminders become empty.
+
+    `result` and `message` are the maximum characters of a result and of a reply.
+    """
     match step.entry.body:
         case User(is_reminder=True):
             return ""
@@ -279,7 +290,7 @@ def _quoted(text: str) -> str:
 
 
 def _describe_calls(turn: TurnSteps) -> str:
-    """Return how often a turn called each tool successfully, and the numbers of the first and last of these entries."""
+    """Return how often a turn called each tool successfully, and the numbers of the first and the last result."""
     calls = {
         step.number: body.name
         for step in turn.steps
@@ -293,37 +304,37 @@ def _describe_calls(turn: TurnSteps) -> str:
 
 
 MAX_FILES, FEW_FILES = 40, 10
-_DONE_BY = {"file_read": "read", "file_write": "changed", "file_edit": "changed"}
+_ACTIONS = {"file_read": "read", "file_write": "changed", "file_edit": "changed"}  # by tool
 
 SeenHash = Callable[[str], str]  # returns the hash of a file that this session saw last; empty if it saw none
 
 
-class FileNote(Struct, frozen=True):
+class FileInWork(Struct, frozen=True):
     """A file that was worked on."""
 
     path: str
-    done: str  # the last action, "read" or "changed"
+    action: str  # the last one, "read" or "changed"
     turn: int  # the number of its turn
     hash: str = ""
 
     @property
     def line(self) -> str:
-        return f"- {self.path} ({self.done} in turn {self.turn}{f', sha256 {self.hash}' if self.hash else ''})"
+        return f"- {self.path} ({self.action} in turn {self.turn}{f', sha256 {self.hash}' if self.hash else ''})"
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """The facts that every compaction carries. `opening` are the notes of a session's start, as they are now."""
+    """The facts that every compaction carries."""
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
-    files: tuple[FileNote, ...] = ()
-    opening: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-    focus: str = ""
+    files: tuple[FileInWork, ...] = ()
+    reminders: tuple[str, ...] = ()  # those of a session's start, skills and the plan, as they are now
+    folders: tuple[str, ...] = ()  # reminders of the folders that the user added
+    focus: str = ""  # the user's words about what to keep
 
     def parts(self, max_files: int = MAX_FILES) -> list[str]:
         """Return the facts as the model reads them, with the newest files (changed ones first)."""
-        newest = sorted(self.files, key=lambda file: (file.done == "read", -file.turn))[:max_files]
+        newest = sorted(self.files, key=lambda file: (file.action == "read", -file.turn))[:max_files]
         shown = [file.line for file in self.files if file in newest]
         if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
@@ -337,19 +348,19 @@ class Carried(Struct, frozen=True, kw_only=True):
         return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
 
 
-def collect(
-    conversation: Conversation, turns: Sequence[TurnSteps], opening: Iterable[str], seen_hash: SeenHash, *, focus: str
+def collect_facts(
+    conversation: Conversation, turns: Sequence[TurnSteps], reminders: Iterable[str], seen_hash: SeenHash, *, focus: str
 ) -> Carried:
-    """Collect the facts from the conversation's path. `opening` and `focus` are those of `Carried`."""
-    # All entries, because the notes on folders that the user added may precede an earlier compaction.
+    """Collect what the next compaction carries. `reminders` and `focus` are fields of `Carried`."""
+    # All entries, because the reminders of folders that the user added may precede an earlier compaction.
     bodies = (entry.body for entry in conversation.entries)
-    notes = (bare_note(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
+    past = (without_reminder_tags(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
     return Carried(
         pins=tuple(conversation.pins),
         tasks=tuple(_tasks(turns)),
         files=tuple(_files(turns, seen_hash)),
-        opening=tuple(opening),
-        folders=tuple(dict.fromkeys(note for note in notes if note.startswith(ADDED_FOLDER))),
+        reminders=tuple(reminders),
+        folders=tuple(dict.fromkeys(text for text in past if text.startswith(ADDED_FOLDER))),
         focus=focus,
     )
 
@@ -361,24 +372,24 @@ def _tasks(turns: Sequence[TurnSteps]) -> list[str]:
     return lines if any(not line.startswith("[x]") for line in lines) else []  # a finished list is not carried
 
 
-def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileNote]:
+def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileInWork]:
     """Return the files in the order in which they were last worked on. A later read does not replace a change."""
-    found: dict[str, FileNote] = {}
+    found: dict[str, FileInWork] = {}
     for turn in turns:
         inputs = {use.id: use.input for use in turn.calls}
         for result in turn.observations:
-            for path, done in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
+            for path, action in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
                 before = found.pop(path, None)  # the path moves to the end
-                stays_changed = before is not None and before.done == "changed" and done == "read"
-                found[path] = before if before and stays_changed else FileNote(path, done, turn.number)
-    return [FileNote(note.path, note.done, note.turn, seen_hash(note.path)) for note in found.values()]
+                stays_changed = before is not None and before.action == "changed" and action == "read"
+                found[path] = before if before and stays_changed else FileInWork(path, action, turn.number)
+    return [FileInWork(file.path, file.action, file.turn, seen_hash(file.path)) for file in found.values()]
 
 
 def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]]:
     """Return the paths that a call worked on, each with "read" or "changed"; for a command, its applied changes."""
     if result.result.is_error and result.name != "bash":  # a command that failed may have changed files
         return []
-    if result.name in _DONE_BY and isinstance(path := input.get("path"), str):
-        return [(path, _DONE_BY[result.name])]
+    if result.name in _ACTIONS and isinstance(path := input.get("path"), str):
+        return [(path, _ACTIONS[result.name])]
     applied = result.structured.get("kept") if isinstance(result.structured, dict) else None
     return [(path, "changed") for path in applied or () if isinstance(path, str)]

@@ -20,14 +20,14 @@ from agentcli.settings.structs import CompactionSettings
 MIN_FREE = 0.2  # share of the window without its fixed parts that stays available even if those fill the target
 # The target is at most this share of the size at which compaction starts: usually, and with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
-_AIM = 0.7  # optional text is added up to this share of the limit
+_FILL = 0.7  # optional text is added up to this share of the limit, so that the next turns have room
 _MAX_SHARE_OF_FILES = 0.1  # the long list of files is used if it adds less than this share of the room
-# Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are joined.
-_EXCERPTS, _EXCERPTS_IF_JOINED = 0.2, 0.7
-_MIN_GAIN = 0.1  # share of the request; a smaller gain does not justify losing the provider's prompt cache
+# Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are replaced.
+_EXCERPTS, _EXCERPTS_INSTEAD = 0.2, 0.7
+_MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
 _CORRECTIONS = 4  # attempts, each with less room than the last, because sizes do not quite add up
-_JOINED = 20  # minimum tokens of the line that replaces the oldest turns
-_ALL = 1_000_000_000  # no limit
+_JOINED_TOKENS = 20  # at least, of the line that replaces the oldest turns
+_NO_LIMIT = 1_000_000_000
 
 Count = Callable[[Sequence[Message]], int]
 
@@ -39,7 +39,7 @@ _RECALL = ' Nothing is lost: recall(query="…") searches all of it, recall(id="
 
 
 class Budget(Struct, frozen=True):
-    """The tokens that a compaction has to work with. `count` counts those of messages."""
+    """The tokens that a compaction has to work with. `count` returns the tokens of messages."""
 
     window: int
     prefix: int  # the system text and the tools
@@ -49,7 +49,7 @@ class Budget(Struct, frozen=True):
     def limit(self, target: float, at: float, fixed: int = 0) -> int:
         """Return the tokens that the request may have, more if the prefix and other `fixed` parts are large.
 
-        `target` and `at` are the settings of these names, as shares of the window.
+        `target` and `at` are settings: the share of the window to reach, and the share at which compaction begins.
         """
         fixed += self.prefix
         min_limit = fixed + MIN_FREE * (self.window - fixed)
@@ -66,27 +66,30 @@ class Tail(Struct, frozen=True, kw_only=True):
     """The newest part of the conversation, which stays in place; results in it may be cut."""
 
     turns: int = 1
-    rounds: int = _ALL  # of the oldest of these turns: a round is a reply with its results
-    result: int = _ALL  # maximum characters of a result before the newest round
-    newest: int = _ALL  # maximum characters of a result in the newest round
+    rounds: int = _NO_LIMIT  # of the oldest of these turns: a round is a reply with its results
+    result: int = _NO_LIMIT  # maximum characters of a result before the newest round
+    newest: int = _NO_LIMIT  # maximum characters of a result in the newest round
     cuts_prompt: bool = False
     min_older: float = 0.5  # share of the room that must remain for older turns, unless they need less
 
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
     """Yield the possible tails from the longest to the shortest."""
-    least = settings.result_chars
+    least, whole = settings.result_chars, _NO_LIMIT
     yield from (Tail(turns=turns) for turns in range(settings.keep_turns, 0, -1))
-    cuts = ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
+    cuts = ((whole, 4_000), (whole, 1_000), (whole, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
     yield from (Tail(rounds=rounds, result=result) for rounds, result in cuts)
     # Results that the model has not seen yet matter more than older turns, and the prompt to be answered most of all.
-    for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
+    for newest in (whole, 20_000, 4_000, max(1_000, least)):
         yield Tail(rounds=1, result=least, newest=newest, min_older=0.0)
     yield Tail(rounds=1, result=least, newest=max(1_000, least), min_older=0.0, cuts_prompt=True)
 
 
 class Planner(Struct, frozen=True, kw_only=True, dict=True):
-    """Plans one compaction."""
+    """Plans one compaction.
+
+    A plan either cuts old entries in place, or has a digest for the older turns and a `Tail` of the newest ones.
+    """
 
     conversation: Conversation
     turns: Sequence[TurnSteps]
@@ -111,7 +114,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     def _plans(self, limit: int) -> Iterator[entries.Compaction]:
         """Yield plans, each smaller than the last."""
-        # A person who asks for a compaction wants more room than cutting results can free.
+        # A person who asks for a compaction wants more room than cutting entries can free.
         if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
             yield self._with_cuts(limit)
         room = limit
@@ -125,7 +128,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def limit(self) -> int:
         """The tokens that the request should have afterwards; it may have more if no plan is that small."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
-        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.opening])),)))
+        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.reminders])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
         if self.trigger == "manual":  # a person may ask long before the window is full: at least halve the conversation
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
@@ -134,17 +137,17 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     # Plans in which everything stays in place, and old entries are cut
 
     def _with_cuts(self, limit: int) -> entries.Compaction:
-        """Cut results, then all messages, oldest first and shorter in each round, until the request is small enough."""
+        """Cut results, then also replies, oldest first and shorter at each pass, until the request is small enough."""
         first = self.turns[0].steps[0]
-        stubs = {id: "" for turn in self.turns for id in self._outdated_notes(turn)}
-        plan = self._build(self._carried([]), first, "truncate", stubs=stubs)
+        stubs = {id: "" for turn in self.turns for id in self._outdated_reminders(turn)}
+        plan = self._build(self._carried_text([]), first, "truncate", stubs=stubs)
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result_chars, message_chars = self.settings.result_chars, self.settings.message_chars
-        for kind, factor in product((entries.Result, object), reversed(FACTORS)):  # `object`: of any kind
+        for kind, factor in product((entries.Result, object), reversed(FACTORS)):  # `object`: entries of any kind
             for step, turn in older:
-                is_dropped = stubs.get(step.entry.id) == ""
-                if tokens <= _AIM * limit or is_dropped or not isinstance(step.entry.body, kind):
+                is_small_enough, is_dropped = tokens <= _FILL * limit, stubs.get(step.entry.id) == ""
+                if is_small_enough or is_dropped or not isinstance(step.entry.body, kind):
                     continue
                 stub = stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
                 if stub is not None:
@@ -160,7 +163,9 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
-        size_with_few, size_with_many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
+        size_with_few, size_with_many = (
+            self.budget.size(self._carried_text([], files)) for files in (FEW_FILES, MAX_FILES)
+        )
         shows_many = size_with_many - size_with_few < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - size_with_few)
         files, carried_size = (MAX_FILES, size_with_many) if shows_many else (FEW_FILES, size_with_few)
         room -= self.budget.prefix + carried_size  # for the turns
@@ -173,29 +178,29 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            aim = free - int((1 - _AIM) * limit)  # leaves that share of the limit to coming turns
-            if (texts := self._older_texts(covered, free, aim)) is not None:
+            comfortable = free - int((1 - _FILL) * limit)
+            if (texts := self._older_texts(covered, free, comfortable)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
-                return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)
+                return self._build(self._carried_text(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
 
-    def _older_texts(self, covered: Sequence[TurnSteps], free: int, aim: int) -> list[str] | None:
+    def _older_texts(self, covered: Sequence[TurnSteps], free: int, comfortable: int) -> list[str] | None:
         """Return the texts of older turns, in at most `free` tokens; None if not even a single line fits.
 
-        If all turns fit at the length `BRIEF`, they get longer, up to `aim` tokens. If only their prompts fit, excerpts
-        of the omitted text get a fifth of the room, if possible. If not even the prompts fit, one line replaces the
-        oldest turns, and excerpts get most of the room.
+        If all turns fit at the length `BRIEF`, they get longer, up to `comfortable` tokens. If only their prompts fit,
+        excerpts of the omitted text get a fifth of the room, if possible. Otherwise one line replaces the oldest turns,
+        and excerpts get most of the room.
         """
         shortest_size, brief_size = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
         room = free
         if brief_size > free:
             prompts_fit = shortest_size <= free
-            share = _EXCERPTS if prompts_fit else _EXCERPTS_IF_JOINED
-            all_sentences_size = self.budget.size("\n".join(one.text for one in self._sentences))
+            share = _EXCERPTS if prompts_fit else _EXCERPTS_INSTEAD
+            all_sentences_size = self.budget.size("\n".join(one.text for one in self._all_sentences))
             excerpts_size = min(int(share * free), all_sentences_size)
-            if not prompts_fit or shortest_size + excerpts_size <= free:  # else they fit only without excerpts
-                room -= excerpts_size
-        if (choice := self._choose_lengths(covered, room, aim)) is None:
+            fit_only_without_excerpts = prompts_fit and shortest_size + excerpts_size > free
+            room -= 0 if fit_only_without_excerpts else excerpts_size
+        if (choice := self._choose_lengths(covered, room, comfortable)) is None:
             return None
         joined, chosen = choice  # the number of turns that one line replaces; the lengths of the others
         shown = [self._writer.lengths[length] for length in chosen]
@@ -225,28 +230,31 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return self._sizes[key]
 
     @cached_property
-    def _sentences(self) -> list[Passage]:
-        return [sentence for turn in self.turns for sentence in self._writer.sentences(turn, None)]
+    def _all_sentences(self) -> list[Passage]:
+        return [sentence for turn in self.turns for sentence in self._writer.excerpt_candidates(turn, None)]
 
     def _excerpts(self, shown: Iterable[tuple[TurnSteps, Length | None]], room: int) -> list[str]:
         """Return excerpts of the text that turns omit at their lengths, in at most `room` tokens."""
-        scorer = Scorer(self._sentences, distinctive_words(self.carried.focus.lower()))
-        sentences = [sentence for turn, length in shown for sentence in self._writer.sentences(turn, length)]
+        scorer = Scorer(self._all_sentences, distinctive_words(self.carried.focus.lower()))
+        sentences = [sentence for turn, length in shown for sentence in self._writer.excerpt_candidates(turn, length)]
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
-    def _choose_lengths(self, covered: Sequence[TurnSteps], room: int, aim: int) -> tuple[int, list[int]] | None:
+    def _choose_lengths(
+        self, covered: Sequence[TurnSteps], room: int, comfortable: int
+    ) -> tuple[int, list[int]] | None:
         """Return the number of the oldest turns that one line replaces, and the lengths of the others.
 
-        A length is a position in `lengths`. If no turn is replaced, all turns get longer by one position, in the order
-        of `_growing_order`, then by another one: up to `BRIEF` while all turns together take at most `room` tokens, and
-        further while they take at most `aim`. Returns None if the room is too small for a single line.
+        A length is a position in `DigestWriter.lengths`. If no turn is replaced, all turns get longer by one position,
+        then by another one: up to `BRIEF` while all turns together take at most `room` tokens, and further while they
+        take at most `comfortable` ones. Returns None if the room is too small for a single line.
         """
         joined, total = 0, sum(self._turn_size(turn, 0) for turn in covered)
         while total > room:
             if joined == len(covered):
                 return None
-            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)  # one line for all joined turns
+            total -= self._turn_size(covered[joined], 0)
+            total += 0 if joined else _JOINED_TOKENS  # one line for all joined turns
             joined += 1
         chosen = [0] * (len(covered) - joined)
         if joined:
@@ -256,7 +264,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             for position in order:
                 turn = covered[position]
                 more = self._turn_size(turn, length) - self._turn_size(turn, length - 1)
-                if chosen[position] == length - 1 and total + more <= (room if length <= BRIEF else aim):
+                if chosen[position] == length - 1 and total + more <= (room if length <= BRIEF else comfortable):
                     chosen[position] = length
                     total += more
         return 0, chosen
@@ -268,49 +276,49 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
 
     def _split(self, tail: Tail) -> tuple[list[TurnSteps], list[TurnSteps]]:
-        """Return the turns that the digest covers and those that stay. One turn may be split before a round."""
+        """Return the turns that the digest covers and those that stay. One turn may be split between two rounds."""
         covered, remaining = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
         rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, entries.Assistant)]
-        if len(rounds) > tail.rounds:
-            last, cut = remaining[0], rounds[-tail.rounds]
-            covered.append(TurnSteps(last.number, last.steps[:cut]))
-            remaining = [TurnSteps(last.number, last.steps[cut:])]
+        if len(rounds) > tail.rounds:  # only a tail of a single turn limits its rounds
+            turn, start = remaining[0], rounds[-tail.rounds]
+            covered.append(TurnSteps(turn.number, turn.steps[:start]))
+            remaining = [TurnSteps(turn.number, turn.steps[start:])]
         return covered, remaining
 
     def _stubs(self, turn: TurnSteps, tail: Tail) -> dict[str, str]:
         """Return, by id, the texts that replace the contents of entries of a turn that stays."""
-        stubs = dict.fromkeys(self._outdated_notes(turn), "")
+        stubs = dict.fromkeys(self._outdated_reminders(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, entries.Assistant)]
         is_last = turn.number == self.turns[-1].number
         for position, step in enumerate(turn.steps):
             is_newest = is_last and position >= max(replies, default=0)  # the last reply begins the newest round
-            chars = tail.newest if is_newest else tail.result
+            max_chars = tail.newest if is_newest else tail.result
             stub = None
             if step.entry.is_prompt:
                 stub = (self._writer.start_of_newest(step) or None) if tail.cuts_prompt else None
-            elif chars < _ALL and isinstance(step.entry.body, entries.Result | entries.Assistant):
-                stub = stub_of(step, turn.number, result=chars, message=max(chars, self.settings.message_chars))
+            elif max_chars < _NO_LIMIT and isinstance(step.entry.body, entries.Result | entries.Assistant):
+                message_chars = max(max_chars, self.settings.message_chars)
+                stub = stub_of(step, turn.number, result=max_chars, message=message_chars)
             if stub is not None:
                 stubs[step.entry.id] = stub
         return stubs
 
-    def _outdated_notes(self, turn: TurnSteps) -> Iterator[str]:
-        """Yield the ids of notes that are carried in a newer form, and of notes that are no longer true."""
+    def _outdated_reminders(self, turn: TurnSteps) -> Iterator[str]:
+        """Yield the ids of reminders that are carried, perhaps in a newer form, or are no longer true."""
         for step in turn.steps:
-            text = getattr(step.entry.body, "text", "")
-            is_note = isinstance(step.entry.body, entries.User) and step.entry.body.is_reminder
-            if is_note and (
-                "<instructions path=" in text or text in self.carried.opening or entries.SHORTENED_SOON in text
-            ):
-                yield step.entry.id
+            body = step.entry.body
+            if isinstance(body, entries.User) and body.is_reminder:
+                is_carried = "<instructions path=" in body.text or body.text in self.carried.reminders
+                if is_carried or entries.SHORTENED_SOON in body.text:
+                    yield step.entry.id
 
-    def _carried(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
+    def _carried_text(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
         """Return the text with which later requests begin. `texts` are the texts of older turns."""
         what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         digest = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
         parts = "\n\n".join([heading, *digest, *self.carried.parts(max_files)])
-        return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.opening])
+        return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.reminders])
 
     def _build(
         self,
@@ -321,11 +329,11 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         stubs: dict[str, str],
         covered: Sequence[TurnSteps] = (),
     ) -> entries.Compaction:
-        """Return a plan that keeps the entries from `first` on, with its size. It covers all turns by default."""
-        ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]
+        """Return a plan that keeps the entries from `first` on. Without `covered`, it covers all turns."""
+        ids = [step.entry.id for turn in covered or self.turns for step in turn.steps]
         plan = entries.Compaction(
             carried=carried,
-            covers=(ends[0], ends[-1]),
+            covers=(ids[0], ids[-1]),
             first_kept=first.entry.id,
             stubs=stubs,
             strategy=strategy,
@@ -340,8 +348,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _problem(self, plan: entries.Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
-            limit = int(_AIM * limit)  # if cutting frees less, a digest puts off the next compaction for longer
+            limit = int(_FILL * limit)  # if cutting frees less, a digest puts off the next compaction for longer
         if plan.tokens_after > limit:
             return f"the parts that must stay take {plan.tokens_after:,} tokens, and {limit:,} are available"
-        min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0
+        min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0  # a full window needs any gain
         return "that would hardly make it smaller" if plan.tokens_after >= (1 - min_gain) * plan.tokens_before else ""

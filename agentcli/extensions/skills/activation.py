@@ -16,7 +16,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
-from agentcli.conversation.history import active_skills, note_of
+from agentcli.conversation.history import active_skills, skill_reminder
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
@@ -262,7 +262,7 @@ class SessionSkills(Struct, kw_only=True):
         """Activate a skill of the log again, with the instructions that the model read then, if it still sees them."""
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
-        if note_of(entry, conversation.path) is None:  # the instructions are no longer in the conversation
+        if skill_reminder(entry, conversation.path) is None:  # the instructions are no longer in the conversation
             try:
                 instructions = SkillRegistry([skill]).activate(entry.skill.name).instructions
             except UsageError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions, nested_instructions
-from agentcli.conversation.rule_files import RuleFinder
+from agentcli.conversation.rule_files import RuleFileFinder
 from agentcli.settings.files import project_root, read_small_file
 
 
@@ -23,7 +23,7 @@ def put(path: Path, text: str) -> Path:
 def found_in(
     cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, off: Sequence[str] = ()
 ) -> Instructions:
-    return find_instructions(cwd, user_files, finder=RuleFinder(root=root, home=home, off=off))
+    return find_instructions(cwd, user_files, finder=RuleFileFinder(root=root, home=home, disabled=off))
 
 
 def names(found: Instructions, below: Path) -> list[str]:
@@ -91,7 +91,7 @@ def test_empty_files_say_nothing(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", " \n\n")
     found = found_in(tmp_path, tmp_path, [])
     assert found == Instructions()
-    assert found.note() is None
+    assert found.to_reminder() is None
 
 
 def test_files_up_to_the_budget_are_read_whole(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_file_of_one_endless_line_is_cut_too(tmp_path: Path) -> None:
 def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) -> None:
     first = put(tmp_path / "AGENTS.md", "x\n" * (BUDGET // 4))
     put(tmp_path / "sub/AGENTS.md", "y\n" * BUDGET)
-    finder = RuleFinder(root=tmp_path)
+    finder = RuleFileFinder(root=tmp_path)
     found = nested_instructions([tmp_path / "sub"], [], tmp_path, finder=finder, known=[str(first)])
     assert found.files[0][1].count("y\n") == BUDGET // 4
     first.write_text("x\n" * BUDGET)
@@ -157,7 +157,7 @@ def test_bytes_that_are_not_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
 def test_the_note_marks_each_file_with_its_path_as_data(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "use tabs\n")
     put(tmp_path / "sub/CLAUDE.md", "use spaces\n")
-    note = found_in(tmp_path / "sub", tmp_path, []).note()
+    note = found_in(tmp_path / "sub", tmp_path, []).to_reminder()
     assert note is not None
     assert note.is_reminder
     first = f'<instructions path="{tmp_path}/AGENTS.md">\nuse tabs\n</instructions>'

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, nested_instructions
-from agentcli.conversation.rule_files import RuleFinder, split_rule
+from agentcli.conversation.rule_files import RuleFileFinder, split_rule
 from agentcli.settings.instructions import Kind
 from tests.unit.conversation.test_instructions import found_in, names, put
 
 
 def names_for(below: Path, *files: str) -> list[str]:
     """The rules that the model is given with these files."""
-    found = nested_instructions([], [below / file for file in files], below, finder=RuleFinder(root=below), known=())
+    found = nested_instructions(
+        [], [below / file for file in files], below, finder=RuleFileFinder(root=below), known=()
+    )
     return names(found, below)
 
 
@@ -84,11 +86,11 @@ WHEN = [  # the file, its frontmatter, and when it applies
 @pytest.mark.parametrize(("name", "frontmatter", "when"), WHEN)
 def test_the_frontmatter_says_when_a_rule_applies(tmp_path: Path, name: str, frontmatter: str, when: str) -> None:
     put(tmp_path / name, f"---\n{frontmatter}\n---\nDo it so.\n")
-    (rule,) = RuleFinder(root=tmp_path).rules_in(tmp_path)
+    (rule,) = RuleFileFinder(root=tmp_path).rule_files_in(tmp_path)
     assert (" ".join(rule.globs) if rule.applies == "files" else rule.applies) == when
     found = found_in(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ([name] if when == "always" else [])
-    note = found.note()
+    note = found.to_reminder()
     assert (when in ("always", "request")) == (note is not None and str(tmp_path / name) in note.text)
     assert found.notices == ()
 
@@ -101,7 +103,7 @@ def test_a_rule_with_globs_is_given_with_the_first_file_that_it_fits(tmp_path: P
     assert names_for(tmp_path, "src/deep/a.tsx") == [".cursor/rules/ts.mdc"]
     assert names_for(tmp_path, "src/api/a.ts") == [".claude/rules/api.md", ".cursor/rules/ts.mdc"]
     assert names_for(tmp_path, "web/styles/a.css") == ["web/.cursor/rules/css.mdc"]  # its globs begin at its folder
-    finder, known = RuleFinder(root=tmp_path), [str(tmp_path / ".cursor/rules/ts.mdc")]
+    finder, known = RuleFileFinder(root=tmp_path), [str(tmp_path / ".cursor/rules/ts.mdc")]
     again = nested_instructions([], [tmp_path / "src/api/a.ts"], tmp_path, finder=finder, known=known)
     assert names(again, tmp_path) == [".claude/rules/api.md"]
 
@@ -147,7 +149,7 @@ def test_a_rule_that_leads_out_of_the_project_is_left_out_and_its_description_no
     (tmp_path / "repo/.cursor/rules").mkdir(parents=True)
     (tmp_path / "repo/.cursor/rules/a.mdc").symlink_to(tmp_path / "outside.md")
     found = found_in(tmp_path / "repo", tmp_path / "repo", [])
-    assert found.note() is None
+    assert found.to_reminder() is None
     assert found.notices == (f"{tmp_path}/repo/.cursor/rules/a.mdc was left out: it leads out of the project.",)
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.instructions import MAX_NAMES, environment_note, files_note, git_branch, system_prompt
+from agentcli.conversation.instructions import (
+    MAX_NAMES,
+    environment_reminder,
+    files_reminder,
+    git_branch,
+    system_prompt,
+)
 
 
 def test_the_prompt_is_the_same_bytes_every_time_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,33 +33,33 @@ def test_a_prompt_can_be_replaced_and_appended_to() -> None:
 
 
 def test_the_environment_is_reported_in_a_reminder() -> None:
-    note = environment_note(cwd=Path("/ws"), platform="linux", date="2026-11-21", branch="main")
+    note = environment_reminder(cwd=Path("/ws"), platform="linux", date="2026-11-21", branch="main")
     assert note.is_reminder
     assert "Working directory /ws, git branch main. linux. 2026-11-21." in note.text
-    assert "branch" not in environment_note(cwd=Path("/ws"), platform="linux", date="d", branch="").text
+    assert "branch" not in environment_reminder(cwd=Path("/ws"), platform="linux", date="d", branch="").text
 
 
 def test_the_files_here_are_named_and_folders_end_in_a_slash(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "b.py").touch()
     (tmp_path / ".hidden").touch()
-    assert "Files here: b.py, src/." in files_note(tmp_path).text
-    assert "Files here: none." in files_note(tmp_path / "src").text
-    assert "Files here: none." in files_note(tmp_path / "gone").text
+    assert "Files here: b.py, src/." in files_reminder(tmp_path).text
+    assert "Files here: none." in files_reminder(tmp_path / "src").text
+    assert "Files here: none." in files_reminder(tmp_path / "gone").text
 
 
 def test_of_many_files_some_are_named_and_the_rest_counted(tmp_path: Path) -> None:
     for n in range(MAX_NAMES + 3):
         (tmp_path / f"f{n:03}").touch()
-    text = files_note(tmp_path).text
+    text = files_reminder(tmp_path).text
     assert f"f{MAX_NAMES - 1:03} and 3 more." in text
     assert f"f{MAX_NAMES:03}" not in text
 
 
 def test_a_name_that_is_not_utf_8_can_be_sent(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
-    assert r"$'caf\xe9'" in files_note(tmp_path).text
-    files_note(tmp_path).text.encode()
+    assert r"$'caf\xe9'" in files_reminder(tmp_path).text
+    files_reminder(tmp_path).text.encode()
 
 
 @pytest.mark.parametrize(
