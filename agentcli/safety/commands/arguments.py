@@ -28,40 +28,44 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
 
 @functools.cache
 def listed_names(section: str, key: str) -> tuple[str, ...]:
+    """Return the words of a row in names.ini."""
     return tuple(read_table("names")[section][key].split())
+
+
+_VALUE, _FILE, _GLOB, _OPTIONAL_VALUE, _DOES_MORE = ":", "@", "*", "?", "!"  # kinds of options, see `Options`
 
 
 class Options(Struct, frozen=True):
     """The options and operands with which a program only reads.
 
     `kinds` maps each option to what follows it: "" nothing, ":" a value, "@" a file it reads, "*" a glob of the files
-    it reads, "?" an optional value in the same word. "!" marks an option that does more than read. `operands` is the
-    kind of the other arguments: "content" (files it shows), "lines" (the same, but it shows nothing of a folder),
-    "sizes" (files it only measures), "search" (a pattern, then files it shows), "names" (folders it lists), "facts"
-    (paths it only describes), "text", or "none".
+    it reads, "?" an optional value in the same word. "!" marks an option that does more than read. `shows` says what
+    the program shows of its operands: "content" (of files), "lines" (the same, but nothing of a folder), "sizes" (of
+    files), "search" (after a pattern: lines of files), "names" (of files in folders), "facts" (about paths), "text"
+    (the operands themselves, which are no paths), or "none" (there may be no operands).
 
     `is_tolerant`: no option that the program has, or may get in the future, can write, run or send anything.
     """
 
-    operands: str
+    shows: str
     kinds: dict[str, str]
     is_tolerant: bool = False
 
 
 @functools.cache
 def parse_options(row: str) -> Options:
-    """Read a row of a table: the kind of operands, perhaps `tolerant`, then options, each with its kind (`Options`).
+    """Read a row of a table: what is shown, perhaps `tolerant`, then options, each with its kind (`Options`).
 
     `search -in -m: --file@` has `-i` and `-n`, `-m` with a value, and `--file` with a file. `-#` is any number: `-5`.
     """
-    operands, *words = row.split()
+    shows, *words = row.split()
     kinds: dict[str, str] = {}
     for word in words:
         if word != "tolerant":
             name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
             option_names = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
             kinds |= dict.fromkeys(option_names, kind)
-    return Options(operands, kinds, "tolerant" in words)
+    return Options(shows, kinds, "tolerant" in words)
 
 
 def git_words(fields: Sequence[Field]) -> list[Field]:
@@ -76,10 +80,10 @@ class Arguments(Struct, kw_only=True):
     """The arguments of a call, sorted by their kinds."""
 
     operands: list[Field] = []
-    files: list[Field] = []  # files to read that options name (kind "@")
+    files: list[Field] = []  # files to read that options name
     option_names: list[str] = []
     problem: str = ""  # why the arguments cannot be judged
-    filters: list[Field] = []  # globs in options (kind "*")
+    filters: list[Field] = []  # globs in options, of the files to read
 
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
@@ -93,9 +97,9 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             read_option(field, remaining, known, read)
             continue
         if field.text != "--":
-            # A word whose beginning is not known may begin with a dash.
-            may_be_option = field.text.startswith(UNKNOWN_TEXT) or (field.is_glob and field.text[:1] in ("*", "?", "["))
-            if (may_be_option or field.may_vanish) and not known.is_tolerant and known.operands != "text":
+            # The shell may put a dash at its beginning: `*` also finds files that are named like options.
+            may_begin_so = field.text.startswith(UNKNOWN_TEXT) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+            if (may_begin_so or field.may_vanish) and not known.is_tolerant and known.shows != "text":
                 read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
@@ -110,21 +114,20 @@ def without_pattern(operands: list[Field]) -> list[Field]:
 
 
 def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
-    # `--name`, `--name=value` or `--name value`; for the kinds of options see `Options`.
+    # `--name`, `--name=value` or `--name value`.
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)
-    if kind in (None, "!") or (kind == "" and has_value):
+    if kind in (None, _DOES_MORE) or (kind == "" and has_value):
         _note_doubtful_option(field.text, known, read)
     elif has_value:
         _note_option_value(kind, structs.replace(field, text=value), read)
-    elif kind and kind != "?" and remaining:  # without a value the program complains and ends
-        _note_option_value(kind, _value(remaining.pop()), read)
+    elif kind in (_VALUE, _FILE, _GLOB) and remaining:  # without a value the program complains and ends
+        _note_option_value(kind, _as_value(remaining.pop()), read)
 
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
     # One word has several options of one letter; the first that takes a value is the last: `-in5` is `-i -n 5`.
-    # For the kinds of options see `Options`.
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -133,28 +136,27 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
         name, value = f"-{text[at]}", text[at + 1 :]
         kind = known.kinds.get(name)
         read.option_names.append(name)
-        if kind != "":
+        if kind != "":  # it takes a value, or is not known
             break
-    if kind in (None, "!"):
+    if kind in (None, _DOES_MORE):
         _note_doubtful_option(text if kind is None else name, known, read)
-    elif kind and (value or kind == "?"):
+    elif kind and (value or kind == _OPTIONAL_VALUE):
         for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
             _note_option_value(kind, structs.replace(field, text=each), read)
     elif kind and remaining:
-        _note_option_value(kind, _value(remaining.pop()), read)
+        _note_option_value(kind, _as_value(remaining.pop()), read)
 
 
-def _value(word: Field) -> Field:
+def _as_value(word: Field) -> Field:
     return structs.replace(word, may_vanish=word.may_vanish or word.is_glob)  # a glob may become several words
 
 
 def _note_option_value(kind: str | None, value: Field, read: Arguments) -> None:
-    # Values that name neither a file nor a glob of files only matter if they may become several arguments.
-    if value.may_vanish:
+    if value.may_vanish:  # the words after the first one would be arguments of their own
         read.problem = f"agentcli can't predict the value of {read.option_names[-1]}"
-    elif kind == "@":
+    elif kind == _FILE:
         read.files.append(value)
-    elif kind == "*":
+    elif kind == _GLOB:
         read.filters.append(value)
 
 
@@ -163,7 +165,7 @@ def _note_doubtful_option(text: str, known: Options, read: Arguments) -> None:
     is_listed = any(  # it, or the option it abbreviates, does more than read or takes a value
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
-        if kind in ("!", ":", "@", "*")
+        if kind in (_DOES_MORE, _VALUE, _FILE, _GLOB)
     )
     may_name_file = re.search(rf"[=./~{UNKNOWN_TEXT}]", text)
     if not known.is_tolerant or is_listed or may_name_file:
@@ -174,7 +176,7 @@ _TABLES = read_table("only_reading")
 
 
 def _with_parts(row: str) -> str:
-    # Replaces `<diff>` by the row `diff` of `[parts]`.
+    """Replace `<diff>` by the row `diff` of `[parts]`."""
     for name in reversed(_TABLES["parts"]):  # reversed, because a part may contain parts that precede it
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row

@@ -253,7 +253,7 @@ def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
     if target.is_glob or target.may_vanish:
         return "agentcli can't predict where a redirection leads"
     if operator == "<":
-        return check.problem([target], "content")
+        return check.problem([target], shows="content")
     is_sink = target.text in ("/dev/null", "/dev/stdout", "/dev/stderr")
     return "" if is_sink else f"it writes {target.text if target.is_known else 'a file'}"
 

@@ -29,15 +29,17 @@ def is_system_path(field: Field, state: State, *, includes_home_content: bool = 
 
 
 def _is_system_path(path: str, is_glob: bool, home: str, includes_home_content: bool) -> bool:
-    parts, home_parts = _parts(path), _parts(home)
+    home_parts = _parts(home)
     home_and_above = {"/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1)}
     system_folders = home_and_above.union(listed_names("paths", "system"))
-    if not is_glob:
+    if not is_glob or path == home:  # `normal` has made the home of the glob `~/*/..`
         return path in system_folders
+    parts = _parts(path)
     while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
-    if not includes_home_content and parts and parts == home_parts:  # even for a home `/`, `/*` is the whole system
-        return path == home  # `~/*` is only the home's content, but `~/*/..` is the home
+    is_home_content = parts == home_parts != []  # for a home `/`, `/*` is the whole system
+    if is_home_content and not includes_home_content:
+        return False
     parts_of_folders = map(_parts, system_folders)
     return any(len(parts) == len(folder) and all(map(glob_matches, parts, folder)) for folder in parts_of_folders)
 
@@ -62,9 +64,8 @@ def glob_matches(glob: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, re.sub(r"\[\[:\w+:\]\]", "?", glob).replace("[^", "[!"))
 
 
-_PUBLIC_FILES, _STREAM_DEVICES, _COMMON_FOLDERS, _SECRET_EXAMPLES = (
-    listed_names("paths", kind) for kind in ("public", "streams", "folders", "secrets")
-)
+_PUBLIC_FILES, _STREAM_DEVICES = listed_names("paths", "public"), listed_names("paths", "streams")
+_COMMON_FOLDERS, _SECRET_EXAMPLES = listed_names("paths", "folders"), listed_names("paths", "secrets")
 WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 
 
@@ -82,23 +83,23 @@ class ReadCheck:
         self.state = state
         self.reads: list[str] = []
 
-    def problem(self, fields: Iterable[Field], kind: str) -> str:
-        """Return the reason why a path may not be read, or an empty string. `kind`: see `operands` of `Options`."""
-        return next((why for field in fields if (why := self._problem(field, kind))), "")
+    def problem(self, fields: Iterable[Field], *, shows: str) -> str:
+        """Return why a program may not read one of the paths, or "". For what it `shows` of them see `Options`."""
+        return next((why for field in fields if (why := self._problem(field, shows))), "")
 
     def outside_problem(self, fields: Iterable[Field]) -> str:
         """Return the reason to ask about a path that is outside the workspace or holds secrets, or an empty string."""
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
-                judged = folder_above_glob(path) if field.is_glob else path
-                is_public = normal(judged) in _STREAM_DEVICES or path in _PUBLIC_FILES
-                if not (is_public or self.workspace.is_readable(Path(judged))):
+                top = folder_above_glob(path) if field.is_glob else path
+                is_public = normal(top) in _STREAM_DEVICES or path in _PUBLIC_FILES
+                if not (is_public or self.workspace.is_readable(Path(top))):
                     shown = normal(path) if field.text == "." else field.text
                     return f"{shown} may hold secrets or is outside the workspace"
         return ""
 
-    def _problem(self, field: Field, kind: str) -> str:
-        if kind == "text" and not field.is_glob:  # the word is not a path
+    def _problem(self, field: Field, shows: str) -> str:
+        if shows == "text" and not field.is_glob:  # the word is not a path
             return ""
         if not field.is_known:
             return "agentcli can't predict a path in it"
@@ -107,47 +108,51 @@ class ReadCheck:
         paths = self.state.paths(field)
         for path in paths:
             self.reads.append(normal(path))
-            if not (self._may_read_glob(path, kind) if field.is_glob else self._may_read(path, kind)):
+            if not (self._may_read_glob(path, shows) if field.is_glob else self._may_read(path, shows)):
                 return f"{field.text} may hold secrets or is outside the workspace"
         return "" if paths else "it is not certain in which folder it runs"
 
-    def _may_read(self, path: str, kind: str) -> bool:
-        is_public_file = path in _PUBLIC_FILES and kind in ("content", "lines", "search", "sizes")
-        is_public_folder = path in _COMMON_FOLDERS and kind in ("lines", "sizes")
+    def _may_read(self, path: str, shows: str) -> bool:
+        is_public_file = path in _PUBLIC_FILES and shows in ("content", "lines", "search", "sizes")
+        is_public_folder = path in _COMMON_FOLDERS and shows in ("lines", "sizes")  # which show nothing of a folder
         if is_public_file or is_public_folder or self.workspace.is_readable(Path(path)):
             return True
         # Listing a folder shows facts about its secret files anyway. `parent` is wrong for a path that ends in `..`.
-        return kind == "facts" and not path.endswith("..") and self.workspace.is_readable(Path(path).parent)
+        return shows == "facts" and not path.endswith("..") and self.workspace.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
         """Return the reason why filters such as `grep --include` or `rg -g` look for secrets, or an empty string."""
         for field in fields:
             folders = self.state.folders or ("/",)  # if it is not known, any folder will do
-            is_fine = all(self._may_read_matches(field.text, folder, "filter") for folder in folders)
-            if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` excludes names
+            is_exclusion = field.text.startswith("!")
+            is_fine = is_exclusion or all(self._may_read_matches(field.text, folder) for folder in folders)
+            if not field.is_known or not is_fine:
                 return f"{field.text} looks for secrets"
         return ""
 
-    def _may_read_glob(self, path: str, kind: str) -> bool:
+    def _may_read_glob(self, path: str, shows: str) -> bool:
         folder = folder_above_glob(path)
         parts = path[len(folder) :].split("/")
         # A part such as `.*` may match `..`, the parent folder.
         finds_parent = any(part.startswith(".") and WILDCARD.search(part) for part in parts)
         if ".." in parts or finds_parent or not self.workspace.is_readable(Path(folder)):
             return False
-        is_shown = kind in ("content", "lines", "search")
-        return not is_shown or self._may_read_matches(parts[-1], path.rpartition("/")[0], kind)
+        if shows not in ("content", "lines", "search"):
+            return True
+        is_any_name = parts[-1].strip("*") == ""
+        if shows == "search":
+            # A search in `*` searches what a search in the folder would.
+            return is_any_name or self._may_read_matches(parts[-1], path.rpartition("/")[0])
+        return self._may_read_matches(parts[-1], path.rpartition("/")[0], secrets=_SECRET_EXAMPLES)
 
-    def _may_read_matches(self, glob: str, folder: str, kind: str) -> bool:
+    def _may_read_matches(self, glob: str, folder: str, *, secrets: Sequence[str] = ()) -> bool:
         """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` whose endings are not those of secret files."""
         if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
-            return kind == "search" and not glob.strip("*")  # `*` searches what the folder itself would
+            return False
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
-        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob matches
-        examples += [
-            name for name in _SECRET_EXAMPLES if kind in ("content", "lines") and name.endswith(tuple(endings))
-        ]
-        return all(self.workspace.is_readable(Path(folder, name)) for name in examples)
+        matches = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # examples of names
+        matches += [name for name in secrets if name.endswith(tuple(endings))]
+        return all(self.workspace.is_readable(Path(folder, name)) for name in matches)
 
 
 def reason_to_ask(
@@ -160,20 +165,23 @@ def reason_to_ask(
     """
     if reason := next(filter(None, map(beyond_workspace, layers)), ""):
         return reason
-    # Reasons from `problem_of` and `ReadCheck`: a secret is shown, or a path without wildcards leads outside.
-    is_grave = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
-    if is_grave or any(host != UNKNOWN for host in effects.hosts):
+    # These reasons of `problem_of` and `ReadCheck` say that a secret is shown, or that one path leads outside.
+    is_irreversible = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
+    if is_irreversible or any(host != UNKNOWN for host in effects.hosts):
         return why
     paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
-    return check.outside_problem([*_named_paths(layers, values), *paths])
+    return check.outside_problem([*_paths_of_call(layers, values), *paths])
 
 
 def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the paths in the words of a command that are secret by their names, whatever it does with them."""
-    commands = [_naming_words(fields) for fields in layers]
-    named = _named_paths(commands, values)
-    named += [field for fields in commands for field in fields[1:] if not field.is_known]
-    paths = (normal(path) for field in named for path in state.paths(field) or state.likely_paths(field))
+    """Return the paths in the words of a command that are secret by their names, whatever it does with them.
+
+    For `layers` and `values` see `reason_to_ask`.
+    """
+    layers = [_words_without_messages(fields) for fields in layers]
+    possible = _paths_of_call(layers, values)
+    possible += [field for fields in layers for field in fields[1:] if not field.is_known]
+    paths = (normal(path) for field in possible for path in state.paths(field) or state.likely_paths(field))
     return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), _home(state))))
 
 
@@ -181,12 +189,12 @@ def _home(state: State) -> PurePath | None:
     return PurePath(state.home) if state.home is not None else None
 
 
-def _naming_words(fields: Sequence[Field]) -> list[Field]:
+def _words_without_messages(fields: Sequence[Field]) -> list[Field]:
     """Return the words of a command without messages and excluded files, and with `REVISION:PATH` of git as `PATH`."""
     words = [fields[0]]
     for before, field in itertools.pairwise(fields):
         is_message = re.search(r"\s", field.text)
-        if not (_excludes(before, field) or is_message):
+        if not (is_message or _excludes(before, field)):
             path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
             words.append(replace(field, text=path))
     return words
@@ -198,9 +206,10 @@ def _excludes(before: Field, field: Field) -> bool:
     return bool(is_exclusion or re.fullmatch(r"--(?:exclude(?:-dir|-from)?|ignore)", before.text))
 
 
-def _named_paths(layers: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
-    paths = [path for value in values for path in _mentioned_paths(value.text)]
-    return [*paths, *(path for fields in layers for path in _paths_in(fields))]
+def _paths_of_call(layers: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
+    """Return what may be paths in a command's words and in the values of its variables."""
+    paths = [path for value in values for path in _paths_in_code(value.text)]
+    return [*paths, *(path for fields in layers for path in _path_words(fields))]
 
 
 _SYSTEM_PART = re.compile(
@@ -211,11 +220,11 @@ _OPTION_VALUE = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 
 
-def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
+def _path_words(fields: Sequence[Field]) -> Iterator[Field]:
     """Yield the words that may be paths, without the operands of programs whose effects name all their paths."""
     program, *arguments = fields
-    is_standard = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)
-    if "/" in program.text and not is_standard:
+    is_system_program = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)
+    if "/" in program.text and not is_system_program:
         yield program
     name = name_of(fields)
     if name == "git" and (words := git_words(fields)) and re.fullmatch(r"[\w-]+", words[0].text):
@@ -223,7 +232,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
     for field in arguments:
         text = field.text
         if name in listed_names("programs", "code"):
-            yield from _mentioned_paths(text)
+            yield from _paths_in_code(text)
         if found := _SYSTEM_PART.search(text):
             yield Field(found[1])
         if found := _OPTION_VALUE.fullmatch(text):  # `--output=x`, `if=x`, `-I/x`
@@ -235,8 +244,8 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
             yield Field(text, field.is_glob)
 
 
-def _mentioned_paths(text: str) -> Iterator[Field]:
-    # In code or a variable's value, `/usr/x` and `../x` may lead out of the workspace.
+def _paths_in_code(text: str) -> Iterator[Field]:
+    """Return the paths in code, or in a variable's value, that may lead out of the workspace: `/usr/x` and `../x`."""
     found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
     return (Field(path) for path in found if UNKNOWN_TEXT not in path)
 
@@ -248,9 +257,9 @@ _ENDING_IN_PATH = tuple(
 
 
 def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
-    """Return the secret and auto-executed files that words name, also as a part of an option.
+    """Return the secret and auto-executed files that the words of a command name, also as a part of an option.
 
-    Auto-executed files are left out if the effects name all that it writes; so is the script of an interpreter.
+    Left out are the script of an interpreter, and auto-executed files if the effects name all that the command writes.
     """
     found: list[str] = []
     for fields in layers:
@@ -258,7 +267,7 @@ def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[st
         words = [field.text for field in git_words(fields)] if name == "git" else []
         git_only_reads = bool(words) and words[0] in listed_names("git", "reads_files")
         may_write = not names_its_paths(name) and not git_only_reads
-        for part in _word_parts(fields):
+        for part in _words_and_path_parts(fields):
             for path in map(PurePath, state.paths(part) or state.likely_paths(part)):
                 if is_secret(path, _home(state)) or (may_write and is_auto_executed(path)):
                     found.append(normal(str(path)))
@@ -267,7 +276,7 @@ def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[st
     return tuple(dict.fromkeys(found))
 
 
-def _word_parts(fields: Sequence[Field]) -> Iterator[Field]:
+def _words_and_path_parts(fields: Sequence[Field]) -> Iterator[Field]:
     """Yield the words after the program, or after the script it runs, and the parts of words that may be paths."""
     runs_scripts = name_of(fields) in listed_names("programs", "run_scripts")
     has_script = runs_scripts and len(fields) > 1 and not fields[1].text.startswith("-")
@@ -289,8 +298,8 @@ _READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|u
 
 
 def _sets_program_of_git(words: list[str]) -> bool:
-    # True for `config core.pager x`: git may run the value of the setting, or read more settings from it.
-    actions = [*words[1:2], *(word for word in words if word.startswith("-"))]
+    """Return True for `config core.pager x`: git may run the value of the setting, or read more settings from it."""
+    actions = [*words[1:2], *(word for word in words if word.startswith("-"))]  # `get`, `--get`
     if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in actions):
         return False
     name = next((word for word in words if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), "")

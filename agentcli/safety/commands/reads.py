@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,12 +27,12 @@ _SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{
 
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Return the reason why a call of git, without the word `git`, may do more than read; an empty string if none."""
+    """Return why a call of git, without the word `git`, may do more than read in the workspace, or an empty string."""
     call = read_git_call(fields)
     if call.problem:
         return call.problem
     for option_value in call.folders:
-        if not option_value.is_known or option_value.is_glob or check.problem([option_value], "names"):
+        if not option_value.is_known or option_value.is_glob or check.problem([option_value], shows="names"):
             return f"git works in {option_value.text}"
         check = ReadCheck(check.workspace, check.state.entering(option_value))
     if not call.words:
@@ -43,35 +44,35 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
             return f"git may run a program: {setting}"
     name, arguments = call.words[0].text, call.words[1:]
     if [field.text for field in arguments] in (["--help"], ["-h"]):
-        return f"git {name} may be an alias or a program"
+        return f"git {name} may be an alias or a program"  # to which git gives the option
     if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
     return _git_subcommand_problem(name, arguments, check)
 
 
 def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
-    form = f"{name} {arguments[0].text}" if arguments else name  # some forms, such as `stash list`, have their own row
-    row, arguments = (
-        (GIT_SUBCOMMANDS[form], arguments[1:])
-        if form in GIT_SUBCOMMANDS
-        else (GIT_SUBCOMMANDS.get(name, ""), arguments)
-    )
-    row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
+    two_words = f"{name} {arguments[0].text}" if arguments else name
+    if two_words in GIT_SUBCOMMANDS:  # `stash list` has a row of its own
+        row, arguments = GIT_SUBCOMMANDS[two_words], arguments[1:]
+    else:
+        row = GIT_SUBCOMMANDS.get(name, "")
     if not row:
-        has_forms = any(known.startswith(f"{name} ") for known in GIT_SUBCOMMANDS)
-        return f"git {form if has_forms else name} is not known to only read"
+        has_subcommands = any(known.startswith(f"{name} ") for known in GIT_SUBCOMMANDS)
+        return f"git {two_words if has_subcommands else name} is not known to only read"
+    row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
     read = read_arguments(arguments, parse_options(row))
-    if listing_options:  # without operands it lists too, except `git clean`
-        only_lists = {*listing_options.split()} & {*read.option_names} or not (read.operands or name == "clean")
+    if listing_options:
+        lists_by_default = name != "clean" and not read.operands
+        only_lists = lists_by_default or not {*listing_options.split()}.isdisjoint(read.option_names)
         return read.problem or ("" if only_lists else f"git {name} changes something")
-    paths = [each for field in read.operands for each in _paths_in(field)]
-    if problem := read.problem or check.problem([*paths, *read.files], "content"):
+    paths = [each for field in read.operands for each in _paths_in_revision(field)]
+    if problem := read.problem or check.problem([*paths, *read.files], shows="content"):
         return problem
-    # Git itself expands globs in its operands, which may match secrets. The pattern of `git grep` is not such a glob.
-    has_pattern = name == "grep" and not {"-e", "-f"} & set(read.option_names)
+    # Git itself expands quoted globs in its operands, which may match secrets. A pattern of `git grep` is no such glob.
+    has_pattern = name == "grep" and {"-e", "-f"}.isdisjoint(read.option_names)
     operands = without_pattern(read.operands) if has_pattern else read.operands
-    paths = [path for field in operands if not field.is_glob for path in _paths_in(field)]
-    return check.filter_problem([path for path in paths if WILDCARD.search(path.text) or "\\" in path.text])
+    quoted = [path for field in operands if not field.is_glob for path in _paths_in_revision(field)]
+    return check.filter_problem([path for path in quoted if WILDCARD.search(path.text) or "\\" in path.text])
 
 
 class GitCall(Struct):
@@ -83,7 +84,7 @@ class GitCall(Struct):
 def read_git_call(fields: Sequence[Field]) -> GitCall:
     """Read the words after `git`: the options before the subcommand, in the way git.c does, and the subcommand."""
     call = GitCall()
-    remaining = list(reversed(fields))
+    remaining = list(reversed(fields))  # so that pop() takes the next word
     while remaining:
         field = remaining.pop()
         text = field.text
@@ -103,8 +104,8 @@ def read_git_call(fields: Sequence[Field]) -> GitCall:
     return call
 
 
-def _paths_in(field: Field) -> list[Field]:
-    """Return the parts of a revision or pathspec that may be paths: all of it, and the text after a colon."""
+def _paths_in_revision(field: Field) -> list[Field]:
+    """Return the parts of a revision or pathspec that may be paths: all of it, and `PATH` in `REVISION:PATH`."""
     text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)  # `:(top)x`, `:!x`
     texts = (text, text.partition(":")[2]) if ":" in text else (text,)
     return [structs.replace(field, text=each) for each in texts]
@@ -116,19 +117,19 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     It cannot if it only shows file names, facts about files, or commits, or if all its paths are known and none of them
     leads to a secret file.
     """
-    words = segment.words or ("",)
-    is_git = words[0] == "git"
-    git_words = [field.text for field in read_git_call([Field(word) for word in words[1:]]).words] if is_git else []
-    if words[0] in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
+    program, *arguments = segment.words or ("",)
+    is_git = program == "git"
+    git_words = [field.text for field in read_git_call([Field(word) for word in arguments]).words] if is_git else []
+    if program in listed_names("shows", "names_only") or _git_shows_names_only(git_words):
         return False
     if not segment.effects.reads:  # a filter only reads its input
         # This may take the value of an option for an option, which only leads to a question too many.
-        greps_folders = words[0].endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in words[1:])
-        return words[0] not in listed_names("shows", "its_input") or greps_folders
-    paths = git_words[git_words.index("--") + 1 :] if "--" in git_words else []
-    is_one_file = git_words[:1] in (["blame"], ["annotate"])
-    if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
-        return True  # its operands may be revisions and patterns
+        greps_folders = program.endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in arguments)
+        return program not in listed_names("shows", "its_input") or greps_folders
+    if is_git and git_words[:1] not in (["blame"], ["annotate"]):  # these two show one file
+        paths = git_words[git_words.index("--") + 1 :] if "--" in git_words else []
+        if not paths or any(path.startswith(":") for path in paths):
+            return True  # its operands may be revisions, or patterns that match any file
     roots = [Path(folder_above_glob(path)) for path in segment.effects.reads]
     return any(secret.is_relative_to(root) for secret in secrets for root in roots)
 
@@ -156,7 +157,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
         return "agentcli can't predict which program runs"
-    name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)  # in any other folder, a program is not known
+    name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)  # in other folders, any program may have a known name
     if len(arguments) == 1 and arguments[0].text in VERSION_OPTIONS.get(name, ()):
         return ""
     if special := _SPECIAL.get(name):
@@ -175,24 +176,23 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
         return "date can set the clock"
     if name == "uniq" and (len(operands) > 1 or any(field.is_glob or field.may_vanish for field in operands)):
         return "uniq writes its second operand"
-    if known.operands == "none" and operands:
+    if known.shows == "none" and operands:
         return f"{operands[0].text} may change a setting"
-    if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.option_names):
+    if known.shows == "search" and {"-e", "-f", "--regexp", "--file", "--files"}.isdisjoint(read.option_names):
         operands = without_pattern(operands)
     return (
-        check.problem(operands, known.operands)
-        or check.problem(read.files, "content")
+        check.problem(operands, shows=known.shows)
+        or check.problem(read.files, shows="content")
         or check.filter_problem(read.filters)
     )
 
 
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    format_word = arguments[0] if arguments else Field("")
-    is_known = format_word.is_known and not format_word.may_vanish
-    # Both `-v` and `%n` set a variable.
-    if not is_known or re.search(r"\A-|%[^%a-zA-Z]*[hjlLqtz]*n", format_word.text):
+    form = arguments[0] if arguments else Field("")
+    sets_variable = re.search(r"\A-|%[^%a-zA-Z]*[hjlLqtz]*n", form.text)  # `-v name`, or `%n` in the format
+    if sets_variable or not form.is_known or form.may_vanish:
         return "printf can set a variable"
-    return check.problem(arguments, "text")
+    return check.problem(arguments, shows="text")
 
 
 # Parts of a pattern for sed scripts that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these.
@@ -210,27 +210,26 @@ _MAY_DO_MORE = {
 }
 
 
-def _checker_of_scripts(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
-    """Return the check for a program whose first operand is a script, and whose other operands are files it reads."""
-    more = ", such as show the environment" if name == "jq" else ""
-
-    def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-        read = read_arguments(arguments, parse_options(READING_PROGRAMS[name]))
-        scripts, files = read.operands[:1], read.operands[1:]
-        is_known = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
-        if not is_known or any(field.text == "--" for field in arguments):
-            return f"agentcli can't predict what {name} does"
-        if any(re.search(_MAY_DO_MORE[name], field.text) for field in scripts):
-            return read.problem or f"the script of {name} may do more than print{more}"
-        return read.problem or check.problem(files, "content")
-
-    return problem
+def _script_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
+    """Judge awk, jq or sed: the first operand is a script, the others are files that it reads."""
+    read = read_arguments(arguments, parse_options(READING_PROGRAMS[name]))
+    scripts, files = read.operands[:1], read.operands[1:]
+    is_known = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
+    if not is_known or any(field.text == "--" for field in arguments):
+        return f"agentcli can't predict what {name} does"
+    if read.problem:
+        return read.problem
+    if any(re.search(_MAY_DO_MORE[name], field.text) for field in scripts):
+        more = ", such as show the environment" if name == "jq" else ""
+        return f"the script of {name} may do more than print{more}"
+    return check.problem(files, shows="content")
 
 
 _TESTS_OF_FILES = frozenset("-b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S".split())
 
 
 def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
+    """Judge the words of `test` or `[ … ]`."""
     if any(field.may_vanish or field.is_glob for field in fields):
         return "an unquoted expansion can turn into another test"
     # Tests of variables, such as `-v` and `-R`, may do more than look, because a subscript can run a command.
@@ -238,53 +237,53 @@ def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     for field in fields:
         if field.text.startswith("-") and field.text not in known:
             return f"the test {field.text} is not known to only look"
-    return check.problem([field for test, field in pairwise(fields) if test.text in _TESTS_OF_FILES], "facts")
+    return check.problem([field for test, field in pairwise(fields) if test.text in _TESTS_OF_FILES], shows="facts")
 
 
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     text = " ".join(field.text for field in arguments)
     # The BSD option `e`, and `-E` on macOS, show the environment of processes. Allowed are one group of BSD options
     # (`aux`), then options with a dash (`-eo pid,args`).
-    plain = r"(?!.*environ)([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
-    return "" if re.fullmatch(plain, text) else "ps may show the environment of processes"
+    harmless = r"(?!.*environ)([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
+    return "" if re.fullmatch(harmless, text) else "ps may show the environment of processes"
 
 
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    """Return why cd may lead out of the folders that may be listed ("names" in `Options`); empty if it cannot."""
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
         return "agentcli can't predict where cd leads"
-    return check.problem(targets or [Field(check.state.home or UNKNOWN_TEXT)], "names")  # UNKNOWN_TEXT: an unknown home
+    return check.problem(targets or [Field(check.state.home or UNKNOWN_TEXT)], shows="names")
 
 
 def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    plain = r"[-+][efuxo]+|pipefail|errexit|nounset|noglob"
-    is_plain = arguments and all(re.fullmatch(plain, field.text) for field in arguments)
-    return "" if is_plain else "set shows all variables, or sets an option that is not known"
+    harmless = r"[-+][efuxo]+|pipefail|errexit|nounset|noglob"
+    is_harmless = arguments and all(re.fullmatch(harmless, field.text) for field in arguments)
+    return "" if is_harmless else "set shows all variables, or sets an option that is not known"
 
 
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     # Only `command -v name` gets here, which runs nothing; other forms of `command` are wrappers.
-    asks_only = all(re.fullmatch(r"-[vVp]|[\w.+/][\w.+/-]*", field.text) for field in arguments)
-    return "" if asks_only else "not all arguments of command are names"
+    is_plain = all(re.fullmatch(r"-[vVp]|[\w.+/][\w.+/-]*", field.text) for field in arguments)
+    return "" if is_plain else "not all arguments of command are names"
 
 
 def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     call = read_find(arguments)
-    return call.problem or check.problem(call.starts or [Field(".")], "names")  # it shows only names of files
+    return call.problem or check.problem(call.starts or [Field(".")], shows="names")
 
 
+# By program: why a call of it, without the program's name, may do more than read.
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    **dict.fromkeys(("awk", "gawk", "mawk"), _checker_of_scripts("awk")),
+    **dict.fromkeys(("awk", "gawk", "mawk"), partial(_script_problem, "awk")),
     "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
     "cd": _cd_problem,
     "command": _command_problem,
     "find": _find_problem,
     "git": _git_problem,
-    "jq": _checker_of_scripts("jq"),
+    "jq": partial(_script_problem, "jq"),
     "printf": _printf_problem,
     "ps": _ps_problem,
-    "sed": _checker_of_scripts("sed"),
+    "sed": partial(_script_problem, "sed"),
     "set": _set_problem,
     "test": _condition_problem,
 }
