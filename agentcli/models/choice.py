@@ -54,7 +54,7 @@ To take a tour without a model: agentcli demo"""
 
 
 def check_settings(config: Config) -> None:
-    """Raise `ConfigError` for an invalid server, row of a model, or name of a model in the settings."""
+    """Raise `ConfigError` for settings that name no known provider or model field, or are invalid for a provider."""
     settings, bundled = config.settings, provider_names()
     for name, server in settings.providers.items():
         if not server.base_url and name not in bundled:
@@ -69,8 +69,9 @@ def check_settings(config: Config) -> None:
             key = f"models.{name}.{model}"
             if unknown := next((field for field in row if field not in fields), ""):
                 raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
-            if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
-                raise config.error(found[1], found[0])
+            if problem := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
+                wrong_key, message = problem
+                raise config.error(message, wrong_key)
     # `openai_compat` is a kind of provider without a server of its own, so it has no models; "" if no model is named.
     known = {"", *bundled, *PROVIDERS, *settings.providers}
     for key in ("model", "plan_model", "fallback_model"):
@@ -84,6 +85,7 @@ def check_settings(config: Config) -> None:
 
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
+    """Raise `ConfigError` for an error in a table `[providers.NAME]` that the types of its settings do not exclude."""
     key = f"providers.{name}"
     headers = [(header, "headers") for header in server.headers]
     if server.key_header:
@@ -98,8 +100,9 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     if server.quirks:
         from agentcli.llm.wire.chat_completions import Quirks
 
-        if found := find_error(server.quirks, Quirks, f"{key}.quirks"):
-            raise config.error(found[1], found[0])
+        if problem := find_error(server.quirks, Quirks, f"{key}.quirks"):
+            wrong_key, message = problem
+            raise config.error(message, wrong_key)
 
 
 class Models:
@@ -111,7 +114,7 @@ class Models:
     def __init__(self, config: Config, *, on_notice: Callable[[str], None] | None = None) -> None:
         self._config = config
         self._providers: dict[str, Provider] = {}
-        self._replaced: list[Provider] = []  # a request may still run on them
+        self._replaced: list[Provider] = []  # not yet closed, because a request may still use them
         self._added: dict[str, Provider] = {}  # callers' own, by `provider/model`
         self.keys = ProviderKeys(config)
         self._maker = ProviderMaker(config, self.keys, on_notice, self.local_path)
@@ -166,17 +169,20 @@ class Models:
 
     async def try_key(self, provider: str, key: str) -> Health:
         """Ask the provider whether it accepts a key. This costs no tokens."""
-        keys = StoredKeys()
-        keys.typed[self.keys.variables(provider)[0]] = key
-        models = Models(msgspec.structs.replace(self._config, stored_keys=keys))
+        only_this_key = StoredKeys()
+        only_this_key.typed[self.keys.variables(provider)[0]] = key
+        models = Models(msgspec.structs.replace(self._config, stored_keys=only_this_key))
+        model = (
+            self.usual_model(provider) or f"{provider}/any"
+        )  # the check asks for the list of models, not for this one
         try:
             async with asyncio.timeout(KEY_TEST_S):
-                health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
+                health = await models.provider(model).health_check()
         except TimeoutError:
             return Health(False, f"{provider} did not answer within {KEY_TEST_S:g} s", is_reached=False)
         finally:
             await models.aclose()
-        if health.models:  # only a key that is accepted gets the list, whether or not our model is in it
+        if health.models:  # only a key that is accepted gets the list, even if `model` is not in it
             return Health(True, f"{provider} accepts the key and lists {len(health.models):,} models", health.models)
         return health
 
@@ -188,14 +194,14 @@ class Models:
 
     def forget(self, provider: str) -> None:
         """Build a provider again at its next use, with its current key."""
-        models = [name for name in self._providers if name.startswith(f"{provider}/")]
-        self._replaced += map(self._providers.pop, models)
+        names = [name for name in self._providers if name.startswith(f"{provider}/")]
+        self._replaced += [self._providers.pop(name) for name in names]
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts about `provider/model`. Raises `UsageError`, and `ConfigError` for a wrong encoder file."""
-        added: ModelInfo | None = getattr(self._added.get(name), "info", None)
-        if added is not None:
-            return added
+        info_of_added: ModelInfo | None = getattr(self._added.get(name), "info", None)
+        if info_of_added is not None:
+            return info_of_added
         provider, model = split_name(name)
         known = self.table().find(provider, model)
         # Each estimate contains the factor `SAFETY`, which a margin in the person's encoder file replaces.
@@ -213,12 +219,14 @@ class Models:
                 return known
 
     def small_model(self, name: str) -> str:
-        """Return the small model of a model's provider if it is cheaper, else `name`, also for a caller's provider."""
+        """Return the small model of a model's provider if it is cheaper, else `name`."""
+        if name in self._added:  # a caller's provider is for one model
+            return name
         provider, info = split_name(name)[0], self.info(name)
         small = self.info(f"{provider}/small")
+        is_known = small.id != "small"  # the alias has no model at a cloud, which has its own names for models
         is_cheaper = info.prices and small.prices and small.prices.output < info.prices.output
-        # The alias is not resolved for a cloud, which has its own names for models: then the id is still `small`.
-        return small.name if is_cheaper and small.id != "small" and name not in self._added else name
+        return small.name if is_known and is_cheaper else name
 
     def table(self) -> ModelTable:
         """Return the bundled models, in which the user's rows replace others."""

@@ -56,7 +56,7 @@ class ProviderKeys:
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
         """Yield each of a provider's variables with a description of where its value is. Raises `ConfigError`."""
         variables = self.variables(provider)
-        if self._server(provider).api_key_helper and not self._is_at_hand(provider):
+        if self._uses_helper(provider):
             yield next(iter(variables), provider), f"from providers.{provider}.api_key_helper"
         else:
             yield from ((variable, self._config.key_source(variable)) for variable in variables)
@@ -66,7 +66,7 @@ class ProviderKeys:
         return next((place for _, place in self.places(provider) if place), "")
 
     def has(self, provider: str) -> bool:
-        """Return True if a provider has a key or needs none."""
+        """Return True if a provider can be used: it has a key, or needs none."""
         try:
             return not self.variables(provider) or bool(self.place(provider))
         except ConfigError:  # reported where the key is used
@@ -81,12 +81,14 @@ class ProviderKeys:
     def credentials(self, provider: str) -> tuple[Key, Key]:
         """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`."""
         config = self._config
-        if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
-            # The command runs outside of projects, whose files could change what it does.
-            folder = config.paths.config if config.paths.config.is_dir() else Path.home()
-            name, seen_keys = f"providers.{provider}.api_key_helper", config.stored_keys.printed
+        if self._uses_helper(provider):
+            name = f"providers.{provider}.api_key_helper"
             helper = KeyHelper(
-                command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
+                self._server(provider).api_key_helper,
+                # It runs outside of projects, whose files could change what it does.
+                folder=config.paths.config if config.paths.config.is_dir() else Path.home(),
+                make_error=lambda text: config.error(text, name),
+                on_key=config.stored_keys.printed.add,
             )
             return self._helpers.setdefault(provider, helper), ""  # one for all models: it reuses its key
         if not (variables := self.variables(provider)):
@@ -107,10 +109,10 @@ class ProviderKeys:
     def store(self, provider: str, variable: str, key: str) -> str:
         """Store a key, and return a sentence about its place. Raises `ConfigError`."""
         place = self._config.stored_keys.store(variable, key)
-        kept = f"The key for {provider} is {place}. To remove it: agentcli login --remove {provider}"
+        message = f"The key for {provider} is {place}. To remove it: agentcli login --remove {provider}"
         if self._config.key_in_environment(variable):
-            kept += f"\nIn later sessions, {variable} in the environment overrides it."
-        return kept
+            message += f"\nIn later sessions, {variable} in the environment overrides it."
+        return message
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
         """Remove the keys that were stored or typed, and return a sentence. Raises `UsageError` if there are none."""
@@ -121,10 +123,11 @@ class ProviderKeys:
             raise UsageError(f"No key for {provider} is saved.{rest}")
         return f"Removed the key for {provider} ({places[0]}).{rest}"
 
-    def _is_at_hand(self, provider: str) -> bool:
-        """Return True if the key was typed or is in the environment: then commands and stored keys are not used."""
+    def _uses_helper(self, provider: str) -> bool:
+        """Return True if a command prints the key: one is set, and no key was typed or is in the environment."""
         typed, in_environment = self._config.stored_keys.typed, self._config.key_in_environment
-        return any(name in typed or in_environment(name) for name in self.variables(provider))
+        has_key = any(name in typed or in_environment(name) for name in self.variables(provider))
+        return bool(self._server(provider).api_key_helper) and not has_key
 
     def _server(self, provider: str) -> ServerSettings:
         return self._config.settings.providers.get(provider, ServerSettings())
@@ -184,11 +187,13 @@ class ProviderMaker(msgspec.Struct):
             case "scripted":
                 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 
-                return ScriptedProvider(read_script(self._config.cwd / from_home(info.id)), info=info, keeps=16)
+                script = read_script(self._config.cwd / from_home(info.id))  # its file is named in place of a model
+                return ScriptedProvider(script, info=info, keeps=16)
             case _:
                 return self._compatible(info, server, key)
 
     def _local(self, info: ModelInfo) -> Provider:
+        """Return a provider that starts agentcli's own model server on this machine, or uses a running one."""
         from agentcli.llm.local_server import acquire
         from agentcli.llm.providers.local import LocalProvider
 
@@ -221,7 +226,7 @@ class ProviderMaker(msgspec.Struct):
                     raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
                 if (token or server.api_key_helper) and not project:  # Google's other credentials know theirs
                     raise UsageError("vertex needs a project: set ANTHROPIC_VERTEX_PROJECT_ID.")
-            case _:
+            case "foundry":
                 if not (key or token or server.api_key_helper or is_installed("azure.identity")):
                     raise NoKey(platform, "ANTHROPIC_FOUNDRY_API_KEY")
                 resource = environment("ANTHROPIC_FOUNDRY_RESOURCE") or ""
@@ -237,17 +242,18 @@ class ProviderMaker(msgspec.Struct):
         return CloudProvider(info, service=service, read_timeout=self._config.settings.provider.read_timeout)
 
     def _compatible(self, info: ModelInfo, server: ServerSettings, key: Key) -> Provider:
+        """Return a provider for a server with an API like OpenAI's. Raises `UsageError` for an unknown provider."""
         from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 
-        rows, provider = presets(), info.provider
-        if provider not in rows and not server.base_url:
+        preset, provider = presets().get(info.provider), info.provider
+        if preset is None and not server.base_url:
             raise UsageError(no_provider(provider, self._config))
         address = self._address(server, provider, "OPENAI_BASE_URL" if provider == "openai" else "")
         if provider == "azure":
             address = address or self._azure_address(info.id)
         return OpenAICompatProvider(
             info,
-            preset=_with_settings(rows.get(provider), server),
+            preset=_with_settings(preset, server),
             base_url=address,
             api_key=key,
             headers=server.headers,
@@ -272,8 +278,9 @@ class ProviderMaker(msgspec.Struct):
         """Return the address in a provider's settings or its variable, "" if there is none. Raises `ConfigError`."""
         if server.base_url and not is_address(server.base_url):
             raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
-        written = server.base_url or self._config.environment.get(variable, "").strip()
-        address = ollama_address(written) if provider == "ollama" else written
+        address = server.base_url or self._config.environment.get(variable, "").strip()
+        if provider == "ollama":  # OLLAMA_HOST may be only a host or a port
+            address = ollama_address(address)
         if address and not is_address(address):
             raise ConfigError(NO_ADDRESS, key=variable)
         return address
@@ -289,7 +296,7 @@ def no_provider(name: str, config: Config) -> str:
 
 
 def _with_settings(preset: Any, server: ServerSettings) -> Any:
-    """Return a preset with the settings of `[providers.NAME]` added."""
+    """Return the facts about a server: those of its preset, replaced by the settings of `[providers.NAME]`."""
     from agentcli.llm.providers.openai_compat import Preset
 
     # Without a preset a server needs no key, unless its settings name one.
@@ -297,6 +304,8 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env or server.api_key_helper:
         row |= {"key_env": server.api_key_env or row.get("key_env", ""), "needs_key": True}
-    own_values = {"needs_key": server.needs_key, "key_header": server.key_header}
-    row |= {name: value for name, value in own_values.items() if value not in (None, "")}
+    if server.needs_key is not None:
+        row["needs_key"] = server.needs_key
+    if server.key_header:
+        row["key_header"] = server.key_header
     return msgspec.convert(row, Preset)

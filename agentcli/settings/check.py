@@ -82,15 +82,16 @@ def explain_error(message: str, kind: Any) -> str:
 
 
 def allowed_values(kind: Any) -> tuple[str, ...]:
-    """Return the values of a closed list, () for any other type."""
+    """Return the values of a setting whose type lists them, as text; () if it allows other values."""
     if get_origin(kind) is Literal:
         return tuple(map(str, get_args(kind)))
     if kind is bool:
         return ("true", "false")
     if kind is ThemeName:
         return THEMES
-    has_choices = NoneType in get_args(kind) or get_origin(kind) is tuple  # `X | None`, `tuple[X, ...]`
-    return tuple(value for choice in get_args(kind) for value in allowed_values(choice)) if has_choices else ()
+    if NoneType in get_args(kind) or get_origin(kind) is tuple:  # `X | None`, `tuple[X, ...]`: the values of X
+        return tuple(value for member in get_args(kind) for value in allowed_values(member))
+    return ()
 
 
 def is_table(kind: Any) -> bool:

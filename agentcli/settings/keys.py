@@ -34,7 +34,7 @@ class StoredKeys:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._read: dict[str, str] = {}  # stored keys that this process has read
+        self._cached: dict[str, str] = {}  # stored keys that this process has read
         self.typed: dict[str, str] = {}  # keys that the person entered for this process alone
         self.printed: set[str] = set()  # keys that commands printed, which must be masked, too
 
@@ -44,7 +44,7 @@ class StoredKeys:
         in_file: list[str] = []
         with suppress(ConfigError):  # `get` raises it where a key is needed
             in_file += [stored.key for stored in self._index().values() if stored.key]
-        return *self.typed.values(), *self._read.values(), *self.printed, *in_file
+        return *self.typed.values(), *self._cached.values(), *self.printed, *in_file
 
     def place(self, variable: str) -> str:
         """Describe where a key is stored; "" if it is not. Raises `ConfigError` for a file that others can read."""
@@ -53,27 +53,30 @@ class StoredKeys:
         return "entered for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, reread: bool = False) -> str:
-        """Return the stored key, "" if there is none; `reread` ignores the key read before. Raises `ConfigError`."""
-        if reread or variable not in self._read:
-            if (stored := self._index().get(variable)) is None:  # it may have been removed by another process
-                self._read.pop(variable, None)
+        """Return the stored key, "" if there is none. Raises `ConfigError`.
+
+        `reread` ignores the key that was read before, because another process may have replaced or removed it.
+        """
+        if reread or variable not in self._cached:
+            if (stored := self._index().get(variable)) is None:
+                self._cached.pop(variable, None)
                 return ""
-            self._read[variable] = self._from_keyring(variable) if stored.in_keyring else stored.key
-        return self._read[variable]
+            self._cached[variable] = _get_from_keyring(variable) if stored.in_keyring else stored.key
+        return self._cached[variable]
 
     def store(self, variable: str, key: str) -> str:
         """Store a key permanently and describe where it is. Raises `ConfigError`."""
         index = self._index()
         in_keyring = _set_in_keyring(variable, key)
         self._write(index | {variable: _StoredKey(in_keyring=True) if in_keyring else _StoredKey(key)})
-        self._read[variable] = key
+        self._cached[variable] = key
         return self.place(variable)
 
     def remove(self, variable: str) -> str:
         """Remove a key and describe where it was, "" if nowhere. Raises `ConfigError`."""
         place = self.place(variable)
         self.typed.pop(variable, None)
-        self._read.pop(variable, None)
+        self._cached.pop(variable, None)
         index = self._index()
         if (stored := index.pop(variable, None)) is not None:
             if stored.in_keyring:
@@ -102,32 +105,32 @@ class StoredKeys:
         return index
 
     def _write(self, index: dict[str, _StoredKey]) -> None:
+        """Replace the file of stored keys, or delete it if there are none."""
         assert self._file is not None, "a process without a file stores no keys"
         try:
-            if not index:
+            if index:
+                replace_private_file(self._file, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
+            else:
                 self._file.unlink(missing_ok=True)
-                return
-            replace_private_file(self._file, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
         except OSError as error:
             raise ConfigError(f"could not be written ({error.strerror}).", file=str(self._file)) from error
 
-    def _from_keyring(self, variable: str) -> str:
-        import keyring
 
-        try:
-            return keyring.get_password(_SERVICE, variable) or ""
-        except Exception as error:
-            raise ConfigError(
-                f"could not read its key from the keyring ({error}). Unlock the keyring, or set the variable.",
-                key=variable,
-            ) from error
-
-
-def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
-    """Return the key. Raises the `error` if an HTTP header cannot carry it."""
+def sendable_key(key: str, make_error: Callable[[str], ConfigError]) -> str:
+    """Return the key. Raises an error if an HTTP header cannot carry it."""
     if not (key.isascii() and key.isprintable()):
-        raise error("the key contains a character that HTTP headers do not allow. Copy it again.")
+        raise make_error("the key contains a character that HTTP headers do not allow. Copy it again.")
     return key
+
+
+def _get_from_keyring(variable: str) -> str:
+    import keyring
+
+    try:
+        return keyring.get_password(_SERVICE, variable) or ""
+    except Exception as error:  # each keyring has its own errors
+        why = f"could not read its key from the keyring ({error}). Unlock the keyring, or set the variable."
+        raise ConfigError(why, key=variable) from error
 
 
 def _set_in_keyring(variable: str, key: str) -> bool:
@@ -155,9 +158,9 @@ class KeyHelper:
     """Gets a key from a command, which runs in a folder without shell or terminal. Errors never show its output."""
 
     def __init__(
-        self, command: str, *, folder: Path, error: Callable[[str], ConfigError], on_key: Callable[[str], None]
+        self, command: str, *, folder: Path, make_error: Callable[[str], ConfigError], on_key: Callable[[str], None]
     ) -> None:
-        self._command, self._folder, self._error, self._on_key = command, folder, error, on_key
+        self._command, self._folder, self._make_error, self._on_key = command, folder, make_error, on_key
         self._running = asyncio.Lock()
         self._key, self._until = "", 0.0  # the key is used until this `time.monotonic()`
 
@@ -171,34 +174,35 @@ class KeyHelper:
             return self._key
 
     def forget(self) -> None:
-        self._until = 0.0  # the key was rejected: the command runs again for the next request
+        """Run the command again for the next request, because the provider rejected its key."""
+        self._until = 0.0
 
     async def _run_command(self) -> str:
         from agentcli.settings.short_program import run_short_program
 
-        words = split_command(self._command, self._error)
+        words = split_command(self._command, self._make_error)
         try:
             end = await run_short_program(words, timeout_s=_MAX_RUN_S, max_bytes=_MAX_OUTPUT_BYTES, cwd=self._folder)
         except OSError as error:
-            raise self._error(f"could not start the command ({error.strerror}).") from error
+            raise self._make_error(f"could not start the command ({error.strerror}).") from error
         if end.exit_code is None:
-            raise self._error(f"the command did not finish within {_MAX_RUN_S:g} s.")
+            raise self._make_error(f"the command did not finish within {_MAX_RUN_S:g} s.")
         if end.exit_code != 0:
-            raise self._error(f"the command failed with exit code {end.exit_code}. Run it yourself to see why.")
+            raise self._make_error(f"the command failed with exit code {end.exit_code}. Run it yourself to see why.")
         if not (key := end.stdout.decode(errors="replace").strip()):
-            raise self._error("the command printed no key.")
-        return sendable_key(key, self._error)
+            raise self._make_error("the command printed no key.")
+        return sendable_key(key, self._make_error)
 
 
 Key = str | KeyHelper  # a key, or the command that prints it
 
 
-def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:
-    """Split a command into words as a shell does. Raises the `error` if it has none."""
+def split_command(command: str, make_error: Callable[[str], ConfigError]) -> list[str]:
+    """Split a command into words as a shell does. Raises an error if it has none."""
     import shlex
 
     try:
         program, *arguments = shlex.split(command)
     except ValueError as problem:
-        raise error(f"this is not a valid command ({problem}).") from problem
+        raise make_error(f"this is not a valid command ({problem}).") from problem
     return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - a bare name must stay one

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from agentcli.errors import ConfigError, did_you_mean
+from agentcli.errors import ConfigError, nearest
 from agentcli.settings.check import explain_error, find_error, is_table
 from agentcli.settings.files import Paths, find_paths, home_of
 from agentcli.settings.keys import StoredKeys, sendable_key
@@ -56,7 +56,7 @@ class SettingsLayer(msgspec.Struct, frozen=True):
 
 
 def _values_at(values: Any, key: str) -> Iterator[Any]:
-    """Yield the value of a dotted key if it is set. The key cannot be split, because names of models contain dots."""
+    """Yield the value of a dotted key if it is set. Each name is matched whole: names of models contain dots, too."""
     if not key:
         yield values
     elif isinstance(values, Mapping):
@@ -148,14 +148,16 @@ def load_config(
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
-    uses_own = paths.user_config != without and _may_exist(paths.user_config)
-    layers = [read_layer(paths.user_config)] if uses_own else []
-    if uses_own and sources is not None and "user" not in sources:  # its other settings still apply
-        for section in ("permissions", "hooks", "mcp_servers"):
-            layers[0].values.pop(section, None)
+    layers: list[SettingsLayer] = []
+    if paths.user_config != without and _may_exist(paths.user_config):
+        layers.append(user_layer := read_layer(paths.user_config))
+        if sources is not None and "user" not in sources:  # its other settings still apply
+            for section in ("permissions", "hooks", "mcp_servers"):
+                user_layer.values.pop(section, None)
     uses_project = sources is None or sources & {"project", "local"}
-    trusted = _trusted_files(paths, cwd, notices, trust=trust) if uses_project else []
-    layers += [_project_layer(file, paths, notices) for file in trusted if file.suffix == ".toml" and file != without]
+    trusted_files = _trusted_files(paths, cwd, notices, trust=trust) if uses_project else []
+    settings_files = [file for file in trusted_files if file.suffix == ".toml" and file != without]
+    layers += [_project_layer(file, paths, notices) for file in settings_files]
     layers += [extra] if extra is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
@@ -170,7 +172,7 @@ def load_config(
         notices=tuple(notices),
         layers=tuple(layers),
         stored_keys=StoredKeys(paths.credentials),
-        project=ProjectUse(bool(trusted), trust),
+        project=ProjectUse(is_allowed=bool(trusted_files), is_trusted_now=trust),
     )
     terminal = config.settings.terminal
     for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):
@@ -232,15 +234,18 @@ def read_layer(file: Path) -> SettingsLayer:
 
 
 def read_unchecked(file: Path) -> SettingsLayer:
-    """Read a file as JSON if its name ends with `.json`, else as TOML. Raises `ConfigError` if it is not valid."""
+    """Read a file as JSON if its name ends with `.json`, else as TOML; its values may not be valid settings.
+
+    Raises `ConfigError` for wrong syntax.
+    """
     import json
     import tomllib  # imported late: it takes 1 ms, and there may be no file
 
+    is_json = file.suffix == ".json"
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
-        is_json = file.suffix == ".json"
-        values: dict[str, Any] = json.loads(text, object_pairs_hook=_unique) if is_json else tomllib.loads(text)
+        values: dict[str, Any] = json.loads(text, object_pairs_hook=_object) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"could not be read ({error.strerror}).", file=str(file)) from error
     except UnicodeDecodeError as error:
@@ -249,13 +254,13 @@ def read_unchecked(file: Path) -> SettingsLayer:
     except RecursionError as error:
         raise ConfigError("its brackets are nested too deeply.", file=str(file)) from error
     except ValueError as error:
-        named = re.search(r"\bline (\d+)", str(error))
+        in_message = re.search(r"\bline (\d+)", str(error))
         last_line = text.count("\n") + 1 if "end of document" in str(error) else 0  # tomllib names no line there
-        raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else last_line) from error
-    return SettingsLayer(str(file), values, "" if is_json else text)
+        raise ConfigError(f"{error}.", file=str(file), line=int(in_message[1]) if in_message else last_line) from error
+    return SettingsLayer(str(file), values, text="" if is_json else text)  # errors find lines only in TOML
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object. Raises `ValueError` for a duplicate key, because one of its values would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -308,7 +313,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     if names:  # else the table of all variables, which takes 4 ms, is not needed
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
         for name in sorted(names.difference(known)):
-            hint = did_you_mean(name, known).replace("mean ", "mean AGENTCLI_")
+            hint = f" (did you mean AGENTCLI_{near}?)" if (near := nearest(name, known)) else ""
             yield f"AGENTCLI_{name} is not a setting{hint} and is ignored: see docs/settings.md for all settings."
 
 
@@ -331,7 +336,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     if get_origin(kind) is tuple:
         value = [part.strip() for part in text.split(",") if part.strip()]
     elif get_origin(kind) is dict:
-        value = {name.strip(): item.strip() for name, _, item in (pair.partition("=") for pair in text.split(","))}
+        value = {key.strip(): item.strip() for key, _, item in (pair.partition("=") for pair in text.split(","))}
     try:
         return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
     except msgspec.ValidationError as error:

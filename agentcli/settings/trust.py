@@ -58,9 +58,12 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _is_project_folder(place: Path, folder: Path, root: Path) -> bool:
-    """Return True for a folder within the project. In a home, only those in `.agentcli` are not the person's own."""
-    is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
-    return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
+    """Return True if `place` exists in a project's `folder`, and is the project's: a link may lead out of the project.
+
+    Where the home is the project, all folders outside its `.agentcli` are the person's, who needs no trust.
+    """
+    is_persons = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
+    return not is_persons and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
 
 def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
@@ -80,14 +83,14 @@ def _is_home(folder: Path) -> bool:
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
     """Return True if the person has trusted this project's files as they are now."""
-    root, trusted = project_root(cwd), trusted_digests(paths)
+    root, fingerprints = project_root(cwd), trusted_digests(paths)
     try:
-        return bool(trusted) and all(
-            _is_as_trusted(trusted.get(folder_text(folder), ""), partial(_digest, folder, root))
+        return bool(fingerprints) and all(
+            _is_as_trusted(fingerprints.get(folder_text(folder), ""), partial(_digest, folder, root))
             for folder in project_folders(cwd)
-            if _files_of(folder, root) or folder_text(folder) in trusted  # removed files are a change, too
+            if _files_of(folder, root) or folder_text(folder) in fingerprints  # removed files are a change, too
         )
-    except OSError:
+    except OSError:  # what cannot be read cannot be compared
         return False
 
 
@@ -133,17 +136,17 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     files: list[Path] = []
     if folder == root:
         files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
-        files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []  # a home has its own
+        files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []
         files += (file for place in command_places(root) for file in markdown_files(place))
     in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
     files += (path for path in in_skills if path.name == SKILL_FILE)
-    plain = _places_in(folder, (*AGENT_FOLDERS, *STYLE_FOLDERS), root)
-    files += (file for place in plain for file in markdown_files(place))
+    for place in _places_in(folder, (*AGENT_FOLDERS, *STYLE_FOLDERS), root):
+        files += markdown_files(place)
     return files
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    """Return a digest of all files that trust in a folder covers, including those beside a SKILL.md."""
+    """Return a digest of all files that trust in a project's folder covers, including those beside a SKILL.md."""
     skills = _places_in(folder, SKILL_FOLDERS, root)
     in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
     files = sorted({*_files_of(folder, root), *in_skills})
@@ -198,9 +201,12 @@ def is_folder_trusted(paths: Paths, folder: Path) -> bool:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield the files below a folder; links are followed within `root`. Raises `OSError` only if `is_strict`."""
+    """Yield the files below a folder; links are followed within `root`.
+
+    Folders that are unreadable or too large are left out; if `is_strict`, they raise `OSError`.
+    """
     real_root = os.path.realpath(root)
-    waiting, visited, count = [folder], set[str](), 0
+    waiting, visited, entry_count = [folder], set[str](), 0
     while waiting:
         current = waiting.pop()
         real = os.path.realpath(current)
@@ -210,10 +216,10 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
         try:
             with os.scandir(current) as entries:
                 sorted_entries = sorted(entries, key=lambda entry: entry.name)
-            count += len(sorted_entries)
-            if count > _MAX_ENTRIES:
+            entry_count += len(sorted_entries)
+            if entry_count > _MAX_ENTRIES:
                 raise OSError(errno.EFBIG, f"it contains more than {_MAX_ENTRIES:,} files", str(folder))
-        except OSError:  # otherwise unreadable folders are left out
+        except OSError:
             if is_strict:
                 raise
             continue

@@ -74,7 +74,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
 class MergedFile(msgspec.Struct, frozen=True):
     text: str
     added: dict[str, Any]
-    kept: tuple[str, ...]  # keys that had other values, which stay
+    unchanged: tuple[str, ...]  # keys that had other values, which stay
 
 
 def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
@@ -119,10 +119,14 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conf
 def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
     """Replace a file atomically and keep its permission bits; a new file gets `mode`. Raises `UserError`."""
     real = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays a link
+    content = text.encode()
     try:
-        if (real.read_bytes() if real.exists() else b"") != text.encode():
+        if real.exists():
+            if real.read_bytes() != content:
+                replace_file(real, content, mode=stat.S_IMODE(real.stat().st_mode))
+        elif content:
             real.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(real, text.encode(), mode=stat.S_IMODE(real.stat().st_mode) if real.exists() else mode)
+            replace_file(real, content, mode=mode)
     except OSError as error:
         raise UserError(f"Could not write {file}: {error.strerror}.") from error
 
@@ -160,7 +164,7 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
 
 
 def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
-    """Return a table of settings without values of headers and variables, passwords, and secrets that `mask` finds."""
+    """Replace the secrets in settings: all values of headers and variables, passwords, and what `mask` finds."""
     match value:
         case Mapping():
             shown = {name: without_secrets(item, mask) for name, item in value.items()}

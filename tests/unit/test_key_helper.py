@@ -15,7 +15,7 @@ from agentcli.settings.keys import KeyHelper, StoredKeys
 
 def helper(command: str, folder: Path, keys: list[str] | None = None) -> KeyHelper:
     seen = keys if keys is not None else []
-    return KeyHelper(command, folder=folder, error=ConfigError, on_key=seen.append)
+    return KeyHelper(command, folder=folder, make_error=ConfigError, on_key=seen.append)
 
 
 async def test_the_key_is_kept_until_it_is_refused(tmp_path: Path) -> None:
