@@ -190,10 +190,10 @@ def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
     if _FIELD_KEYS.isdisjoint((*tables, *values)):
         check_layer(layer)
         return layer, []
-    from agentcli.cli.import_draft import Draft, take_table
+    from agentcli.cli.import_draft import Draft, import_table
     from agentcli.cli.importing import rows_of
 
     draft = Draft(Path(layer.source), is_project=False)
     draft.source = draft.target  # the notes name the file that was read; nothing is written
-    take_table(draft, rows_of("claude-code"), layer.values)
+    import_table(draft, rows_of("claude-code"), layer.values)
     return SettingsLayer(layer.source, draft.values), draft.left_out

@@ -42,7 +42,7 @@ class Draft:
         place = f"{self.source}: {source_key}" if source_key else str(self.source)
         self.left_out.append(f"{mask(place)}: {mask(why)}.")
 
-    def take(self, source_key: str, value: Any, *path: str) -> None:
+    def import_value(self, source_key: str, value: Any, *path: str) -> None:
         """Set `path` to the value of `source_key`, or note why not. Lists from several files are joined."""
         key, table = ".".join(path), nested(path, value)
         if has_secret(value):
@@ -63,29 +63,30 @@ class Draft:
             elif section.setdefault(name, value) != value:
                 self.leave_out(source_key, f"{key} is already {section[name]!r} from an earlier file")
 
-    def take_hooks(self, source_key: str, table: Any) -> None:
+    def import_hooks(self, source_key: str, table: Any) -> None:
         """Import hooks, which have the same format in the other tools, and note those that agentcli cannot use."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
             group = {"matcher": spec.matcher} if spec.matcher else {}
             hook = {key: value for key, value in spec.handler.items() if value is not None}  # TOML has no null
             groups = [group | {"hooks": [hook]}]
-            self.take(f"{source_key}.{spec.event}: {spec.title}", groups, "hooks", spec.event)
+            self.import_value(f"{source_key}.{spec.event}: {spec.title}", groups, "hooks", spec.event)
         self.left_out += map(mask, problems)
 
-    def take_servers(self, source_key: str, servers: Any) -> None:
+    def import_servers(self, source_key: str, servers: Any) -> None:
         """Import MCP servers. Each secret in them is replaced with a variable, and a note names the variable."""
         for name, server in servers.items() if isinstance(servers, Mapping) else ():
-            server = _own_server(server) if isinstance(server, Mapping) else {}
+            server = _with_own_keys(server) if isinstance(server, Mapping) else {}
             if not ("command" in server or "url" in server):
                 self.leave_out(f"the MCP server {name}", "it has neither a command nor a url")
                 continue
             table = {key: server[key] for key in _SERVER_KEYS if server.get(key) or server.get(key) is False}
-            for key in (key for key in _HOLD_SECRETS & table.keys() if isinstance(table[key], Mapping)):
-                table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
+            for key in _HOLD_SECRETS & table.keys():
+                if isinstance(table[key], Mapping):
+                    table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
             for key in server.keys() - table.keys() - _HOLD_SECRETS:
                 self.leave_out(f"{name}.{key}", NO_SETTING)
-            self.take(f"the MCP server {name}", table, "mcp_servers", name)
+            self.import_value(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
         """Replace secrets with variables that are named after the server, so that no other server receives them.
@@ -109,22 +110,22 @@ def other_tools() -> dict[str, Any]:
     return read_table(__file__, "other_settings")
 
 
-def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:
-    """Return another tool's MCP server with the keys of `.mcp.json`."""
-    names = other_tools()["servers"]
-    own = {name: value for key, value in server.items() if (name := names.get(key, key))}
-    variables = server.get("env_keys")
-    if isinstance(variables, list) and isinstance(own.get("env") or {}, Mapping):
-        own["env"] = {**(own.get("env") or {}), **{str(name): f"${{{name}}}" for name in variables}}
-    if isinstance(command := own.get("command"), list) and command:
-        own["command"], own["args"] = command[0], command[1:]
-    if own.get("disabled") is not None:
-        own["enabled"] = not own.pop("disabled")
-    if own.get("type") not in ("stdio", "http", "sse", None):  # "local", "remote", "streamable_http"
-        own.pop("type")
-    if own.get("tools") == ["*"]:  # all tools, as without this key
-        del own["tools"]
-    return {key: value for key, value in own.items() if value not in ({}, [], None)}
+def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert another tool's definition of an MCP server to that of `.mcp.json`, whose keys agentcli uses."""
+    own_names = other_tools()["servers"]  # an empty name: the key has no counterpart
+    result = {name: value for key, value in server.items() if (name := own_names.get(key, key))}
+    inherited = server.get("env_keys")  # Goose: variables that the server gets from the environment
+    if isinstance(inherited, list) and isinstance(result.get("env") or {}, Mapping):
+        result["env"] = {**(result.get("env") or {}), **{str(name): f"${{{name}}}" for name in inherited}}
+    if isinstance(command := result.get("command"), list) and command:
+        result["command"], result["args"] = command[0], command[1:]
+    if result.get("disabled") is not None:
+        result["enabled"] = not result.pop("disabled")
+    if result.get("type") not in ("stdio", "http", "sse", None):  # "local", "remote", "streamable_http"
+        result.pop("type")
+    if result.get("tools") == ["*"]:  # all tools, as without this key
+        del result["tools"]
+    return {key: value for key, value in result.items() if value not in ({}, [], None)}
 
 
 def has_secret(value: Any) -> bool:
@@ -133,7 +134,9 @@ def has_secret(value: Any) -> bool:
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
             for name, item in value.items()
-            if not (_is_reference(item) or (name == "bearer_token_env_var" and _is_variable_name(item)))
+            if not (
+                _is_reference(item) or (name == "bearer_token_env_var" and _is_variable_name(item))
+            )  # hold no secret
         )
     if isinstance(value, list | tuple):
         return any(map(has_secret, value))
@@ -153,31 +156,31 @@ def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-Take = Callable[[Draft, str, Any], None]  # imports a value, given the draft and the name of its key
+Importer = Callable[[Draft, str, Any], None]  # imports a value, given the draft and the name of its key
 # A row determines how a key is imported. A tuple is the path of the setting that the key becomes. A function imports
 # the value; a list that contains one function imports each item of the value. A mapping has rows for the keys below.
 # A text is the reason why the key is left out; an empty text leaves it out without a note.
-Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
+Row = tuple[str, ...] | list[Importer] | Importer | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 
 
-def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
-    """Import values as the rows of a table say. Below the top level, false and empty values are skipped."""
+def import_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
+    """Import each value as its key's row in `table` says. `above` is how the dotted keys of `values` begin: `a.b.`."""
     for key, value in values.items():
-        if above and not value:
+        if above and not value:  # false and empty values in a group only repeat its defaults
             continue
         source_key = f"{above}{key}"
         match table.get(key, table.get(OTHERS, NO_SETTING)):
-            case list([take]) if isinstance(value, list):
+            case list([import_item]) if isinstance(value, list):
                 for item in value:
-                    take(draft, source_key, item)
+                    import_item(draft, source_key, item)
             case Mapping() as rows if isinstance(value, Mapping):
-                take_table(draft, rows, value, f"{source_key}.")
+                import_table(draft, rows, value, f"{source_key}.")
             case list() | Mapping():  # the value has another type than the row expects
                 draft.leave_out(source_key, NO_SETTING)
             case str() as why:
                 draft.leave_out(source_key, why) if why else None
             case tuple() as path:
-                draft.take(source_key, value, *path)
-            case take:
-                take(draft, source_key, value)
+                draft.import_value(source_key, value, *path)
+            case import_one:
+                import_one(draft, source_key, value)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 
 from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
-from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, OTHERS, Draft, Row, Table, has_secret, other_tools, take_table
+from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, OTHERS, Draft, Row, Table, has_secret, import_table, other_tools
 from agentcli.errors import UsageError, UserError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
@@ -28,29 +28,30 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])')
 
 
-def _take_folder(path: str, draft: Draft, source_key: str, folder: Any) -> None:
+def _import_folder(path: str, draft: Draft, source_key: str, folder: Any) -> None:
     """Import a folder if it exists: a setting that names a missing one would keep sessions from starting."""
     if not files.from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave_out(f"{source_key}: {folder}", "its meaning depends on the project. Use an absolute path")
     elif not files.from_home(str(folder)).is_dir():
         draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
-        draft.take(source_key, [str(folder)], *path.split("."))
+        draft.import_value(source_key, [str(folder)], *path.split("."))
 
 
-def _take_choice(
+def _import_choice(
     draft: Draft, source_key: str, value: Any, *, path: Sequence[str], values: dict[str, str], why: str
 ) -> None:
-    """Import a value under the name that `values` has for it (`=`: unchanged); a value without a name is left out."""
-    # `Draft.take` reports a value that is not a text.
-    name = values.get(value, values.get(OTHERS, "")) if isinstance(value, str) else "="
-    if name:
-        draft.take(source_key, value if name == "=" else name, *path)
+    """Import a text as its equivalent in `values` ("=": the same text). `why` explains the lack of an equivalent."""
+    if not isinstance(value, str):
+        draft.import_value(source_key, value, *path)  # which reports that it is not a text
+    elif equivalent := values.get(value, values.get(OTHERS, "")):
+        draft.import_value(source_key, value if equivalent == "=" else equivalent, *path)
     else:
         draft.leave_out(f"{source_key} {value!r}", why)
 
 
-def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
+def _import_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
+    """Import a permission rule in Claude Code's syntax, which is also agentcli's."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -58,31 +59,31 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
     except UsageError as error:
         draft.leave_out(about, str(error).removeprefix(f"{text}: ").rstrip("."))
         return
-    # In Claude Code "/src" is relative to the folder of the settings, in agentcli to the project.
-    is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
+    # "//src" is an absolute path, but "/src" is relative: to the settings in Claude Code, to the project in agentcli.
+    is_relative_to_root = rule.pattern.startswith("/") and not rule.pattern.startswith("//")
     if rule.tool in FOREIGN_TOOLS:  # `check_rule` accepts these rules, although they have no effect
         draft.leave_out(about, f"agentcli has no counterpart to {rule.tool}")
-    elif not draft.is_project and rule.tool != "bash" and is_rooted:
+    elif not draft.is_project and rule.tool != "bash" and is_relative_to_root:
         draft.leave_out(about, "its meaning differs here: each project instead of the settings folder. Use // or ~/")
     else:
-        draft.take(about, [text], "permissions", verb)
+        draft.import_value(about, [text], "permissions", verb)
 
 
-def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
+def _import_claude_model(draft: Draft, source_key: str, name: Any) -> None:
     """Import a model given by its id, or by a family (`opus`, `sonnet`, `haiku`), which means its newest model."""
     id = str(name).removesuffix("[1m]")  # "[1m]" asks for a window of a million tokens
     ids = [info.id for info in bundled_models() if info.provider == "anthropic"]  # the newest ones first
     newest = next((known_id for known_id in ids if known_id.startswith(f"claude-{id}-")), "")
     if id in ids or newest:
-        draft.take(source_key, f"anthropic/{newest or id}", "provider", "model")
+        draft.import_value(source_key, f"anthropic/{newest or id}", "provider", "model")
     else:
         draft.leave_out(f"{source_key} {id}", "unknown model. To list the known ones: agentcli models list")
 
 
-def _take_host(draft: Draft, source_key: str, host: Any) -> None:
+def _import_host(draft: Draft, source_key: str, host: Any) -> None:
     try:
         read_grant(str(host))
-        draft.take(source_key, [host], "sandbox", "hosts")
+        draft.import_value(source_key, [host], "sandbox", "hosts")
     except ValueError as error:
         draft.leave_out(f"{source_key} {host}", str(error).rstrip("."))
 
@@ -92,33 +93,36 @@ def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, from which commands inherit it")
 
 
-def _take_status_line(draft: Draft, source_key: str, command: Any) -> None:
-    draft.take(source_key, command, "terminal", "status_command")
-    draft.take(source_key, "claude", "terminal", "status_format")
+def _import_status_line(draft: Draft, source_key: str, command: Any) -> None:
+    draft.import_value(source_key, command, "terminal", "status_command")
+    draft.import_value(source_key, "claude", "terminal", "status_format")
 
 
-def _take_model(
+def _import_model(
     draft: Draft, source_key: str, name: Any, *, setting: str = "provider.model", provider: str = ""
 ) -> None:
-    """Import a model if its provider is known here, or is part of the import."""
+    """Import a model if its provider is known here, or is part of the import.
+
+    `provider` is that of names without one; if it is empty, the model's family decides.
+    """
     if not isinstance(name, str):
         draft.leave_out(source_key, "it is not a name")
         return
-    written_provider, slash, model = name.rpartition("/")
+    named_provider, slash, model = name.rpartition("/")
     if slash:
-        provider = other_tools()["providers"].get(written_provider, written_provider)
+        provider = other_tools()["providers"].get(named_provider, named_provider)
     elif not provider:
-        families = ("claude", "anthropic"), ("gemini", "gemini")
-        provider = next((provider for start, provider in families if model.startswith(start)), "openai")
-    if provider.partition("/")[0] in {*provider_names(), *draft.values.get("providers", {})}:
-        draft.take(source_key, f"{provider}/{model}", *setting.split("."))
+        provider = "anthropic" if model.startswith("claude") else "gemini" if model.startswith("gemini") else "openai"
+    own_name, _, _ = provider.partition("/")  # `openrouter` in `openrouter/anthropic`
+    if own_name in {*provider_names(), *draft.values.get("providers", {})}:
+        draft.import_value(source_key, f"{provider}/{model}", *setting.split("."))
     else:
         draft.leave_out(f"{source_key} {name}", f"agentcli does not know the provider {provider}")
 
 
-def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
+def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
     """Import the providers of Codex, and those of opencode, which nests their fields in `options`."""
-    keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers", "baseURL": "base_url"}
+    own_keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers", "baseURL": "base_url"}
     for name, provider in providers.items() if isinstance(providers, Mapping) else ():
         values = dict(provider) if isinstance(provider, Mapping) else {}
         values |= options if isinstance(options := values.get("options"), Mapping) else {}
@@ -126,31 +130,33 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
             values["env_key"] = variable[1]
         if values.pop("wire_api", "") == "responses":
             values["api"] = "responses"
-        rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
+        rows: Table = {key: ("providers", name, own_key) for key, own_key in own_keys.items()}
         ignored = dict.fromkeys(("name", "npm", "models", "options"), "")
         others: Table = {"api": ("providers", name, "quirks", "api"), "apiKey": "" if variable else LOGIN}
-        take_table(draft, {**rows, **ignored, **others}, values, f"{source_key}.{name}.")
+        import_table(draft, {**rows, **ignored, **others}, values, f"{source_key}.{name}.")
 
 
-def _take_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
+def _import_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
     """Import a rule of a tool whose patterns for commands are prefixes: `Shell(git)` becomes `Bash(git *)`."""
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", f"{tool}({text})" if tool else str(text))
     name, pattern = (found[1], found[2] or "") if found else (str(text), "")
-    if name == "Mcp":
-        server, _, call = pattern.partition(":")
-        name, pattern = f"mcp__{server}" + (f"__{call}" if call not in ("", "*") else ""), ""
+    if name == "Mcp":  # Cursor's `Mcp(server:tool)`, where `*` means all tools
+        server, _, server_tool = pattern.partition(":")
+        name, pattern = f"mcp__{server}" + (f"__{server_tool}" if server_tool not in ("", "*") else ""), ""
     is_prefix = other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*")
-    _take_renamed_rule(verb, draft, source_key, name, pattern=f"{pattern} *" if is_prefix else pattern)
+    _import_renamed_rule(verb, draft, source_key, name, pattern=f"{pattern} *" if is_prefix else pattern)
 
 
-def _take_renamed_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
+def _import_renamed_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
     """Import a rule for the tool that the other program calls `name`."""
     tool = other_tools()["tools"].get(name, name)
-    domain = "domain:" if tool == "WebFetch" and pattern and ":" not in pattern else ""
-    _take_rule(verb, draft, source_key, f"{tool}({domain}{pattern})" if pattern.strip("*") else tool)
+    if tool == "WebFetch" and pattern and ":" not in pattern:
+        pattern = f"domain:{pattern}"
+    covers_all = not pattern.strip("*")
+    _import_rule(verb, draft, source_key, tool if covers_all else f"{tool}({pattern})")
 
 
-def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) -> None:
+def _import_opencode_permissions(draft: Draft, source_key: str, permissions: Any) -> None:
     """Import opencode's permissions: a list of rules in version 2, a table of effects by action and pattern in 1."""
     rules: list[tuple[str, str, Any]] = []
     if isinstance(permissions, list):
@@ -161,24 +167,24 @@ def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) 
         rules += [(action, str(pattern), one) for pattern, one in by_pattern.items()]
     for action, pattern, effect in rules:
         if effect in get_args(Verb) and not (effect == "ask" and pattern == "*"):  # agentcli asks anyway
-            for name in ("edit", "write_file") if action == "edit" else (action,):
-                _take_renamed_rule(effect, draft, source_key, name, pattern=pattern)
+            for name in ("edit", "write_file") if action == "edit" else (action,):  # there, `edit` also creates files
+                _import_renamed_rule(effect, draft, source_key, name, pattern=pattern)
 
 
-_TAKES: dict[str, Callable[..., None]] = {
-    "hooks": Draft.take_hooks,
-    "servers": Draft.take_servers,
-    "rule": _take_rule,
-    "rule_by_prefix": _take_rule_by_prefix,
-    "folder": _take_folder,
-    "host": _take_host,
-    "item": lambda path, draft, source_key, item: draft.take(source_key, [item], *path.split(".")),
-    "status_line": _take_status_line,
+_IMPORTERS: dict[str, Callable[..., None]] = {
+    "hooks": Draft.import_hooks,
+    "servers": Draft.import_servers,
+    "rule": _import_rule,
+    "rule_by_prefix": _import_rule_by_prefix,
+    "folder": _import_folder,
+    "host": _import_host,
+    "item": lambda path, draft, source_key, item: draft.import_value(source_key, [item], *path.split(".")),
+    "status_line": _import_status_line,
     "variable": _leave_out_variable,
-    "claude_model": _take_claude_model,
-    "model": _take_model,
-    "providers": _take_providers,
-    "opencode_permissions": _take_opencode_permissions,
+    "claude_model": _import_claude_model,
+    "model": _import_model,
+    "providers": _import_providers,
+    "opencode_permissions": _import_opencode_permissions,
 }
 
 
@@ -190,44 +196,44 @@ def _parse_row(written: Any) -> Row:
     """Parse a row of other_settings.toml; the top of that file explains the syntax."""
     match written:
         case {"choice": str(path), "values": values, "why": why}:
-            return partial(_take_choice, path=path.split("."), values=values, why=why)
+            return partial(_import_choice, path=path.split("."), values=values, why=why)
         case dict():
             return {key: _parse_row(row) for key, row in written.items()}
         case [str(item)]:
-            return [_taker(item)]
+            return [_find_importer(item)]
         case str() if written.startswith("="):
             return tuple(written[1:].split("."))
         case str() if written.startswith("@"):
-            return _taker(written)
+            return _find_importer(written)
     return str(written)
 
 
-def _taker(written: str) -> Callable[..., None]:
+def _find_importer(written: str) -> Callable[..., None]:
     """Return the function that `@name word option=value` names, with the word and the option as bound arguments."""
     name, *words = written.removeprefix("@").split()
     options = dict(word.split("=") for word in words if "=" in word)
-    return partial(_TAKES[name], *(word for word in words if "=" not in word), **options)
+    return partial(_IMPORTERS[name], *(word for word in words if "=" not in word), **options)
 
 
-def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
+def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
     """Return a draft for each settings file to write: the person's, or the project's shared and local one."""
     environment, home, root = config.environment, files.home_of(config.environment), files.project_root(config.cwd)
     shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     for name in tools:
-        tool = other_tools()[name]
+        tool, table = other_tools()[name], rows_of(name)
         folder_in_home = home / str(tool["home"]).removeprefix("~").lstrip("/")
         tool_folder = Path(environment.get(tool.get("variable", "")) or folder_in_home)
-        base, table = root if is_project else tool_folder, rows_of(name)
+        source_folder = root if is_project else tool_folder
         for file in tool.get("project" if is_project else "user", ()):
-            _take_file(shared, base / file, name, table)
+            _import_file(shared, source_folder / file, name, table)
         if name == "claude-code":
             if is_project:
-                _take_file(local, root / ".claude/settings.local.json", name, table)
-            _take_claude_state(local if is_project else shared, home / ".claude.json", root, table)
+                _import_file(local, root / ".claude/settings.local.json", name, table)
+            _import_claude_state(local if is_project else shared, home / ".claude.json", root, table)
+        own_folder = root / ".agentcli" if is_project else config.paths.config
         for folder in tool.get("project_commands" if is_project else "commands", ()):
-            own = root / ".agentcli" if is_project else config.paths.config
-            _take_commands(shared, base / folder, own / "commands")
+            _import_commands(shared, source_folder / folder, own_folder / "commands")
         instructions = tool_folder / tool.get("instructions", "")
         # Sessions read Claude Code's own file without an import.
         if not is_project and name != "claude-code" and files.is_file(instructions):
@@ -243,26 +249,26 @@ def import_notice(config: Config) -> str:
         for name, target in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
             draft = Draft(root / target, is_project=True)
             if is_project_file(root / name, root):
-                _take_file(draft, root / name, "claude-code", rows_of("claude-code"))
+                _import_file(draft, root / name, "claude-code", rows_of("claude-code"))
             if kinds := {"permissions", "hooks"} & merge_settings(draft.target, draft.values).added.keys():
                 unused.append(f"the {' and '.join(sorted(kinds, reverse=True))} in {name}")
     how = "To take them over: agentcli config import claude-code --project"
     return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""
 
 
-def _take_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None:
+def _import_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None:
     """Import the state file of Claude Code: the user's servers, or the servers and allowed tools of this project."""
-    rows: Table = {"mcpServers": Draft.take_servers, OTHERS: ""}
+    rows: Table = {"mcpServers": Draft.import_servers, OTHERS: ""}
     if draft.is_project:
         rows = {**rows, "allowedTools": table["permissions"]["allow"]}
         rows = {"projects": {str(root): rows, OTHERS: ""}, OTHERS: ""}
-    _take_file(draft, file, "", rows)
+    _import_file(draft, file, "", rows)  # "": no keys to join
 
 
-def _take_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
+def _import_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
     if files.is_file(file):
         draft.source = file
-        take_table(draft, table, _with_joined_keys(tool, dict(_read_source(draft))))
+        import_table(draft, table, _with_joined_keys(tool, dict(_read_source(draft))))
 
 
 def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -287,10 +293,10 @@ def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:
     return {key: values[key] for key in models_last}
 
 
-def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
+def _import_commands(draft: Draft, folder: Path, target: Path) -> None:
     """Convert custom commands to files in agentcli's folder of commands."""
     for file in files.text_files(folder, (".md", ".toml")):
-        draft.source, command = file, target / file.relative_to(folder).with_suffix(".md")
+        draft.source, new_file = file, target / file.relative_to(folder).with_suffix(".md")
         try:
             text = files.read_small_file(file).decode("utf-8-sig")
             if file.suffix == ".toml":
@@ -298,17 +304,17 @@ def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
                 # Gemini's `@{file}` becomes `@file`, and its `!{command}` becomes !`command`.
                 body = str(table["prompt"]).replace("{{args}}", "$ARGUMENTS")
                 body = re.sub(r"!\{([^{}`\n]+)\}", r"!`\1`", re.sub(r"@\{([^{}\n]+)\}", r"@\1", body))
-                about = msgspec.json.encode(str(table.get("description", ""))).decode()
-                text = f"---\ndescription: {about}\n---\n{body}"
+                quoted_description = msgspec.json.encode(str(table.get("description", ""))).decode()
+                text = f"---\ndescription: {quoted_description}\n---\n{body}"
         except (OSError, ValueError, KeyError) as error:
             draft.leave_out("", f"could not read it ({error})")  # "": all of the file
             continue
         if has_secret(text):
             draft.leave_out("", HOLDS_KEY)
-        elif command.exists():
-            draft.leave_out("", f"{command} is there already")
-        elif draft.commands.setdefault(command, text) != text:
-            draft.leave_out("", f"an earlier file already becomes {command}")
+        elif new_file.exists():
+            draft.leave_out("", f"{new_file} is there already")
+        elif draft.commands.setdefault(new_file, text) != text:
+            draft.leave_out("", f"an earlier file already becomes {new_file}")
 
 
 def _read_source(draft: Draft) -> Mapping[str, Any]:

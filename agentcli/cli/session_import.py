@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Struct, field
 
 from agentcli.agent.calls.report import Mask
-from agentcli.app import Builder
 from agentcli.cli.output import warn
 from agentcli.cli.session_opener import session_choice
 from agentcli.cli.subcommands.sessions import folder_mask
@@ -24,9 +23,10 @@ from agentcli.conversation.entries import Assistant, Body, ContextNote, Provider
 from agentcli.conversation.history import counted, listed_names
 from agentcli.errors import NoModel, UsageError, UserError
 from agentcli.frontends.json_input import MAX_LINE_BYTES, check_media, decode_input
-from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
+from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Role, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.wire.reply_parts import CallIds, parse_arguments, plain_id
+from agentcli.models.choice import Models
 from agentcli.settings.files import home_of
 from agentcli.settings.load import Config
 from agentcli.tables import read_table
@@ -63,6 +63,7 @@ class OtherTranscript(Struct, kw_only=True):
     left_out: list[str] = field(default_factory=list)  # descriptions of the parts that were not imported
 
     def add_reply(self, reply_id: str, blocks: Iterable[Block]) -> None:
+        """Add blocks of the model's reply: to the newest message if that is the same reply, else as a new message."""
         content = [block for block in blocks if not isinstance(block, Thinking) or block.thinking.strip()]
         if self.messages and self.messages[-1].reply_id == reply_id:
             self.messages[-1].content += content
@@ -103,9 +104,9 @@ def read_transcript(file: Path) -> OtherTranscript:
 
 def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
-    found = OtherTranscript(tool="Claude Code")
+    transcript = OtherTranscript(tool="Claude Code")
     main_lines = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
-    branch_ids, omitted = _newest_branch_ids(main_lines), 0
+    branch_ids, omitted_count = _newest_branch_ids(main_lines), 0
     for line in main_lines:
         message = line.get("message")
         if line.get("type") not in ("user", "assistant") or not isinstance(message, dict):
@@ -113,32 +114,36 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
         content = message.get("content")
         for block in _objects_in(content):  # also outside the branch, where parallel calls have their results
             if block.get("type") == "tool_result" and isinstance(id := block.get("tool_use_id"), str):
-                found.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
+                transcript.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
         if line["uuid"] not in branch_ids:
-            omitted += any(True for _ in _parts(content))
+            omitted_count += bool([*_parts(content)])
         elif line["type"] == "user":
-            found.add_prompt(content, is_note=bool(line.get("isMeta") or line.get("isCompactSummary")))
+            transcript.add_prompt(content, is_note=bool(line.get("isMeta") or line.get("isCompactSummary")))
         elif not line.get("isApiErrorMessage"):
-            found.add_reply(str(message.get("id") or line["uuid"]), _reply_blocks(content))
-            found.model = f"anthropic/{name}" if isinstance(name := message.get("model"), str) else found.model
-        found.id, found.cwd = str(line.get("sessionId") or found.id), str(line.get("cwd") or found.cwd)
-    if omitted:
-        found.left_out.append(f"{counted(omitted, 'message')} of other branches or from before a compaction")
-    if sidechain := sum(bool(line.get("isSidechain")) for line in lines):
-        found.left_out.append(f"{counted(sidechain, 'line')} of subagents")
-    return found
+            transcript.add_reply(str(message.get("id") or line["uuid"]), _reply_blocks(content))
+            if isinstance(name := message.get("model"), str):
+                transcript.model = f"anthropic/{name}"
+        transcript.id = str(line.get("sessionId") or transcript.id)
+        transcript.cwd = str(line.get("cwd") or transcript.cwd)
+    if omitted_count:
+        transcript.left_out.append(f"{counted(omitted_count, 'message')} of other branches or from before a compaction")
+    if subagent_count := sum(bool(line.get("isSidechain")) for line in lines):
+        transcript.left_out.append(f"{counted(subagent_count, 'line')} of subagents")
+    return transcript
 
 
 def _newest_branch_ids(lines: list[dict[str, Any]]) -> set[str]:
-    """Return the ids of the newest line and its ancestors. The preceding line replaces a parent that is missing."""
-    positions = {line["uuid"]: n for n, line in enumerate(lines)}
+    """Return the ids of the newest message and its ancestors; the preceding line replaces a missing parent."""
+    positions = {line["uuid"]: position for position, line in enumerate(lines)}
     ids = set[str]()
-    n = next((n for n in reversed(range(len(lines))) if lines[n].get("type") in ("user", "assistant")), -1)
-    while n >= 0:
-        ids.add(lines[n]["uuid"])
-        if (parent := lines[n].get("parentUuid")) is None:
+    messages = [position for position, line in enumerate(lines) if line.get("type") in ("user", "assistant")]
+    position = messages[-1] if messages else -1
+    while position >= 0:
+        ids.add(lines[position]["uuid"])
+        if (parent := lines[position].get("parentUuid")) is None:
             break
-        n = min(positions.get(str(parent), n), n - 1)  # always goes back, so damaged files cause no loop
+        # It always goes back, so that damaged files cause no loop.
+        position = min(positions.get(str(parent), position), position - 1)
     return ids
 
 
@@ -154,50 +159,56 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
 
 
 def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
-    found = OtherTranscript(tool="Codex")
-    provider, compacted = "openai", 0
+    """Read the messages as they were after the newest compaction."""
+    transcript = OtherTranscript(tool="Codex")
+    provider, compacted_count = "openai", 0
     for line in lines:
         match line.get("type"), line.get("payload"):
-            case "session_meta", dict(meta) if not found.id:  # a fork's later ones are of the sessions it comes from
-                found.id, found.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
+            case "session_meta", dict(meta) if not transcript.id:  # a fork also has those of its sources, below its own
+                transcript.id, transcript.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
                 provider = str(meta.get("model_provider") or provider)
             case "turn_context", {"model": str(model)}:
-                found.model = f"{provider}/{model}"
-            case "compacted", dict(summary):
-                compacted += len(found.messages)
-                is_replaced = isinstance(history := summary.get("replacement_history"), list)
-                found.messages = [] if is_replaced else [one for one in found.messages if one.role == "user"]
+                transcript.model = f"{provider}/{model}"
+            case "compacted", dict(compaction):
+                compacted_count += len(transcript.messages)
+                has_new_history = isinstance(history := compaction.get("replacement_history"), list)
+                prompts = [one for one in transcript.messages if one.role == "user"]
+                transcript.messages = [] if has_new_history else prompts  # without one, only prompts were carried on
                 for item in _objects_in(history):
-                    _add_codex_item(found, item)
-                found.add_prompt(summary.get("message") or (), is_note=True)
+                    _add_codex_item(transcript, item)
+                transcript.add_prompt(compaction.get("message") or (), is_note=True)
             case "response_item", dict(item):
-                _add_codex_item(found, item)
-    if compacted:
-        found.left_out.append(f"{counted(compacted, 'message')} from before a compaction, except what it carried on")
-    return found
+                _add_codex_item(transcript, item)
+    if compacted_count:
+        what = f"{counted(compacted_count, 'message')} from before a compaction, except what it carried on"
+        transcript.left_out.append(what)
+    return transcript
 
 
-def _add_codex_item(found: OtherTranscript, item: Mapping[str, Any]) -> None:
-    reply_id = f"after {len(found.results)} results"  # a reply ends when results arrive: what follows is a new one
+def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> None:
+    """Add a message, a thought, a call or a result of Codex to the transcript; items of other types are skipped."""
+    reply_id = f"after {len(transcript.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
-            found.add_reply(reply_id, _parts(item.get("content")))
+            transcript.add_reply(reply_id, _parts(item.get("content")))
         case {"type": "message", "role": "user"}:
-            found.add_prompt(item.get("content"))
+            transcript.add_prompt(item.get("content"))
         case {"type": "reasoning"}:
-            found.add_reply(reply_id, [Thinking(part.text) for part in _parts(item.get("summary"))])
+            transcript.add_reply(reply_id, [Thinking(part.text) for part in _parts(item.get("summary"))])
         case {"type": "function_call", "call_id": str(id), "name": str(name)}:
-            found.add_reply(reply_id, [ToolUse(id, name, parse_arguments(str(item.get("arguments") or "")) or {})])
+            arguments = parse_arguments(str(item.get("arguments") or "")) or {}
+            transcript.add_reply(reply_id, [ToolUse(id, name, arguments)])
         case {"type": "custom_tool_call", "call_id": str(id), "name": str(name)}:
-            found.add_reply(reply_id, [ToolUse(id, name, {"input": item.get("input")})])
+            transcript.add_reply(reply_id, [ToolUse(id, name, {"input": item.get("input")})])
         case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
-            found.add_reply(reply_id, [ToolUse(id, "shell", action)])
+            transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
+            # The output is plain, or an object (also as JSON) with the content and perhaps the success.
             match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:
                 case ({"output": content} | {"content": content, "success": _}) as table if isinstance(table, dict):
-                    found.add_result(id, content, is_error=table.get("success") is False)
+                    transcript.add_result(id, content, is_error=table.get("success") is False)
                 case _:
-                    found.add_result(id, output, is_error=False)
+                    transcript.add_result(id, output, is_error=False)
 
 
 def _objects_in(content: Any) -> list[dict[str, Any]]:
@@ -284,14 +295,14 @@ async def _store_conversation(config: Config, transcript: OtherTranscript) -> tu
     changed = "Files may have changed since then: read them again before you change them."
     bodies += [reminder(f"The conversation so far was with {transcript.tool}. {changed}"), ContextNote(report)]
     async with AsyncExitStack() as stack:
-        builder = Builder(config, store=MemorySessions(), on_notice=warn)
-        stack.push_async_callback(builder.aclose)
+        models = Models(config)
+        stack.push_async_callback(models.aclose)
         try:
-            builder.models.require_key(transcript.model)
-            builder.models.info(transcript.model)
+            models.require_key(transcript.model)
+            models.info(transcript.model)
         except UserError:  # the conversation's own model cannot be used here
             with suppress(NoModel):  # no other model either: the start of the session reports that
-                bodies.append(ProviderSwitch(transcript.model, await builder.models.default()))
+                bodies.append(ProviderSwitch(transcript.model, await models.default()))
         store = SqliteSessions(config.paths.sessions, on_notice=warn)
         stack.push_async_callback(store.close)
         log = await store.create(cwd=config.cwd)
@@ -320,12 +331,12 @@ class _Conversion:
             return
         uses = [block for block in content if isinstance(block, ToolUse)]
         own_calls = {use.id: self._own_call(use) for use in uses}
-        shown = [own_calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
+        converted = [own_calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
         provider, _, model = self._transcript.model.partition("/")
-        if blocks := tuple(block for block in shown if block is not None):
+        if blocks := tuple(block for block in converted if block is not None):
             end: Literal["tool_use", "end_turn"] = "tool_use" if any(own_calls.values()) else "end_turn"
             yield Assistant(content=blocks, provider=provider, model=model, stop_reason=end, cost_usd=0.0)
-        notes = list[Body]()
+        calls_as_text = list[Body]()
         for use in uses:
             result = self._transcript.results.get(use.id) or ToolResult(use.id, (_MISSING,), is_error=True)
             parts = tuple(self._masked(part) for part in result.parts)
@@ -335,12 +346,13 @@ class _Conversion:
                 # Encoded first, so that the names of arguments are masked as well.
                 call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))
                 note = reminder(f"In {self._transcript.tool} you made this call, whose result follows: {call.text}")
-                notes.append(User((*note.content, *parts), is_reminder=True))
-        yield from notes
+                calls_as_text.append(User((*note.content, *parts), is_reminder=True))
+        yield from calls_as_text
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
-        ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()  # one tool, and its arguments there
+        # A row has one tool of agentcli's, with the other tool's names of its arguments.
+        ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in other_names.items() if use.input.get(other) is not None}
         match arguments.get("command"):
             case [_, "-lc" | "-c", str(script)]:

@@ -27,7 +27,7 @@ def test_secrets_give_way_to_their_variables() -> None:
         "blank": {"type": "http", "url": "https://blank.example.org", "headers": {"Authorization": "Bearer "}},
         "odd": {"timeout": 3},
     }
-    draft.take_servers("", servers)
+    draft.import_servers("", servers)
     assert draft.values["mcp_servers"] == {
         "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
         "docs": {**servers["docs"], "headers": {"Authorization": "Bearer ${DOCS_AUTHORIZATION}", "X": "1"}},
@@ -45,7 +45,7 @@ def test_the_claude_code_names_of_codex_stay() -> None:
     }
     draft = Draft(Path("config.toml"), is_project=False)
     draft.source = Path("config.toml")
-    draft.take_servers("", given)
+    draft.import_servers("", given)
     assert draft.values["mcp_servers"] == {
         "docs": given["docs"],
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False},

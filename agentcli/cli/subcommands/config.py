@@ -15,7 +15,7 @@ import typer
 
 from agentcli.app import Builder
 from agentcli.cli.import_draft import Draft
-from agentcli.cli.importing import TOOLS, drafts, import_notice
+from agentcli.cli.importing import TOOLS, draft_imports, import_notice
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
@@ -241,7 +241,7 @@ def import_settings(
         raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, TOOLS)}. Choose one of {', '.join(TOOLS)}.")
     plans = [
         (draft, write.merge_settings(draft.target, draft.values))
-        for draft in drafts(configuration(), (tool,) if tool else TOOLS, is_project=project)
+        for draft in draft_imports(configuration(), (tool,) if tool else TOOLS, is_project=project)
     ]
     for draft, plan in plans:
         _show_plan(draft, plan)
