@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from agentcli.conversation.entries import Entry, FileChange, FilesChanged, FilesRestored
+from agentcli.conversation.entries import Entry, FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.tools.text.diff import lines_of, opcodes
 
 _MIN_SHARED = 0.5  # share of lines that a deleted and a created file must have in common to be one renamed file
 _MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
 
-Recorded = tuple[str, Entry]  # the id of a session, and one of its entries that changes files
-Origin = Recorded | None  # None if no call is known to have written the line
+SessionEntry = tuple[str, Entry]  # the id of a session, and one of its entries that changes files
+Origin = SessionEntry | None  # None if no call is known to have written the line
 Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
 
 
-def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
+def line_origins(path: str, content: bytes, recorded: Iterable[SessionEntry], read: Read) -> list[tuple[str, Origin]]:
     """Return each line of a file with the change that wrote it; `recorded` are the changes of all files."""
     text = _BlamedText()
     for (session, entry), change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
@@ -51,7 +51,7 @@ class _BlamedText:
         self.lines, self.origins = lines, origins
 
 
-def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
+def _changes_of(path: str, recorded: Sequence[SessionEntry], read: Read) -> list[tuple[SessionEntry, FileChange]]:
     """Return the changes of a file, oldest first, including those under its earlier names."""
     found = []
     for session, entry in reversed(recorded):
@@ -59,26 +59,26 @@ def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tup
         change = next((change for change in changes if change.path == path), None)
         if change is None:
             continue
-        if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
+        created = change.after if change.before is None else None
+        if created is not None and (source := _renamed_from(created, changes, read)):
             change, path = FileChange(path, source.before, change.after), source.path  # older entries use this path
         found.append(((session, entry), change))
     return found[::-1]
 
 
-def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
-    """Return the deletion that probably belongs to a rename, with the same content as `created` or similar lines."""
-    assert created.after is not None
+def _renamed_from(created: FileState, changes: Sequence[FileChange], read: Read) -> FileChange | None:
+    """Return the deletion of the file that was probably renamed: it had the content of the new file, or most of it."""
     deleted = {
         change.before.content: change
         for change in reversed(changes)
         if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
     }
-    if created.after.content in deleted:
-        return deleted[created.after.content]
-    if not created.after.content or not deleted or len(deleted) > _MAX_COMPARED:
+    if created.content in deleted:
+        return deleted[created.content]
+    if not created.content or not deleted or len(deleted) > _MAX_COMPARED:
         return None
     try:
-        new = _lines(read(created.after.content))
+        new = _lines(read(created.content))
         shares = {content: _shared_part(_lines(read(content)), new) for content in deleted}
     except OSError:
         return None

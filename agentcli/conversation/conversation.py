@@ -120,7 +120,7 @@ class Conversation:
         return tuple(self._messages)  # neighbouring messages of the user are joined
 
     def valid_messages(self) -> tuple[Message, ...]:
-        return self.prepared.valid(self.messages)  # repaired if a provider would refuse them
+        return self.prepared.valid(self.messages)  # repaired if a provider would reject them
 
     def _place(self, entry: Entry) -> None:
         """Put an entry at the end of the path. It begins a branch if its parent is not the last entry of the path."""
@@ -248,13 +248,13 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
         case Assistant(content=content):
-            shown = replace(body, content=tuple(block for block in content if not _is_bound(block)))
+            shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
         case _:
             return entry
     return replace(entry, body=shown)
 
 
-def _is_bound(block: Block) -> bool:
+def _is_signed_thinking(block: Block) -> bool:
     return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
@@ -271,7 +271,7 @@ class ProviderCount(NamedTuple):
 
     tokens: int = 0
     size: Size = Size()  # the size that agentcli measures for the same content
-    uncertain: int = 0  # tokens of reasoning, which later requests may not send
+    uncertain: int = 0  # tokens of reasoning, which the provider may not count in later requests
 
 
 class RequestSize:
@@ -334,11 +334,11 @@ class RequestSize:
         if entry.id not in self._learned:
             self._learned.add(entry.id)
             self._learn(name, usage.prompt_tokens, prompt_size)
-        sent = sent_back(body.content, model)
+        sent = sent_back(body.content, model)  # the blocks of the reply that the next request has
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
-        is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
-        # Only a part of such a reply is sent back, so its own count is wrong: use only that of its prompt.
-        if body.stop_reason == "interrupted" or is_partly_sent:
+        has_unsent_uncounted = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
+        # It is unknown how many of such a reply's tokens the next request has: use only the count of its prompt.
+        if body.stop_reason == "interrupted" or has_unsent_uncounted:
             self._counted[name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.conversation.history import listed_names
-from agentcli.conversation.rule_files import RuleFile, RuleFileFinder, read_project_file, split_rule
+from agentcli.conversation.rule_files import RuleFile, RuleFileFinder, read_project_file, split_frontmatter
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.workspace import display_name
@@ -175,7 +175,7 @@ def instruction_paths(bodies: Iterable[Body]) -> list[str]:
 def _without_frontmatter(text: str) -> str:
     """Return the text of a file by which copies are recognized: for several tools, they differ in the frontmatter."""
     try:
-        return split_rule(text.replace("\r\n", "\n"))[1].strip()
+        return split_frontmatter(text.replace("\r\n", "\n"))[1].strip()
     except ValueError:
         return text.strip()
 

@@ -40,10 +40,10 @@ def typed_text(content: Sequence[Block]) -> str:
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
-    """Return the prompt, and each file named in its `typed` part or the reason why the file cannot be attached.
+    """Return the prompt, and each file that it names or the reason why the file cannot be attached.
 
-    With `bare_names`, names without @ are attached too, and so is the README for a question about the project that
-    names no file: a small model would guess.
+    `typed` is the part of the prompt in which names count, by default all of it. With `bare_names`, names without @ are
+    attached too, and so is the README for a question about the project that names no file: a small model would guess.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
@@ -115,13 +115,13 @@ def _is_file(name: str, workspace: Workspace) -> bool:
 
 
 def _attached_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
-    """Return the lines of a file that `path:10-40` attaches, or an error text if they are past its end."""
+    """Return the lines of a text file that `path:10-40` attaches, or an error text if they are past its end."""
     from agentcli.tools.builtin.file_read import read_file
 
     path = workspace.usable_path(name, "read")
     if workspace.look(path).kind != "file":
         return ()
-    first, last = sorted((first, last))
+    first, last = sorted((first, last))  # people also write 40-10
     try:
         content = read_file(FileRead(name, first, last - first + 1), path, workspace).content
     except ToolError as error:

@@ -18,7 +18,7 @@ _HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.D
 _KEY = lazy_pattern(r"([\w-]+):(?:[ \t]+(.*))?")  # a key, perhaps with a value
 _COMMA = lazy_pattern(r",(?![^{]*\})")  # outside of braces
 _LIST = lazy_pattern(r"\[([^][]*(?:\[.*)?)\]")  # a glob such as `[ab]/[cd]` closes its first bracket in the middle
-_EVERYTHING = {"**", "*", "**/*"}
+_EVERYTHING = {"**", "*", "**/*"}  # globs of all files
 _BOOLEANS = {"true": True, "false": False, "": False}
 
 
@@ -122,8 +122,8 @@ def read_project_file(file: Path, within: Path, home: Path | None) -> tuple[byte
     return (b"", "it is not text") if b"\0" in content else (content, "")
 
 
-def split_rule(text: str) -> tuple[dict[str, list[str]], str]:
-    """Return the keys of a rule's frontmatter, each with its items, and the text below. Raises `ValueError`.
+def split_frontmatter(text: str) -> tuple[dict[str, list[str]], str]:
+    """Return the keys of a rule file's frontmatter, each with its lines, and the text below. Raises `ValueError`.
 
     This is not a YAML parser, because people write globs without the quotation marks that YAML requires.
     """
@@ -147,14 +147,14 @@ def split_rule(text: str) -> tuple[dict[str, list[str]], str]:
 def _parse_rule(path: Path, folder: Path, content: bytes, *, applies_by_default: bool) -> RuleFile:
     """Return a rule file with the condition in its frontmatter, which has the keys of several tools."""
     try:
-        keys, _ = split_rule(content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))
-        globs = tuple(item for key in ("paths", "globs", "applyTo") for item in _items(keys.get(key, ())))
-        is_always = _BOOLEANS.get(_line(keys, "alwaysApply").lower())
+        keys, _ = split_frontmatter(content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))
+        globs = tuple(item for key in ("paths", "globs", "applyTo") for item in _list_items(keys.get(key, ())))
+        is_always = _BOOLEANS.get(_one_line_value(keys, "alwaysApply").lower())
         if is_always is None:
             raise ValueError("alwaysApply is neither true nor false")
     except ValueError as error:
         return RuleFile(path=path, folder=folder, problem=str(error))
-    description, trigger = _line(keys, "description"), _line(keys, "trigger")
+    description, trigger = _one_line_value(keys, "description"), _one_line_value(keys, "trigger")  # that of Windsurf
     applies: Literal["always", "files", "request", "named"]
     if is_always or trigger == "always_on" or _EVERYTHING & set(globs):
         applies = "always"
@@ -169,12 +169,12 @@ def _parse_rule(path: Path, folder: Path, content: bytes, *, applies_by_default:
     return RuleFile(path=path, folder=folder, applies=applies, globs=globs, description=description)
 
 
-def _line(keys: dict[str, list[str]], key: str) -> str:
-    """Return a value on one line, without quotation marks and without the YAML marks of a block (`|`, `>`)."""
+def _one_line_value(keys: dict[str, list[str]], key: str) -> str:
+    """Return the value of a key without quotation marks and without the YAML marks of a block (`|`, `>`)."""
     return " ".join(line for line in keys.get(key, ()) if line not in ("", "|", ">", "|-", ">-")).strip(" \"'")
 
 
-def _items(lines: Iterable[str]) -> Iterator[str]:
+def _list_items(lines: Iterable[str]) -> Iterator[str]:
     """Yield the items of a list, or of lines in which commas separate them. Raises `ValueError`."""
     for line in lines:
         if line.startswith("[") != line.endswith("]") and line.count("[") != line.count("]"):

@@ -9,7 +9,7 @@ import msgspec
 from agentcli.conversation.entries import SCHEMA_VERSION, Body, Entry, Unreadable
 from agentcli.errors import StorageError
 
-Step = Callable[[dict[str, Any]], dict[str, Any]]
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _upgrade_1_to_2(body: dict[str, Any]) -> dict[str, Any]:
@@ -36,22 +36,22 @@ def _upgrade_2_to_3(body: dict[str, Any]) -> dict[str, Any]:
             return body
 
 
-STEPS: dict[int, Step] = {1: _upgrade_1_to_2, 2: _upgrade_2_to_3}
+UPGRADES: dict[int, Upgrade] = {1: _upgrade_1_to_2, 2: _upgrade_2_to_3}  # by the version from which they start
 
 
 def readable_from(version: int) -> bool:
     """Return True if conversations of that schema version can be read."""
-    return version == SCHEMA_VERSION or version in STEPS
+    return version == SCHEMA_VERSION or version in UPGRADES
 
 
 def upgrade(body: dict[str, Any], version: int) -> dict[str, Any]:
-    """Return a stored body in today's form. Raises `ValueError` for a version that cannot be upgraded."""
+    """Return a stored body in the current form. Raises `ValueError` for a version that cannot be upgraded."""
     if version > SCHEMA_VERSION:
         raise ValueError(f"it was written by a newer agentcli (schema {version}, this one knows {SCHEMA_VERSION})")
     if not readable_from(version):
         raise ValueError(f"nothing is known of schema {version}")
-    for step in range(version, SCHEMA_VERSION):
-        body = STEPS[step](body)
+    for older in range(version, SCHEMA_VERSION):
+        body = UPGRADES[older](body)
     return body
 
 
@@ -76,7 +76,7 @@ def to_record(entry: Entry) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Entry:
-    """Return the entry of a row, in today's form. Raises `ValueError` if it cannot be read."""
+    """Return the entry of a row, in the current form. Raises `ValueError` if it cannot be read."""
     stored, version = record["body"], record["schema_version"]
     try:
         if version == SCHEMA_VERSION:
@@ -89,7 +89,7 @@ def from_record(record: dict[str, Any]) -> Entry:
 
 
 def as_readable(record: dict[str, Any]) -> Entry:
-    """Return the entry of a row; one with an `Unreadable` and the stored text if the row cannot be read."""
+    """Return the entry of a row; if the row cannot be read, one whose `Unreadable` keeps the stored text."""
     try:
         return from_record(record)
     except ValueError as error:
@@ -111,7 +111,7 @@ def pack_conversation(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
 
 
 def unpack_conversation(data: bytes) -> tuple[list[Entry], str]:
-    """Return the entries, in today's form, and their user's id. Raises `StorageError` if they cannot be read."""
+    """Return the entries, in the current form, and their user's id. Raises `StorageError` if they cannot be read."""
     try:
         found = msgspec.json.decode(data, type=PackedConversation)
         return [from_record(record) for record in found.records], found.user_id

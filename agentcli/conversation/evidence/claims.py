@@ -68,18 +68,19 @@ class MarkedSentence(Struct, frozen=True):
 def find_claims(message: str) -> list[Statement]:
     """Return the claims of a message in their order, at most `_MAX_CLAIMS`."""
     claims: list[Statement] = []
-    before: list[re.Match[str]] = []  # the subjects of the previous sentence
+    earlier_subjects: list[re.Match[str]] = []  # of the previous sentence
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
         subjects = list(_wording()["subject"].finditer(sentence.marks))
         if _wording()["no_statement"].search(sentence.marks):
             subjects = []
         else:
             is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
-            checks = [*_checks(sentence, subjects)] or [*_about_earlier(sentence, subjects, before)]
+            checks = [*_check_claims(sentence, subjects)]
+            checks = checks or [*_claims_with_pronouns(sentence, subjects, earlier_subjects)]
             runs = [sentence.claim("command_ran", 0, *sentence.texts_in(ran[1])) for ran in sentence.search("ran")]
             about_runs = checks if checks and not is_past else runs  # a past outcome may have changed, but it did run
-            claims += sorted([*about_runs, *_files(sentence)], key=lambda claim: claim.start)
-        before = subjects
+            claims += sorted([*about_runs, *_file_claims(sentence)], key=lambda claim: claim.start)
+        earlier_subjects = subjects
     return claims[:_MAX_CLAIMS]
 
 
@@ -95,9 +96,11 @@ def _wording() -> dict[str, re.Pattern[str]]:
 def split_sentences(text: str) -> Iterator[MarkedSentence]:
     """Yield the sentences of a message, without code blocks, headings, quotations and open tasks."""
     marked: list[str] = []
-    text = _mark(_SKIPPED.sub("\n", text.replace("⟦", "[").replace("⟧", "]")), marked)
-    text = re.sub(r"[✔✓☑]️?", "✅", _EMPHASIS.sub("", _QUOTED.sub(" ⟦q⟧ ", text))).replace("|", " : ")
-    for part in _END.split(_ITEM.sub("", _LINE_END.sub(" ", text))):
+    text = _SKIPPED.sub("\n", text.replace("⟦", "[").replace("⟧", "]"))  # only `_mark` may write ⟦⟧
+    text = _QUOTED.sub(" ⟦q⟧ ", _mark(text, marked))
+    text = re.sub(r"[✔✓☑]️?", "✅", _EMPHASIS.sub("", text)).replace("|", " : ")  # the cells of a table's row
+    text = _ITEM.sub("", _LINE_END.sub(" ", text))
+    for part in _END.split(text):
         if part.strip(" -*✅❌.|"):
             yield MarkedSentence(part[:_MAX_SENTENCE_CHARS].strip(), marked)
 
@@ -132,7 +135,7 @@ def _mark(text: str, marked: list[str]) -> str:
     return re.sub(names, lambda found: mark("c", found[0], f":{programs[found[0].lower()]}"), text, flags=re.IGNORECASE)
 
 
-def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
+def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
     """Yield the claims that checks passed or failed: those about the subjects, last one first, then `12 passed`."""
     text, wording = sentence.marks, _wording()
     kinds = set[str]()  # the kinds of the claims so far
@@ -160,13 +163,13 @@ def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iter
             yield sentence.claim(kind, found.start(), "", **_numbers(found["n"] or ""))
 
 
-def _about_earlier(
-    sentence: MarkedSentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
+def _claims_with_pronouns(
+    sentence: MarkedSentence, subjects: Sequence[re.Match[str]], earlier_subjects: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
     """Yield claims about subjects that were named before: `I added a test and it passes`."""
     for pronoun in sentence.search("they"):
-        earlier = [subject for subject in subjects if subject.end() <= pronoun.start()] or before
-        meant = earlier[-1:] if pronoun[0].lower().startswith("it") else earlier
+        named = [subject for subject in subjects if subject.end() <= pronoun.start()] or earlier_subjects
+        meant = named[-1:] if pronoun[0].lower().startswith("it") else named
         last_by_topic = {subject.lastgroup: subject for subject in meant}
         yield from (_claim(sentence, subject, None) for topic, subject in last_by_topic.items() if topic != "command")
 
@@ -175,7 +178,7 @@ def _claim(
     sentence: MarkedSentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
 ) -> Statement:
     """Return the claim that a subject is in a state; without a state, that it passes."""
-    topic, marks = subject.lastgroup or "", subject[0]
+    topic, subject_text = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
     number = next((state[group] for group in groups if state[group]), "") if state else ""
@@ -184,15 +187,16 @@ def _claim(
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
         numbers = _numbers(next(iter(counts + ratios), ""))
-    names_follow = marks + (state["fill"] if state else "")  # the text that may name tests and files
-    names = () if topic == "command" else sentence.texts_in(names_follow, "tpn")
-    commands = sentence.texts_in(marks, "pk" if topic == "command" else "c")
+    # The letters of marks: t a test, p a path, n another name, k a command, c a check.
+    part_with_names = subject_text + (state["fill"] if state else "")
+    names = () if topic == "command" else sentence.texts_in(part_with_names, "tpn")
+    commands = sentence.texts_in(subject_text, "pk" if topic == "command" else "c")
     return sentence.claim(
         kind,
         subject.start(),
         commands[0] if commands else "",
         names=tuple(names or ([subject["of"]] if subject["of"] else ())),  # `of`: the parser in `tests of the parser`
-        is_all=not names and bool(subject["all"] or "suite" in marks.lower()),
+        is_all=not names and bool(subject["all"] or "suite" in subject_text.lower()),
         **numbers,
     )
 
@@ -205,18 +209,18 @@ def _numbers(text: str) -> dict[str, int]:
     return dict(zip(("count", "out_of"), values, strict=False))
 
 
-def _files(sentence: MarkedSentence) -> Iterator[Statement]:
+def _file_claims(sentence: MarkedSentence) -> Iterator[Statement]:
     """Yield the claims about files, one for each file; a claim without files is about all of them."""
     seen = set[str]()
-    for kind, marks, at in _file_candidates(sentence):
-        for path in sentence.texts_in(marks) or [""]:
+    for kind, part, at in _file_candidates(sentence):
+        for path in sentence.texts_in(part) or [""]:
             if path not in seen:
                 seen.add(path)
                 yield sentence.claim(kind, at, path)
 
 
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
-    """Yield the kind of a claim, the text with the marks of its files, and its position in the sentence."""
+    """Yield the kind of a claim, the part of the sentence that names its files, and its position in the sentence."""
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):

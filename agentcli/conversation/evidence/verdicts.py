@@ -21,12 +21,14 @@ from agentcli.safety.commands.reader.syntax import CommandNode
 
 CallPlace = tuple[int, int]  # the position of a call's reply in the log, and the call's position in that reply
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries are at the end of an output
-ContentId = Callable[[str], str | None]  # from a path to the id of its present content: "" if deleted, None if unknown
+ContentId = Callable[[str], str | None]  # from a path to the id of its current content: "" if deleted, None if unknown
 Comparison = tuple[bool | None, Sequence[str]]  # True if a claim is true (None: unknown), and the ids of entries
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
 _NOT_STARTED = (126, 127)  # exit codes if a command cannot be run (bash(1), EXIT STATUS)
-_WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # arguments that select all tests
+_SELECTING_ALL = frozenset(
+    "run all auto test tests src test/ tests/ ./... .".split()
+)  # arguments that select all tests
 
 
 class CallEnd(Struct, frozen=True, kw_only=True):
@@ -91,7 +93,7 @@ class Record:
         """Return True if source files have changed since a run, so that it proves nothing about them."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
-    def is_about(self, change: FileChange, claim: Statement) -> bool:
+    def is_claim_about(self, change: FileChange, claim: Statement) -> bool:
         """Return True if a claim names the changed file, perhaps only by the end of its path, or names no file."""
         path, named = PurePath(change.path), PurePath(claim.target).parts
         return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
@@ -104,7 +106,7 @@ class Record:
 
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
-    """Return the part of a call and its result that verdicts need."""
+    """Return what verdicts need of a call and its result."""
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
@@ -173,13 +175,15 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
         is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
-            names = [word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
+            names = [
+                word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _SELECTING_ALL)
+            ]
             # The check is partial if the command names tests or files, or selects some by an option.
             is_partial = bool(names) or any(word in row.get("selects", ()) for word in arguments)
             for kind in row["kinds"]:
-                summary = runner_tables()["summary"][kind]
-                counts = _counts(summary, output)
-                passed = _outcome(summary, code, output, counts, is_shown=is_shown)
+                patterns = runner_tables()["summary"][kind]
+                counts = _counts(patterns, output)
+                passed = _outcome(patterns, code, output, counts, is_shown=is_shown)
                 yield CheckRun(
                     kind=kind,
                     program=match["program"],
@@ -198,28 +202,31 @@ def _simple_commands(command: str, exit_code: int | None) -> Iterator[tuple[Comm
     is_ambiguous = bool(exit_code) and sum(program not in asides for program in programs) > 1
     code = None if is_ambiguous else exit_code
     for n, pipeline in enumerate(script):
-        decides = all(later.operator_after == "&&" for later in script[n:-1])  # if it fails, no later one runs
+        ends_script = all(later.operator_after == "&&" for later in script[n:-1])  # if it fails, no later one runs
         for part in pipeline.parts:
             is_last = part is pipeline.parts[-1]  # a pipeline has the exit code of its last command
-            yield part, code if decides and (is_last or "pipefail" in command) else None
+            yield part, code if ends_script and (is_last or "pipefail" in command) else None
 
 
-def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
+def _counts(patterns: dict[str, Any], output: str) -> dict[str, int]:
     """Return how many tests passed, failed and so on, added up over all summary lines in an output."""
     counts: Counter[str] = Counter()
-    for pattern in summary["counts"]:
+    for pattern in patterns["counts"]:
         for match in re.finditer(pattern, output, re.MULTILINE):
             counts.update({name: int(number) for name, number in match.groupdict().items() if number})
     return counts
 
 
 def _outcome(
-    summary: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_shown: bool
+    patterns: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_shown: bool
 ) -> bool | None:
-    """Return True if a check passed, by its exit code and its output; None if neither is conclusive."""
+    """Return True if a check passed, by its exit code and its output; None if neither is conclusive.
+
+    `is_shown`: its output was not redirected to a file.
+    """
 
     def shows(key: str) -> bool:
-        return any(re.search(pattern, output, re.MULTILINE) for pattern in summary[key])
+        return any(re.search(pattern, output, re.MULTILINE) for pattern in patterns[key])
 
     if shows("nothing") or code in _NOT_STARTED:
         return None
@@ -227,7 +234,7 @@ def _outcome(
         return False
     is_good = any(counts.values()) or shows("good")
     if code is None:  # `is_silent`: such checks print nothing if they pass
-        return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
+        return True if is_good or (patterns.get("is_silent") and is_shown and not output.strip()) else None
     if code and is_good:  # the tests passed, but perhaps something like the coverage was too low
         return None
     return code == 0
@@ -237,14 +244,16 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
     """Yield each claim with the verdict of the log, and the entries on which the verdict is based."""
     comparisons = {"file": _compare_files, "command": _compare_command, "checks": _compare_all_checks}
     for claim in claims:
-        is_true, entries = comparisons.get(claim.topic, _compare_check)(claim, record)
+        compare = comparisons.get(claim.topic, _compare_check)  # other topics are kinds of checks, such as "tests"
+        is_true, entries = compare(claim, record)
         subject = claim.target if claim.topic in ("file", "command") else ""
         yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)), subject)
 
 
 def _compare_check(claim: Statement, record: Record) -> Comparison:
+    """Compare a claim that a check passed or failed with the newest run that it can be about."""
     of_kind = [run for run in record.runs if run.kind == claim.topic]
-    run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the newest one that fits
+    run = next((run for run in reversed(of_kind) if _can_be_about(claim, run)), None)
     if run is None or run.passed is None:
         return None, [run.end.entry_id] if run else []
     newest = {run.program: run for run in of_kind}.values()  # the last run of each program
@@ -252,7 +261,8 @@ def _compare_check(claim: Statement, record: Record) -> Comparison:
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
         is_true = None  # it is not known which of the tests failed
     elif claim.count is not None and claim.topic == "tests":
-        is_true = _agrees_in_numbers(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
+        is_of_one_program = len(newest) == 1 or claim.target  # otherwise it may be a sum
+        is_true = _agrees_in_numbers(claim, run) if run.counts and is_of_one_program else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
         # Failures of other programs refute the claim until a file is changed.
@@ -276,7 +286,7 @@ def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
     return False if claim.is_all else None
 
 
-def _is_about(claim: Statement, run: CheckRun) -> bool:
+def _can_be_about(claim: Statement, run: CheckRun) -> bool:
     """Return True if a run is of the program that a claim names, and covers the tests and files that it names."""
     words = [word for word in claim.target.lower().split() if not word.startswith("-")]
     is_covered = not run.is_partial or all(name in run.end.command + run.end.output for name in claim.names)
@@ -284,7 +294,7 @@ def _is_about(claim: Statement, run: CheckRun) -> bool:
 
 
 def _compare_all_checks(claim: Statement, record: Record) -> Comparison:
-    runs = list({(run.kind, run.program): run for run in record.runs}.values())
+    runs = list({(run.kind, run.program): run for run in record.runs}.values())  # the last one of each
     failed = [run.end.entry_id for run in runs if run.passed is False]
     if failed:
         return not claim.is_good, failed
@@ -310,7 +320,7 @@ def _compare_command(claim: Statement, record: Record) -> Comparison:
 def _compare_files(claim: Statement, record: Record) -> Comparison:
     is_unchanged = claim.kind == "file_unchanged"
     since = record.turn_start if is_unchanged else (0, 0)  # "nothing was changed" is about the newest turn
-    found = [(change, id) for change, at, id in record.changes if at >= since and record.is_about(change, claim)]
+    found = [(change, id) for change, at, id in record.changes if at >= since and record.is_claim_about(change, claim)]
     changes, ids = [change for change, _ in found], [id for _, id in found]
     if is_unchanged:
         is_same = claim.target and changes and is_same_state(changes[0].before, changes[-1].after)

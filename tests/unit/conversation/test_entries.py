@@ -25,7 +25,7 @@ from agentcli.conversation.entries import (
     User,
     reminder,
 )
-from agentcli.conversation.schema import STEPS, from_record, to_record
+from agentcli.conversation.schema import UPGRADES, from_record, to_record
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult, Usage
 from tests.properties import examples
 from tests.unit.llm.test_messages import blocks, json_values, words
@@ -188,7 +188,7 @@ def test_an_old_record_is_read_in_today_s_form(version: int, stored: str, today:
 
 
 def test_every_older_version_has_a_step_and_an_old_record() -> None:
-    assert set(STEPS) == set(range(1, SCHEMA_VERSION)) == {version for version, _, _ in OLD_RECORDS}
+    assert set(UPGRADES) == set(range(1, SCHEMA_VERSION)) == {version for version, _, _ in OLD_RECORDS}
 
 
 def test_the_request_of_a_server_to_the_model_is_read_from_an_older_log() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, nested_instructions
-from agentcli.conversation.rule_files import RuleFileFinder, split_rule
+from agentcli.conversation.rule_files import RuleFileFinder, split_frontmatter
 from agentcli.settings.instructions import Kind
 from tests.unit.conversation.test_instructions import found_in, names, put
 
@@ -140,8 +140,8 @@ def test_a_broken_frontmatter_is_a_warning_and_the_rule_applies(tmp_path: Path, 
 
 def test_a_frontmatter_without_an_end_is_broken() -> None:
     with pytest.raises(ValueError, match="the line that ends it is missing"):
-        split_rule("---\nglobs: *.ts\nDo it so.\n")
-    assert split_rule("Rules\n---\nglobs: *.ts\n---\n") == ({}, "Rules\n---\nglobs: *.ts\n---\n")
+        split_frontmatter("---\nglobs: *.ts\nDo it so.\n")
+    assert split_frontmatter("Rules\n---\nglobs: *.ts\n---\n") == ({}, "Rules\n---\nglobs: *.ts\n---\n")
 
 
 def test_a_rule_that_leads_out_of_the_project_is_left_out_and_its_description_not_shown(tmp_path: Path) -> None:
