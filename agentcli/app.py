@@ -117,9 +117,7 @@ class Builder:
         checkpoints = workspaces.make_checkpoints(
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
-        if (
-            client_files and checkpoints
-        ):  # unsaved changes in the client's editor are saved before a call edits the file
+        if client_files and checkpoints:  # then unsaved changes in the editor are saved before a call edits the file
             checkpoints = client_files.checkpoints(checkpoints)
         calls.recording.checkpoints = checkpoints
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))

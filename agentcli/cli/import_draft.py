@@ -134,9 +134,7 @@ def has_secret(value: Any) -> bool:
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
             for name, item in value.items()
-            if not (
-                _is_reference(item) or (name == "bearer_token_env_var" and _is_variable_name(item))
-            )  # hold no secret
+            if not (_is_reference(item) or (name == "bearer_token_env_var" and _is_variable_name(item)))
         )
     if isinstance(value, list | tuple):
         return any(map(has_secret, value))
@@ -153,7 +151,7 @@ def _variable_name(name: str) -> str:
 
 
 def _is_reference(value: Any) -> bool:
-    return isinstance(value, str) and "${" in value
+    return isinstance(value, str) and "${" in value  # to a variable that contains the secret
 
 
 Importer = Callable[[Draft, str, Any], None]  # imports a value, given the draft and the name of its key

@@ -172,9 +172,8 @@ class Models:
         only_this_key = StoredKeys()
         only_this_key.typed[self.keys.variables(provider)[0]] = key
         models = Models(msgspec.structs.replace(self._config, stored_keys=only_this_key))
-        model = (
-            self.usual_model(provider) or f"{provider}/any"
-        )  # the check asks for the list of models, not for this one
+        # The check asks for the list of models, so it needs no model that exists.
+        model = self.usual_model(provider) or f"{provider}/any"
         try:
             async with asyncio.timeout(KEY_TEST_S):
                 health = await models.provider(model).health_check()
