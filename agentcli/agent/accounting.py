@@ -30,8 +30,8 @@ class Account:
 
     def __init__(self, scope: str, limits: Amounts | None = None) -> None:
         self.scope = scope
-        self.steps: Amounts = dict(limits or {})  # the amounts by which the person raises a limit: the first limits
-        self.limits = dict(self.steps)
+        self.first_limits: Amounts = dict(limits or {})  # also the amounts by which the person may raise the limits
+        self.limits = dict(self.first_limits)
         self.warned: set[Kind] = set()  # kinds for which there was a warning that they are nearly used up
         self._spent: Amounts = {}
         self._held: dict[int, Amounts] = {}  # reserved for running requests, by the numbers that `hold` returned
@@ -64,7 +64,7 @@ class OverBudget(UserError):
         limit, paid = account.limits[kind], account.spent(with_held=False).get(kind, 0.0)
         held = account.spent().get(kind, 0.0) - paid
         self._account, self._kind = account, kind
-        self._next_limit = max(limit, paid + held) + account.steps[kind]
+        self._next_limit = max(limit, paid + held) + account.first_limits[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
         self.id = f"{self.setting}={limit:g}"  # with the limit, so that the next raise is another question
         self.more = format_amount(kind, self._next_limit)
@@ -75,7 +75,7 @@ class OverBudget(UserError):
         super().__init__(f"The {account.scope}'s budget of {limit_text} is used up ({details}; {needs}).")
 
     def allow_more(self) -> None:
-        """Raise the limit by its first amount. If more than the limit is spent, the raise is added to the spending."""
+        """Raise the limit by its first amount, counted from the spending if that is above the limit."""
         self._account.limits[self._kind] = self._next_limit
         self._account.warned.discard(self._kind)
 
@@ -131,7 +131,7 @@ class Budgets:
 
     def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
         """Hold a request's maximum, for a reply as long as the budgets allow. Raises `OverBudget`, `StorageError`."""
-        if not self.is_limited:
+        if not self.is_limited:  # then it does not matter how long the prompt is, and counting it takes time
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
         prompt = prompt_tokens()
         per_prompt, per_reply = info.prices.max_rates(prompt) if info.prices else (0.0, 0.0)
@@ -151,11 +151,9 @@ class Budgets:
                     case "usd" if per_reply:
                         per_token = per_reply * (1 + 1e-9)  # slightly more, so that rounding never exceeds the limit
                         max_tokens = min(max_tokens, int(left_for_reply / per_token))
-                is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0
+                is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0  # `max_tokens` may not show it
                 if is_used_up or max_tokens < min_tokens:
-                    needed = (
-                        format_amount(kind, max_amounts(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
-                    )
+                    needed = "more time" if kind == "seconds" else format_amount(kind, max_amounts(min_tokens)[kind])
                     raise OverBudget(account, kind, f"the next request could need {needed}")
             holds = [(account, account.hold(max_amounts(max_tokens))) for account in self.accounts]
         return Reservation(holds, max_tokens, seconds)
@@ -345,8 +343,8 @@ class UsageCollector:
                 tokens = estimate_text(body.result.text) if body.result.content else 0
                 for calls in (self.tools[body.name], self.total.calls, session.calls):
                     calls.add(body, tokens)
-            if isinstance(body, Assistant | Paid) and (cost := paid_request(body)) is not None:
-                model, usage, cost_usd = cost
+            if isinstance(body, Assistant | Paid) and (request := paid_request(body)) is not None:
+                model, usage, cost_usd = request
                 retries = body.retries if isinstance(body, Assistant) else 0
                 day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
                 for spending in (self.days[day], self.users[user_id], session):

@@ -69,7 +69,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
         try:
             for step in turn.steps:
                 await step.begin(turn)
-            reason = await _rounds(turn)
+            reason = await _run_rounds(turn)
         finally:
             for step in turn.steps:
                 step.end(turn)
@@ -80,7 +80,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
     return replace(end, claims=await check_answer(end.text, turn)) if reason == "end_turn" else end
 
 
-async def _rounds(turn: Turn) -> DoneReason:
+async def _run_rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step wants another request, or a step ends the turn."""
     if open_calls := turn.state.conversation.unstarted_calls:  # an earlier run of the program did not start them
         await _run_calls(turn, open_calls)
@@ -251,7 +251,7 @@ async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError
     is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)
     # `type(...) is`: the subclasses have other causes. If text was shown, the request was accepted.
     if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
-        taken_back = turn_log.take_back_refused(turn)
+        taken_back = turn_log.take_back_rejected(turn)
     elif turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
         turn_log.return_messages(turn)
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
@@ -287,13 +287,12 @@ def failed_event(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_
 
 
 def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
-    """Describe an error, with the provider's name for a person at a terminal, or if the server is overloaded."""
-    provider = provider_display_name(turn.state.model.name.partition("/")[0])
-    says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
-    if isinstance(error, llm_errors.Overloaded) and says_only_that:
+    """Describe an error as a sentence about the provider where its own text is none, or for a person at a terminal."""
+    provider, own_text = provider_display_name(turn.state.model.name.partition("/")[0]), str(error)
+    if isinstance(error, llm_errors.Overloaded) and own_text.lower().strip(" .!") in _ONLY_OVERLOADED:
         error.args = (f"{provider} is overloaded",)
-    if isinstance(error, llm_errors.ModelNotFound) and str(error).startswith("model: "):  # Anthropic's whole message
-        error.args = (str(error).replace("model: ", f"{provider} has no model ", 1),)
+    if isinstance(error, llm_errors.ModelNotFound) and own_text.startswith("model: "):  # Anthropic's whole message
+        error.args = (own_text.replace("model: ", f"{provider} has no model ", 1),)
     text = describe_error(error)
     needs_name = turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError)
     return f"{provider}: {text}" if needs_name and provider.lower() not in text.lower() else text
@@ -316,6 +315,7 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
     return steps
 
 
+_ONLY_OVERLOADED = ("", "overloaded", "overloaded_error")  # texts of servers that say no more
 # Sentences on what to do next, for errors whose text does not say it.
 _ADVICE: dict[type[Exception], str] = {
     llm_errors.AuthError: "Check the key with agentcli models check, or set one with agentcli login.",
@@ -373,7 +373,7 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
 
 
 def _content_id(workspace: Workspace, stored_path: str) -> str | None:
-    """Return the id that a file's present content has in snapshots; "" if the file is gone, None if it is not known."""
+    """Return the id of a file's content, to compare with those in the log; "" if it is gone, None if it is unknown."""
     try:
         status = workspace.look(Path(system_path(stored_path)))
         if status.is_usable and not status.is_there:
@@ -384,5 +384,5 @@ def _content_id(workspace: Workspace, stored_path: str) -> str | None:
             content = file.read()
     except (ToolError, OSError):
         return None
-    # Snapshots use git's ids for blobs.
+    # Snapshots, and so the log, use git's ids for blobs.
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

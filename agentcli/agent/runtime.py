@@ -233,8 +233,8 @@ class TurnLog(msgspec.Struct, kw_only=True):
     pending: list[asyncio.Task[None]] = msgspec.field(default_factory=list)  # they store entries; oldest first
     prompt_ids: list[str] = msgspec.field(default_factory=list)  # of the entries that are the turn's prompt
     entry_ids: list[str] = msgspec.field(default_factory=list)  # of all entries, oldest first
-    accepted: int = 0  # the number of `entry_ids`, from the first on, that a request had which the provider answered
-    has_shrunk: bool = False  # a compaction followed a request that was too long; there is only one per turn
+    accepted_count: int = 0  # so many of the first `entry_ids` were in a request that the provider answered
+    had_overflow: bool = False  # a compaction followed a request that was too long; there is only one per turn
     is_retrying: bool = False  # the newest request has failed at least once and has no reply yet
     returns_prompt: bool = False  # the person stopped the turn and wants unanswered messages back in the input
 

@@ -35,16 +35,16 @@ def add_notes(turn: Turn) -> None:
         add(turn, turn.state.notes.popleft())
 
 
-def note_switch(turn: Turn, now: str) -> bool:
-    """Add an entry and return True if the model `now` differs from the one that sent the newest reply."""
+def record_switch(turn: Turn, new_name: str) -> bool:
+    """Return True if the model with the new name did not send the newest reply; add an entry about that switch."""
     model = turn.state.model
-    before, reason = model.last_used, model.switch_reason
+    old_name, reason = model.last_used, model.switch_reason
     model.switch_reason = "chosen"  # unless somebody sets another reason for the next switch
-    is_switched = before not in ("", now)
+    is_switched = old_name not in ("", new_name)
     if is_switched:
-        add(turn, entries.ProviderSwitch(before, now, reason))
-        turn.emit(events.ProviderSwitched(before, now, reason))
-        model.last_used = now
+        add(turn, entries.ProviderSwitch(old_name, new_name, reason))
+        turn.emit(events.ProviderSwitched(old_name, new_name, reason))
+        model.last_used = new_name
     return is_switched
 
 
@@ -203,13 +203,13 @@ def return_messages(turn: Turn) -> None:
         add(turn, entries.Retracted(ids))
 
 
-def take_back_refused(turn: Turn) -> str:
+def take_back_rejected(turn: Turn) -> str:
     """Take back the turn's entries since the last request that the provider accepted; return a notice about it."""
-    ids = tuple(turn.log.entry_ids[turn.log.accepted :])
+    ids = tuple(turn.log.entry_ids[turn.log.accepted_count :])
     if not ids:
         return ""
     add(turn, entries.Retracted(ids))
-    if not turn.log.accepted:  # the prompt itself is among them
+    if not turn.log.accepted_count:  # the prompt itself is among them
         return PROMPT_RETURNED if turn.runtime.limits.is_interactive else PROMPT_REMOVED
     note = entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)

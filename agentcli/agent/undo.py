@@ -78,8 +78,8 @@ class History:
         self._positions: dict[str, int] = {}  # of entries, by their ids
         self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
         number, prompt = 0, ""  # of the turn
-        # By the id of a call: its turn and its reply. If a model uses an id twice, the newer call applies.
-        uses: dict[str, tuple[int, str, tuple[log.Entry, ToolUse] | None]] = {}
+        # By the id of a call: its turn, its prompt and its reply. If a model uses an id twice, the newer call applies.
+        turn_of_call: dict[str, tuple[int, str, tuple[log.Entry, ToolUse] | None]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
@@ -91,9 +91,9 @@ class History:
                     self._times[number] = (began, entry.time)
                 case log.Assistant(content=content):
                     reply_calls = [block for block in content if isinstance(block, ToolUse)]
-                    uses |= {use.id: (number, prompt, (entry, use)) for use in reply_calls}
-                case log.FilesChanged(id, _) as changed:
-                    turn, turn_prompt, reply = uses.get(id, (number, prompt, None))
+                    turn_of_call |= {use.id: (number, prompt, (entry, use)) for use in reply_calls}
+                case log.FilesChanged(id, _) as changed:  # of a program's own call if no reply has the id
+                    turn, turn_prompt, reply = turn_of_call.get(id, (number, prompt, None))
                     self.calls[entry.id] = RecordedCall(turn, turn_prompt, entry, changed, reply)
                 case log.FilesRestored(takes_back) as restored:
                     self._restores[entry.id] = restored
@@ -119,12 +119,13 @@ class History:
         return self._remaining([id for id in self.calls if self._positions[id] > start], is_open=True)
 
     def _to_redo(self) -> TurnChanges | None:
-        """Return the changes that were undone last."""
+        """Return the changes that were undone last, and not redone since."""
         for id, restored in reversed(self._restores.items()):
             is_redo = any(taken_back in self._restores for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
                 calls = [self.calls[call] for call in restored.takes_back if call in self.calls]
-                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))  # none was readable
+                # The default is for undone entries that this version of agentcli could not read.
+                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))
                 return TurnChanges(number=number, prompt=prompt, calls=((id, log.FilesChanged("", restored.changes)),))
         return None
 
@@ -166,7 +167,7 @@ class UndoHost(Struct, frozen=True, kw_only=True):
 
 
 class UndoResult(Struct, frozen=True):
-    """The report on an undo or redo. If it was only listed, or declined, it is not `is_wanted`."""
+    """The report on an undo or redo. `is_wanted` is False if its files were only listed, or the person said no."""
 
     text: str
     turn: TurnChanges | None = None
@@ -192,7 +193,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
-    # If nothing can be changed because of conflicts, nobody is asked, and the headline reports it.
+    # If all files conflict, there is nothing to ask about, and the headline reports the conflicts.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     rows = _rows(plan.files, host.shown, direction, is_done=False)
@@ -200,9 +201,10 @@ async def undo(
     if how == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = how != "yes" and is_possible
-    if is_asked and not (answer := await host.confirm(text, f"{verb}?")):
-        unasked = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
-        return UndoResult(unasked if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
+    if is_asked and not (is_confirmed := await host.confirm(text, f"{verb}?")):
+        how_to = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
+        text = how_to if is_confirmed is None else "Nothing was changed."
+        return UndoResult(text, turn, plan.files, is_wanted=False)
     files = await _carry_out(turn, direction, plan, host)
     headline = _headline(turn, direction, files, host.command)
     # A person who was asked has seen the list, so only files with another outcome are reported.
@@ -258,12 +260,16 @@ def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
             reflog = read_small_file(folder / ".git/logs/HEAD").decode(errors="replace")
             moves = [match.groupdict() for match in _MOVE.finditer(reflog)]
             own = [move for move in moves if any(int(start) <= int(move["time"]) <= end for start, end in turn.times)]
-            if own and own[-1] == moves[-1] and own[0]["before"] != own[-1]["after"]:
+            if not own or own[-1] != moves[-1]:  # the turn's calls did not move it, or it has moved again
+                continue
+            commit_before, commit_now = own[0]["before"], own[-1]["after"]
+            if commit_before != commit_now:
                 where = shlex.quote(shown(folder))
-                back = f" To move it back: {'git' if where == '.' else f'git -C {where}'} reset {own[0]['before'][:7]}"
+                git = "git" if where == "." else f"git -C {where}"
                 # After a checkout, the reset would move another branch.
                 is_same_branch = not any(move["cause"].startswith("checkout:") for move in own)
-                return [f"Git's branch stays at {own[-1]['after'][:7]}.{back if is_same_branch else ''}"]
+                hint = f" To move it back: {git} reset {commit_before[:7]}" if is_same_branch else ""
+                return [f"Git's branch stays at {commit_now[:7]}.{hint}"]
     return []
 
 
@@ -342,10 +348,11 @@ async def blame(
     lines = line_origins(log.stored_path(str(file)), content, await store.file_changes(), read)
     if number and not 0 < int(number) <= len(lines):
         raise UsageError(f"{path} has {len(lines)} lines. There is no line {number}.")
-    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)  # by their sessions
+    origins = [origin for _, origin in lines if origin is not None]  # the id of a session, and the entry of the change
+    authors = await _authors({session_id for session_id, _ in origins}, store)
     blamed = [
-        BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
-        for count, (text, origin) in enumerate(lines, 1)
+        BlamedLine(line, text, authors.get(origin[1].id) if origin else None)
+        for line, (text, origin) in enumerate(lines, 1)
     ]
     return [blamed[int(number) - 1]] if number else blamed
 

@@ -44,7 +44,7 @@ _RUNNING: set[asyncio.Task[None]] = set()  # references, because asyncio itself 
 _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that none is written twice
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes at a session's start again
-Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, usage, cost in USD
+Paid = Callable[[str, Usage, float | None, PaidReason], None]  # records a request: its model, usage and cost in USD
 # Returns the model that writes summaries; with True, it may be a small one of the same provider.
 Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
 
@@ -122,10 +122,10 @@ class Compactor(Struct, kw_only=True):
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
         """Return a compaction, or why there is none. Unless it `may_ask` a model, only existing summaries are used."""
         turns = turn_steps(basis.conversation)
-        compaction = self._plan(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
+        compaction = self._plan(basis, turns, await self._find_summaries(basis, turns, may_ask=may_ask))
         if isinstance(compaction, str) or not may_ask:
             return compaction
-        return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+        return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.take_unreported_cost())
 
     def _plan(self, basis: Basis, turns: Sequence[TurnSteps], summaries: dict[int, str]) -> Compaction | str:
         """Plan a compaction with these summaries, whose keys are the turns' numbers."""
@@ -151,7 +151,7 @@ class Compactor(Struct, kw_only=True):
             can_recall=any(tool.name == "recall" for tool in basis.prefix.tools),
         ).plan()
 
-    async def _summaries(self, basis: Basis, turns: Sequence[TurnSteps], *, may_ask: bool) -> dict[int, str]:
+    async def _find_summaries(self, basis: Basis, turns: Sequence[TurnSteps], *, may_ask: bool) -> dict[int, str]:
         """Return the summaries of older turns, by the turns' numbers. The strategy `summarize` writes them first."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
@@ -173,12 +173,13 @@ class Compactor(Struct, kw_only=True):
         if self.settings.strategy != "summarize":  # the strategy uses summaries only if nothing cheaper is enough
             if len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)):
                 return  # most are written, and the rest can wait
-            by_rules = self._plan(basis, turns, {})
-            if isinstance(by_rules, Compaction) and by_rules.strategy == "truncate":
+            plan = self._plan(basis, turns, summaries={})
+            if isinstance(plan, Compaction) and plan.strategy == "truncate":  # shortening results is enough
                 return
         self.summaries.begin_writing(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
+        """Return True if the settings allow summaries, and the conversation is long enough for them."""
         settings = self.settings
         if not settings.enable_llm_summarization or settings.strategy in ("truncate", "extract"):
             return False
@@ -215,7 +216,8 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._running: asyncio.Task[None] | None = None  # writes summaries in the background
         self._spent: list[tuple[float, float]] = []  # the time (monotonic) and cost (USD) of each request
         self._unreported = 0.0  # USD since the last compaction
-        self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0  # the next pause, and the end of the present one
+        self._next_pause_s = FIRST_PAUSE_S  # after the next failure
+        self._retry_at = 0.0  # the monotonic time at which the pause after the newest failure ends
         self._may_use_small_model = True  # False once the provider has rejected its small model
 
     def cached(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
@@ -227,11 +229,11 @@ class Summaries(Struct, kw_only=True, dict=True):
 
     def begin_writing(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._write_quietly(turns, emit))
+            self._running = asyncio.create_task(self._write_in_background(turns, emit))
             _RUNNING.add(self._running)
             self._running.add_done_callback(_RUNNING.discard)
 
-    async def _write_quietly(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
+    async def _write_in_background(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         try:
             await self.write(turns, emit=emit)
         except Exception:  # nobody waits for this task, and a digest by rules replaces the summary
@@ -242,7 +244,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         missing = self.missing(turns, focus)
         if emit is not None:
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
-        if not missing or time.monotonic() < self._asked_again_at:
+        if not missing or time.monotonic() < self._retry_at:
             return
         keys, tries_other_model = {self._key(turn, focus) for turn in missing}, False
         _BEING_WRITTEN.update(keys)
@@ -273,17 +275,18 @@ class Summaries(Struct, kw_only=True, dict=True):
         except* (ProviderError, UserError) as errors:
             self.record_failure(str(errors.exceptions[0]))
         else:
-            self.problem, self._pause_s = "", FIRST_PAUSE_S
+            self.problem, self._next_pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
         if tries_other_model:
-            log.warning("%s is refused: the session's model writes summaries", self.model)
+            log.warning("%s is rejected: the session's model writes summaries", self.model)
             await self.write(turns, focus, emit=emit)
 
     def record_failure(self, problem: str) -> None:
+        """Remember why a summary could not be written, and pause before the next try, twice as long each time."""
         log.warning("a summary could not be written: %s", problem)
-        self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _AN_HOUR)
+        self.problem, self._retry_at = problem, time.monotonic() + self._next_pause_s
+        self._next_pause_s = min(2 * self._next_pause_s, _AN_HOUR)
 
     def _may_spend(self, turns: Sequence[TurnSteps], writer: ModelInfo, emit: Emit) -> bool:
         """Return True if the hourly budget covers summaries of these turns; emit a notice of their maximum cost."""
@@ -305,7 +308,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         replies = len(turns) * (self.settings.summary_tokens + _thinking_tokens(writer))
         return writer.cost(Usage(input_tokens=prompts, output_tokens=replies))
 
-    def cost_since_compaction(self) -> float:
+    def take_unreported_cost(self) -> float:
         """Return the cost in USD of the requests since the last call of this method."""
         cost, self._unreported = self._unreported, 0.0
         return cost
@@ -336,12 +339,12 @@ class Summaries(Struct, kw_only=True, dict=True):
         paid = PaidRequest(
             target=RequestTarget(provider, writer),
             budgets=self.budgets,
-            policy=RetryPolicy(0),
+            policy=RetryPolicy(0),  # no retries, because a digest by rules replaces the summary
             on_broken=partial(self._record_cost, writer),
         )
         done = await paid.reply(request)
         self._record_cost(writer, done.usage)
-        summary = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
+        summary = _cut_text(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
         if not summary:
             raise ProviderError(f"{self.model} returned no text")
         return summary
@@ -357,7 +360,7 @@ def _thinking_tokens(writer: ModelInfo) -> int:
     return 0 if writer.thinking == "none" else THINKING_TOKENS
 
 
-def _shortened(text: str, max_words: int, max_tokens: int, writer: ModelInfo) -> str:
+def _cut_text(text: str, max_words: int, max_tokens: int, writer: ModelInfo) -> str:
     word_ends = [word.end() for word in re.finditer(r"\S+", text)]
     text = text[: word_ends[max_words - 1]] if len(word_ends) > max_words else text
     tokens = estimate_text(text, writer)

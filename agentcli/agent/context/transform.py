@@ -82,11 +82,11 @@ class _FollowedConversation:
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
-        """Continue with messages that extend the last received or `sent` ones; others start a new conversation."""
-        known = next((len(old) for old in (self._received, self.sent) if messages[: len(old)] == old), None)
+        """Add the messages that follow the last received or `sent` ones; others begin a new conversation."""
+        known = next((old for old in (self._received, self.sent) if messages[: len(old)] == old), None)
         if known is None:
             self._begin()  # the messages are those of another conversation, or were edited
-        for message in messages[known or 0 :]:
+        for message in messages[len(known or ()) :]:
             self._add_message(message)
         self._received = messages
         return self.conversation

@@ -1,7 +1,4 @@
-"""Permits a call: decides if it may run, and asks the person if their approval is required.
-
-The question describes the effects of the call, so that the person can judge it at a glance.
-"""
+"""Permits a call: decides if it may run; if approval is required, asks the person, with a list of its effects."""
 
 import asyncio
 import re
@@ -35,8 +32,8 @@ from agentcli.tools.tool import RunTerms, Tool, ToolContext
 MAX_SHOWN = 6  # hosts, paths or programs in one line
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
 # Reasons to ask that add nothing to the lines about hosts, or to those about files.
-_REASON_IS_HOSTS = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
-_REASON_IS_FILES = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+_ABOUT_HOSTS = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
+_ABOUT_FILES = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
 _RUNS_AS_ANOTHER = lazy_pattern(r"(sudo|doas|pkexec|su)(?= |\Z)")
 # A push with `-f`, `--force`, `--force-with-lease`, `--mirror`, or a `+` before the refspec.
 _FORCED_PUSH = lazy_pattern(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|--mirror|\+\S+)(?= |\Z)", re.DOTALL)
@@ -52,7 +49,7 @@ _INSTALLS = frozenset("add ci i install install-test it get require restore sync
 
 
 class CallPolicy(Struct, frozen=True):
-    """The decisions on one call. Each uses the rules and the mode of the moment, which may change during a question."""
+    """The decisions on one call. Each uses the present rules and mode, which may change while a question waits."""
 
     call: Call
     facts: CallFacts
@@ -63,9 +60,9 @@ class CallPolicy(Struct, frozen=True):
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         decision = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and decision.outcome in ("ask", "dry_run"):
-            opens = decision.includes_grants and not self.facts.remote_folders  # a hook's input does not show them
-            decision = structs.replace(decision, outcome="allow", reason=hooks.reason, includes_grants=opens)
-            decision = structs.replace(decision, runs_outside=False)
+            decision = structs.replace(decision, outcome="allow", reason=hooks.reason, runs_outside=False)
+            if self.facts.remote_folders:  # which a hook cannot see in the call's input
+                decision = structs.replace(decision, includes_grants=False)
         if hooks.decision == "ask" and decision.outcome in ("allow", "dry_run"):
             decision = structs.replace(decision, outcome="ask", reason=hooks.reason or "a hook requires approval")
         return decision if skills is None else skills.narrowed(self.facts.tool.name, decision)
@@ -73,8 +70,7 @@ class CallPolicy(Struct, frozen=True):
     @property
     def offered_rules(self) -> tuple[str, ...]:
         """The rules that would allow the call, narrowest first."""
-        state = self.call.turn.state
-        return suggested_rules(self.facts, state.mode, state.rules)
+        return suggested_rules(self.facts, self.call.turn.state.mode, self.call.turn.state.rules)
 
     async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | PolicyDecision:
         """Ask the person, and add the rule of a lasting yes.
@@ -95,15 +91,14 @@ class CallPolicy(Struct, frozen=True):
         return answer
 
     async def grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
-        """Add the rule of a lasting yes to the session, and store it if the yes is for good. The call runs anyway."""
+        """Add the rule of a lasting yes, and store it if it is for good. Problems are only reported: the call runs."""
         if answer.scope not in ("session", "always") or answer.mode:  # a new mode allows later calls without a rule
             return
         turn, text = self.call.turn, answer.rule or next(iter(offered), "")
         if not text:
             turn.emit(Notice("No rule covers this call. It was allowed only this once."))
             return
-        state = turn.state
-        grants = turn.session.services.grants if answer.scope == "always" else None
+        state, grants = turn.state, turn.session.services.grants if answer.scope == "always" else None
         try:
             granted = parse_rules(text, "session" if grants is None else "granted")
             for rule in granted:
@@ -113,14 +108,15 @@ class CallPolicy(Struct, frozen=True):
             return
         state.rules.allow += granted
         if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).outcome != "allow":
-            notice = f"Rule added: allow {text}. It does not cover this call, which was allowed only this once."
-            turn.emit(Notice(notice))
-        try:
-            for rule in granted:
-                if grants is not None:
+            turn.emit(
+                Notice(f"Rule added: allow {text}. It does not cover this call, which was allowed only this once.")
+            )
+        if grants is not None:
+            try:
+                for rule in granted:
                     await asyncio.to_thread(grants.add, str(rule))
-        except StorageError as error:
-            turn.emit(Notice(f"{error} The rule {text} applies only to this session."))
+            except StorageError as error:
+                turn.emit(Notice(f"{error} The rule {text} applies only to this session."))
 
 
 class PermittedCall(Struct, frozen=True, kw_only=True):
@@ -154,25 +150,26 @@ async def permit(
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     decision = policy.decide()
-    # If a hook has changed the person's input again, they have not seen the result, so they are asked as usual.
-    is_answered = call.input_change is not None and hooks.input in (None, call.input_change.input)
-    # Nobody was asked if the changed command may leave the sandbox, or open the folder of a remote.
-    is_answered = is_answered and not (decision.runs_outside or facts.remote_folders)
-    if call.input_change is not None and is_answered and decision.outcome != "deny":
+    answer = call.input_change  # the person's yes to a call with the input that they changed
+    # If a hook has changed that input again, they have not seen the result, so they are asked as usual.
+    is_same_input = answer is not None and hooks.input in (None, answer.input)
+    # They were not asked if the changed command may leave the sandbox, or open the folder of a remote.
+    needs_question = decision.runs_outside or facts.remote_folders
+    if answer is not None and is_same_input and not needs_question and decision.outcome != "deny":
         context.workspace.session_grants.exposed.update(decision.exposed_files)
-        await policy.grant(call.input_change, policy.offered_rules)
+        await policy.grant(answer, policy.offered_rules)
         if decision.outcome == "ask":
             decision = structs.replace(decision, outcome="allow")
     if decision.outcome in ("allow", "dry_run"):
-        return _permitted(policy, decision, "allowed with changed input" if call.input_change else "")
+        return _permitted(policy, decision, "allowed with changed input" if answer else "")
     try:
         if decision.outcome == "ask":
             return await _ask_person(policy, decision, context)
         call.turn.store(CallDenied(call.use.id, decision.reason))
         await fire(call.turn.session, "PermissionDenied", call=call.use, reason=decision.reason)
         raise ToolError(f"{decision.reason}.", kind="permission_denied")
-    except ToolError as refusal:
-        if refusal.kind == "permission_denied":
+    except ToolError as error:
+        if error.kind == "permission_denied":
             call.turn.denials.append(Denial(call.use))
         raise
 
@@ -199,7 +196,7 @@ async def _ask_person(policy: CallPolicy, decision: PolicyDecision, context: Too
         if not facts.blocked_files:  # an edit that cannot be applied fails now, before the person is asked
             raise
         preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
-    if facts.blocked_files:  # the file may hold secrets
+    if facts.blocked_files:  # they may hold secrets
         await turn.session.services.load_secrets()
         preview = call.report.mask.text(preview)
     if turn.session.ask is None:
@@ -245,11 +242,11 @@ async def _with_answer(
         report.remarks += [f"[The user allowed this call and said: {comment}]"] if comment else []
         return permitted
     arguments = await narrow(permitted.arguments, context, chosen)
-    lasting = "" if answer.scope == "once" else scope
-    left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
+    lasting_scope = "" if answer.scope == "once" else scope
+    rejected = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
     said = f"\nThey said: {comment}" if comment else ""
-    report.remarks.append(f"[The user applied only the change above and rejected these hunks:]\n{left_out}{said}")
-    report.answer = " · ".join(filter(None, (f"{len(chosen)} of {len(hunks)} hunks", lasting, quoted)))
+    report.remarks.append(f"[The user applied only the change above and rejected these hunks:]\n{rejected}{said}")
+    report.answer = " · ".join(filter(None, (f"{len(chosen)} of {len(hunks)} hunks", lasting_scope, quoted)))
     return structs.replace(permitted, arguments=arguments)
 
 
@@ -294,25 +291,25 @@ def call_effects(facts: CallFacts, decision: PolicyDecision) -> CallEffects:
     line_of = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
     lines = [line_of[kind] for kind in kinds]
-    if decision.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):
+    if decision.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):  # which the lines say already
         lines.append(decision.reason)
     # Reading outside the project is not grave.
     return CallEffects(tuple(lines), tuple(line_of[kind] for kind in kinds if kind != "outside" or is_edit))
 
 
 def _command_call_effects(facts: CallFacts, command: CommandAnalysis, decision: PolicyDecision) -> CallEffects:
-    """Return the effects of a command, where it runs, and the reason to ask."""
+    """Return the effects of a command, where it runs, and the reason to ask, unless other lines say it already."""
     effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
     folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
     where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
-    if getattr(arguments, "unconfined", False) or decision.runs_outside:
-        outside = (OUTSIDE, *facts.paths.git_programs[:1])
+    if getattr(arguments, "unconfined", False) or decision.runs_outside:  # the reason to ask is the first line
+        outside = (OUTSIDE, *facts.paths.git_warnings[:1])  # one warning is enough
         return CallEffects((*outside, *lines), (*outside, *grave))
-    repeats_files = decision.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
-    repeats_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, decision.reason)
-    return CallEffects(lines if repeats_files or repeats_hosts else (*lines, decision.reason), grave)
+    is_about_files = decision.reason == command.reason and re.search(_ABOUT_FILES, decision.reason)
+    is_about_hosts = command.effects.hosts and re.search(_ABOUT_HOSTS, decision.reason)
+    return CallEffects(lines if is_about_files or is_about_hosts else (*lines, decision.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
@@ -323,9 +320,10 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     # The text of an opaque command does not show its effects, such as that of a program unknown to agentcli.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     runs_download = bool(hosts) and _runs_download(command)
-    registries = [host for segment in command.segments if _installs(segment) for host in known(segment.effects.hosts)]
-    commands = [segment.words for segment in command.segments if segment.words]
-    deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
+    registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
+    deletes_by_find = any(
+        part.words and part.words[0] == "find" and "-delete" in part.words for part in command.segments
+    )
     blocked_paths = {str(file.real) for file in blocked}
     outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
     special = [file for file in blocked if file.kind != "outside"]  # secret or auto-executed
@@ -353,9 +351,10 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         is_grave = UNKNOWN in (*effects.deletes, *effects.hosts)
         (grave if is_grave else plain).append(unpredictable)
     if not any((*grave, *plain)):  # the files that it reads matter only if it has no other effect
-        read = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
-        reads = _effect_line("reads outside the project:" if read else "reads", shown(read or effects.reads))
-        plain = [reads or _effect_line("runs", programs)]
+        found = facts.paths.find_each(effects.reads, "read")
+        reads_outside = tuple(path.given for path in found if path.kind == "outside")
+        verb = "reads outside the project:" if reads_outside else "reads"
+        plain = [_effect_line(verb, shown(reads_outside or effects.reads)) or _effect_line("runs", programs)]
     forms = [form for segment in command.segments for form in segment.deny_forms]
     grave = [
         _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),
@@ -367,20 +366,21 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
 
 def _runs_download(command: CommandAnalysis) -> bool:
     """Return True if a command runs a script that it downloads: from a pipe, a substitution or a file."""
-    has_downloaded, files = False, set[str]()
+    has_downloaded, downloaded_names = False, set[str]()
     for segment in command.segments:
         name, *arguments = segment.words or ("",)
         if name in _DOWNLOADERS:
             has_downloaded = True
-            files.update(PurePath(word).name for word in (*arguments, *segment.effects.writes))
+            # Any argument may name the file: an option's value, or an address, whose last part becomes the name.
+            downloaded_names.update(PurePath(word).name for word in (*arguments, *segment.effects.writes))
         runs_input = name in _INTERPRETERS and _READS_INPUT.fullmatch(arguments[0] if arguments else "")
-        runs_file = any(PurePath(program).name in files for program in segment.effects.runs)
+        runs_file = any(PurePath(program).name in downloaded_names for program in segment.effects.runs)
         if has_downloaded and (runs_input or runs_file or _RUNS_SUBSTITUTION.match(segment.text)):
             return True
     return False
 
 
-def _installs(segment: Segment) -> bool:
+def _installs_packages(segment: Segment) -> bool:
     name, *arguments = segment.words or ("",)
     return name in _PACKAGE_MANAGERS and not _INSTALLS.isdisjoint(arguments)
 

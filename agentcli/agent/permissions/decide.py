@@ -215,7 +215,7 @@ def _is_allowed_by_name(path: Path, facts: CallFacts, rules: Rules) -> bool:
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
     """Return rules that would have allowed this call, narrowest first. One text may have several, joined by "and"."""
     suggested = []
-    for text in dict.fromkeys(_candidates(facts)):
+    for text in dict.fromkeys(_possible_rules(facts)):
         with suppress(UsageError):  # the text of a command may not be valid in a rule
             with_grants = Rules([*rules.allow, *parse_rules(text)], rules.deny, rules.ask)
             if decide(facts, mode, with_grants).outcome == "allow":
@@ -223,8 +223,8 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
     return tuple(suggested)
 
 
-def _candidates(facts: CallFacts) -> Iterator[str]:
-    """Yield rules that may allow a call, the narrowest first; the last one is the tool without a pattern."""
+def _possible_rules(facts: CallFacts) -> Iterator[str]:
+    """Yield rules that may allow a call, the narrowest first. Only a command gets no rule that covers all calls."""
     name, command = facts.tool.name, facts.command
     if facts.ssh_hosts:  # no rule lets a command leave the sandbox
         return
@@ -238,9 +238,9 @@ def _candidates(facts: CallFacts) -> Iterator[str]:
         return
     for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the file itself, then its folder
         shown = facts.workspace.shown(path.real)
-        named = f"/{shown}" if shown.startswith("/") else shown
-        yield str(Rule(name, escaped(named if "/" in named else f"./{named}")))
-        folder = str(PurePosixPath(named).parent)
+        file = f"/{shown}" if shown.startswith("/") else shown  # a rule's absolute path begins with two slashes
+        yield str(Rule(name, escaped(file if "/" in file else f"./{file}")))  # "x" is in any folder, "./x" in this one
+        folder = str(PurePosixPath(file).parent)
         if folder not in (".", "/", "//"):
             yield str(Rule(name, f"{escaped(folder)}/**"))
     if facts.tool.effect == "web":

@@ -31,7 +31,7 @@ class PathLookup:
         self.workspace = workspace
         self._look = cache(workspace.look)
         self._facts: dict[tuple[str, Access], judge.PathFacts] = {}
-        self.git_programs: list[str] = []  # reasons why git may run programs of a repository, as effects of the call
+        self.git_warnings: list[str] = []  # lines about programs that git would run because a repository names them
 
     @cached_property
     def base(self) -> judge.PatternBase:
@@ -56,8 +56,9 @@ class PathLookup:
         return is_in_tmp and is_missing and _supports_dry_runs(self.workspace)
 
     def find_git_setup(self, folder: str) -> GitSetup | None:
+        """Return the setup of a folder's repository, and remember a warning if it names a program for git to run."""
         if (setup := self.workspace.look(Path(folder), "remotes").git) is not None and setup.program:
-            self.git_programs.append(f"git may run what the repository chose: {setup.program}")
+            self.git_warnings.append(f"git may run what the repository chose: {setup.program}")
         return setup
 
     def find(self, given: str, access: Access) -> judge.PathFacts:
@@ -126,7 +127,7 @@ class PathLookup:
                 return by_name
         if status.is_auto_executed:
             return "protected"
-        # One of a file's several hard links may be outside the workspace, so writing could change that file.
+        # A hard link to the same file may be outside the workspace, so writing could change a file there.
         return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
@@ -240,8 +241,9 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 
 def can_dry_run(facts: CallFacts) -> bool:
     """Return True for a confined foreground command, if the machine supports overlays. Blocks at the first call."""
-    is_other = facts.ssh_hosts or any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
-    return facts.tool.runs_commands and not is_other and _supports_dry_runs(facts.workspace)
+    asks_otherwise = any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
+    is_confined_foreground = facts.tool.runs_commands and not facts.ssh_hosts and not asks_otherwise
+    return is_confined_foreground and _supports_dry_runs(facts.workspace)
 
 
 def _supports_dry_runs(workspace: Workspace) -> bool:

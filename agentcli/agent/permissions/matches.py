@@ -48,11 +48,11 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     if command is not None:
         allow, why_not_allowed = _allow_rules(facts, command, rules.allow)
         return RuleMatches(
-            deny=_restricting(facts, command, rules.deny),
-            ask=_restricting(facts, command, rules.ask),
+            deny=_first_restriction(facts, command, rules.deny),
+            ask=_first_restriction(facts, command, rules.ask),
             allow=allow,
             why_not_allowed=why_not_allowed,
-            denies_some=_first(rules.deny, tool.name, lambda pattern: True),
+            denies_some=_first_match(rules.deny, tool.name, lambda pattern: True),
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
@@ -65,12 +65,14 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
 
     # An allow rule with a pattern has an effect only for web tools.
-    grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
+    grant = (
+        _first_match(rules.allow, tool.name, matches) if tool.effect == "web" else _first_match(rules.allow, tool.name)
+    )
     # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
     has_patterns = tool.effect == "web" or kind_argument(tool)
     return RuleMatches(
-        deny=_first(rules.deny, tool.name, matches),
-        ask=_first(rules.ask, tool.name, matches if has_patterns else lambda pattern: True),
+        deny=_first_match(rules.deny, tool.name, matches),
+        ask=_first_match(rules.ask, tool.name, matches if has_patterns else lambda pattern: True),
         allow=(grant,) if grant else (),
     )
 
@@ -92,12 +94,14 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     grant = next((rule for rule in grants if all(covers_path(rule, path, base) for path in facts.files)), None)
     return RuleMatches(
         deny=next(filter(is_denied, rules.deny), None),
-        ask=_first(rules.ask, tool.name, is_restricted),
+        ask=_first_match(rules.ask, tool.name, is_restricted),
         allow=(grant,) if grant else (),
     )
 
 
-def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
+def _first_match(
+    rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False
+) -> Rule | None:
     """Return the first rule about a tool that covers its call: one without a pattern, or one whose pattern matches."""
     return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
@@ -136,8 +140,8 @@ def rule_about(paths: Sequence[Path], rules: Sequence[Rule], base: PatternBase, 
     return next((rule for rule in about if any(restriction_covers(rule.pattern, file, base) for file in files)), None)
 
 
-def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
-    """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
+def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
+    """Return the first deny or ask rule that covers any part of a command, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else records.Effects()
     # A rule such as `bash(* | sh)` is about the whole command, so the whole is one more segment.
     full_text = " ".join(facts.command_text.split())
@@ -171,7 +175,7 @@ def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list
         if exact := next((rule for rule in tool_rules if rule.pattern == exact_pattern), None):
             return (exact,), ""  # even if the command opens a secret or auto-executed file
         risky = [part for part in command.segments if part.verdict != "allow"]
-        covering = [_first(tool_rules, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
+        covering = [_first_match(tool_rules, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
         found = tuple(rule for rule in covering if rule is not None)
         if len(found) < len(risky):
             return (), ""

@@ -38,8 +38,8 @@ class Attempt(Struct, kw_only=True):
 class PaidRequest(Struct, kw_only=True, dict=True):
     """A request and its retries, each within the budgets.
 
-    About the running try, `_held` is its reservation, `_has_begun` is True once its stream had an event, `_used` is the
-    usage reported so far, `_received` counts the bytes of text, thinking and calls, and `_in_calls` those of calls.
+    About the running try, `_reservation` is its part of the budgets, `_has_begun` is True once its stream had an event,
+    `_reported` is the usage so far, `_bytes` counts text, thinking and calls, and `_call_bytes` only the calls.
     """
 
     target: RequestTarget
@@ -54,7 +54,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None
     ) -> llm.Done:
         """Return the reply with its usage. Raises `ProviderError`, and `OverBudget` if no budget covers a try."""
-        self._held = Reservation([], 0, math.inf, is_open=False)  # nothing is reserved before the first try
+        self._reservation = Reservation([], 0, math.inf, is_open=False)  # nothing is reserved before the first try
         self.attempt, provider = Attempt(sent=request), self.target.provider
         try:
             async with asyncio.timeout(None) as self._deadline:
@@ -70,7 +70,9 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
-            if self._held.seconds > self.policy.reply_limits.max_reply_s:  # the budgets would have allowed more time
+            if (
+                self._reservation.seconds > self.policy.reply_limits.max_reply_s
+            ):  # the budgets would have allowed more time
                 too_long = self.policy.reply_limits.late_error()
                 self._end_without_reply(too_long)
                 raise too_long from error
@@ -89,13 +91,13 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         info, prices = self.target.info, self.target.info.prices
         prompt_tokens = partial(self.max_prompt_tokens, request, info)
         if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:
-            # Caching a prompt for an hour is the most that its tokens can cost.
+            # Caching for an hour is the most expensive that can happen to the tokens of a prompt.
             info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
-        self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
-        self.attempt.sent, self.attempt.first_token_ms = replace(request, max_tokens=self._held.max_tokens), None
-        self._has_begun, self._used, self._started = False, Usage(), time.monotonic()
-        self._received = self._in_calls = 0
-        limit_s = min(self._held.seconds, self.policy.reply_limits.max_reply_s)
+        self._reservation = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
+        self.attempt.sent, self.attempt.first_token_ms = replace(request, max_tokens=self._reservation.max_tokens), None
+        self._has_begun, self._reported, self._started = False, Usage(), time.monotonic()
+        self._bytes = self._call_bytes = 0
+        limit_s = min(self._reservation.seconds, self.policy.reply_limits.max_reply_s)
         self._deadline.reschedule(asyncio.get_running_loop().time() + limit_s)
         return self.attempt.sent
 
@@ -112,11 +114,11 @@ class PaidRequest(Struct, kw_only=True, dict=True):
                 if self.attempt.first_token_ms is None:
                     self.attempt.first_token_ms = round((time.monotonic() - self._started) * 1000)
                 size = len(text) if text.isascii() else len(text.encode(errors="replace"))
-                self._received += size
-                self._in_calls += size if isinstance(event, llm.ToolCallDelta) else 0
-                self.policy.reply_limits.check(self._received, self._in_calls)
+                self._bytes += size
+                self._call_bytes += size if isinstance(event, llm.ToolCallDelta) else 0
+                self.policy.reply_limits.check(self._bytes, self._call_bytes)
             case llm.UsageUpdate(usage):
-                self._used = usage
+                self._reported = usage
 
     def _with_usage(self, done: llm.Done) -> llm.Done:
         """Return a reply, with its usage estimated if the server reported none, as when the stream's end was lost."""
@@ -124,40 +126,41 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         if not self.attempt.is_estimated:
             self._settle(done.usage)
             return done
-        used, worst = self._estimated_usage()
+        likely, worst = self._estimated_usage()
         self._settle(worst)
-        return replace(done, usage=used)
+        return replace(done, usage=likely)
 
     def _settle(self, usage: Usage) -> None:
         duration_s = time.monotonic() - self._started
         self.attempt.duration_ms = round(duration_s * 1000)
-        self._held.settle(usage, self.target.info.cost(usage), duration_s)
+        self._reservation.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _end_without_reply(self, error: ProviderError | None = None) -> None:
         """End a try without a reply. It is free if the server rejected it, or never received it."""
-        if not self._held.is_open:
+        if not self._reservation.is_open:  # the try has ended already
             return
-        if error is not None and not self._has_begun and not error.is_answered:
+        if error is not None and not (self._has_begun or error.is_answered):
             self._settle(Usage())
             return
-        used, worst = self._estimated_usage()
+        likely, worst = self._estimated_usage()
         self._settle(worst)
-        self.on_broken(used)
+        self.on_broken(likely)
 
     def _estimated_usage(self) -> tuple[Usage, Usage]:
-        """Return the usage of a reply without a final count: an estimate, and the maximum."""
+        """Return the usage of a reply without a final count: the likely one, and the maximum."""
         info, sent = self.target.info, self.attempt.sent
-        used = self._with_output(self._received // 4)  # a token is about four bytes, and rarely less than two
+        likely = self._usage_with_output(self._bytes // 4)  # a token is about four bytes, and rarely less than two
         may_reason_unseen = info.thinking != "none" or not info.is_known
-        most = self._with_output(self._held.max_tokens if may_reason_unseen else self._received // 2)
-        if not used.prompt_tokens and used.cost_usd is None:  # the stream reported no prompt tokens either
-            used = replace(used, input_tokens=estimate(sent, info).tokens)
+        worst = self._usage_with_output(self._reservation.max_tokens if may_reason_unseen else self._bytes // 2)
+        if not likely.prompt_tokens and likely.cost_usd is None:  # the stream reported no prompt tokens either
+            likely = replace(likely, input_tokens=estimate(sent, info).tokens)
             # Counted as cache writes, the most expensive kind of prompt tokens.
-            most = replace(most, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))
-        return used, most
+            worst = replace(worst, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))
+        return likely, worst
 
-    def _with_output(self, tokens: int) -> Usage:
-        return replace(self._used, output_tokens=max(self._used.output_tokens, tokens))
+    def _usage_with_output(self, tokens: int) -> Usage:
+        """Return the reported usage with an estimate of the reply's tokens, unless the server counted more."""
+        return replace(self._reported, output_tokens=max(self._reported.output_tokens, tokens))
 
 
 MAX_REWRITES = 8  # a conversation with every kind of content has six, and a rejection may name several fields
@@ -239,8 +242,8 @@ async def with_repairs(
             error = _as_plain_rejection(failure, request, info)
             if str(error) != last_text:
                 last_text, cumulative, proven = str(error), omitted, omitted
-            ladder = rewrites(without(request, proven), error)
-            rewrite = next((rung for rung in ladder if rung.phrase not in tried and not rung.keys <= omitted), None)
+            possible = rewrites(without(request, proven), error)
+            rewrite = next((one for one in possible if one.phrase not in tried and not one.keys <= omitted), None)
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:  # a partly shown reply is not repeated
                 raise error from failure.__cause__
             log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.phrase)
@@ -256,7 +259,7 @@ async def with_repairs(
 
 
 def _as_plain_rejection(error: ProviderError, request: llm.Request, info: ModelInfo) -> ProviderError:
-    """Return the error; if it only guesses that a request under half the window is too long, as a `BadRequest`."""
+    """Return the error, as a `BadRequest` if it only guesses that a request below half the window is too long."""
     is_guess = isinstance(error, ContextOverflow) and error.is_guess
     if not is_guess or estimate(request, info).tokens > info.window / 2:
         return error
@@ -292,25 +295,26 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     blocks = [block for message in request.messages for block in message.content]
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
     all_media = [block.source.data for block in media_in(request.messages)]
-    media = [data for data in all_media if data in sent or not error.sent]
+    sent_media = [data for data in all_media if data in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     # The provider accepted the results in earlier requests, so it must be the new ones, if there are any.
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
-    without_media = (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(media)))
+    # Each rewrite with the words of rejections that suggest it.
+    without_media = (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(sent_media)))
     without_results = (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True))
     if error.status != TOO_LARGE:
         thinking = (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts)))
         calls_as_text = (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls)))
-        ladder = [thinking, without_media, calls_as_text, without_results]
+        of_content = [thinking, without_media, calls_as_text, without_results]
     elif isinstance(error, ContextOverflow):
-        ladder = [without_media]  # a compaction shortens the results
+        of_content = [without_media]  # a compaction shortens the results
     else:  # only media and results are large
-        ladder = [without_media, without_results]
-    ladder.sort(key=lambda rung: not _is_about(rung[0], error))
+        of_content = [without_media, without_results]
+    of_content.sort(key=lambda suggested: not _is_about(suggested[0], error))
     return [
         *tools,
         *(Rewrite(f"without {field}", keys, stands_alone=True) for field, keys in unsent.items()),
-        *(rewrite for _, rewrite in ladder if rewrite.keys),
+        *(rewrite for _, rewrite in of_content if rewrite.keys),
     ]
 
 
@@ -375,6 +379,7 @@ def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
 
 
 def _rewritten(block: Block, keys: Collection[str]) -> Block:
+    """Return a block with its result omitted, or a call or its result as text, if the keys say so."""
     if isinstance(block, ToolResult) and _RESULT + block.tool_use_id in keys:
         block = replace(block, content="[The call ran, but its result is omitted: the provider rejected it]")
     match block:

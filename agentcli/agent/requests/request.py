@@ -10,7 +10,7 @@ from agentcli.agent import events
 from agentcli.agent.requests.attempts import Attempt, PaidRequest, with_repairs
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, add_notes, apply_compaction, charge_request, note_switch, wait_until_stored
+from agentcli.agent.turn_log import add, add_notes, apply_compaction, charge_request, record_switch, wait_until_stored
 from agentcli.conversation import entries
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
@@ -34,7 +34,7 @@ async def request_reply(turn: Turn) -> llm.Done:
     try:
         return await _request(turn)
     except ContextOverflow:
-        if not await shrink(turn):
+        if not await compact_after_overflow(turn):
             raise
     except ProviderError as error:
         model, fallback = turn.state.model, turn.runtime.models.fallback
@@ -51,17 +51,17 @@ async def _request(turn: Turn) -> llm.Done:
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
-    is_switched = note_switch(turn, target.name)
+    is_switched = record_switch(turn, target.name)
     add_notes(turn)
     policy = turn.runtime.context.policy
     conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
     if policy and (compaction := await policy(conversation, model=info, prefix=prefix, tell=turn.emit)):
         await _compact(turn, compaction)
-        add_notes(turn)
+        add_notes(turn)  # the compaction may have dropped the note about plan mode, which is then due again
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         # The same model has accepted the earlier messages before; a new one may have a smaller window.
-        refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
+        check_size(request, info, accepted=0 if is_switched else request.earlier_messages)
         await wait_until_stored(turn)  # a prompt that could not be stored is not sent
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
@@ -90,12 +90,12 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request
             turn.emit(events.Notice(notice))
 
 
-async def shrink(turn: Turn) -> bool:
+async def compact_after_overflow(turn: Turn) -> bool:
     """Compact a conversation that did not fit. Return False if that is impossible, or was already done in this turn."""
     watch, state = turn.runtime.context.watch, turn.state
-    if watch is None or turn.log.has_shrunk:
+    if watch is None or turn.log.had_overflow:
         return False
-    turn.log.has_shrunk = True
+    turn.log.had_overflow = True
     _, info = await turn.runtime.models.resolve(state)
     compaction = await watch.compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
@@ -137,10 +137,10 @@ def build_request(
     )
 
 
-def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> None:
-    """Raise `ContextOverflow` if the messages after the first `known` ones, which fit before, are far too long."""
-    added = llm.Request("", request.messages[known:]) if known else request
-    tokens = estimate(added, info).tokens
+def check_size(request: llm.Request, info: ModelInfo, *, accepted: int) -> None:
+    """Raise `ContextOverflow` if the messages after the first `accepted` ones, which fit before, are far too long."""
+    new = llm.Request("", request.messages[accepted:]) if accepted else request
+    tokens = estimate(new, info).tokens
     max_windows = MAX_WINDOWS if info.is_known else 2 * MAX_WINDOWS  # the window of an unknown model is a guess
     if tokens > max_windows * info.window:
         raise ContextOverflow(f"The prompt has about {tokens:,} tokens, but {info.id} has a window of {info.window:,}")
@@ -153,7 +153,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     models = turn.runtime.models
     policy, fallback = models.retry, models.fallback
     if fallback == turn.state.model.name:
-        fallback = ""
+        fallback = ""  # it has replaced the chosen model already
     if fallback:
         policy = msgspec.structs.replace(policy, max_overloaded=MAX_RETRIES_BEFORE_FALLBACK)
 
@@ -263,7 +263,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half = False
-    turn.log.accepted, turn.log.is_retrying = len(turn.log.entry_ids), False
+    turn.log.accepted_count, turn.log.is_retrying = len(turn.log.entry_ids), False
     stored = entries.Assistant(
         content=reply.message.content,
         provider=target.provider.name,
@@ -285,7 +285,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     if reply.note:
         turn.emit(events.Notice(reply.note))
     warn_when_full(turn, target.info)
-    if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
+    if reply.stop_reason == "model_context_window_exceeded" and not await compact_after_overflow(turn):
         raise UserError("The conversation no longer fits the window. Start a new session, or use a larger model.")
 
 
@@ -352,16 +352,16 @@ class ReplyBlocks:
         """Publish an event of the provider's stream as events of blocks."""
         if isinstance(event, llm.TextDelta):  # first, because nearly all events are of this kind
             if self._open != "text":
-                self._start("text")
+                self._start_block("text")
             self._emit(events.TextDelta(event.text))
             return
         match event:
             case llm.ThinkingDelta(text):
                 if self._open != "thinking":
-                    self._start("thinking")
+                    self._start_block("thinking")
                 self._emit(events.ThinkingDelta(text))
             case llm.ToolCallStarted(id, name):
-                self._calls[id] = self._start("tool_use", id, name)
+                self._calls[id] = self._start_block("tool_use", id, name)
             case llm.ToolCallDelta(id, partial_json):
                 # A delta with an unknown id is assigned to the newest block.
                 self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
@@ -370,7 +370,7 @@ class ReplyBlocks:
             case llm.UsageUpdate(usage, prompt_tokens) if prompt_tokens:
                 self._emit(events.PromptProgress(usage.prompt_tokens, prompt_tokens))
 
-    def _start(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
+    def _start_block(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
         if self._count == 0:
             self._emit(self._first_event)
         self._end_text()

@@ -24,8 +24,8 @@ COUNTDOWN_S = 60.0  # between two events of the countdown
 class RoundLimit(TurnStep):
     """Asks the person at the limit of rounds for as many again. Within the limit, it continues broken-off answers."""
 
-    _allowed = 0  # rounds beyond the limit of the settings
-    _breaks = 0  # answers that broke off and were continued
+    _extra_rounds = 0  # that the person has allowed beyond the limit of the settings
+    _continued = 0  # answers that broke off and were continued
 
     async def before_request(self, turn: Turn) -> DoneReason | None:
         may_continue = self._has_rounds(turn) or await self._allow_more(turn)
@@ -38,22 +38,22 @@ class RoundLimit(TurnStep):
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
         """Continue a broken-off answer with a reminder that asks for the rest."""
-        can_continue = self._has_rounds(turn) and self._breaks < turn.runtime.limits.max_breaks
+        can_continue = self._has_rounds(turn) and self._continued < turn.runtime.limits.max_breaks
         if not (broke_off(turn, error) and can_continue):
             return False
-        self._breaks += 1
+        self._continued += 1
         turn.emit(Notice(f"The answer broke off. {describe_error(error).rstrip('.')}. Continuing where it stopped."))
         add(turn, reminder(GO_ON))
         return True
 
     def _has_rounds(self, turn: Turn) -> bool:
-        return turn.round < turn.runtime.limits.max_turns + self._allowed
+        return turn.round < turn.runtime.limits.max_turns + self._extra_rounds
 
     async def _allow_more(self, turn: Turn) -> bool:
         more = turn.runtime.limits.max_turns
         title, limit = f"{turn.round} rounds done. Allow {more} more?", f"limits.max_turns = {more} (--max-turns)"
         is_allowed = await _ask_to_continue(turn, f"limit_{turn.round}", title, f"The limit is {limit}.")
-        self._allowed += more if is_allowed else 0
+        self._extra_rounds += more if is_allowed else 0
         return is_allowed
 
 
@@ -63,7 +63,7 @@ class BudgetLimit(TurnStep):
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
         if not isinstance(error, OverBudget):
             return False
-        turn.round -= 1  # the request was not sent
+        turn.round -= 1  # the request was not sent, so it does not count
         if await self._allow_more(turn, error):
             return True
         turn.emit(Notice(str(error)))
@@ -113,7 +113,7 @@ async def _ask_to_continue(turn: Turn, id: str, title: str, reason: str) -> bool
 
 
 class RepeatLimit(TurnStep):
-    """Ends a turn in which the person stopped at a call, or the model makes the same call again and again."""
+    """Ends a turn if the person declined a call with a stop, or the model makes the same call again and again."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
         """Ask if the model may repeat its call. Raises `LoopError` if nobody can be asked."""

@@ -58,13 +58,14 @@ class PromptHooks(TurnStep):
     """Lets guardrails and hooks check the prompt before the model reads it. A rejected prompt is taken back."""
 
     async def begin(self, turn: Turn) -> None:
-        if not turn.log.prompt_ids:
+        if not turn.log.prompt_ids:  # the turn continues an earlier one, whose prompt was checked then
             return
         from_person, guards = turn.runtime.calls.parent_call is None, turn.runtime.hooks
         path, ids = turn.state.conversation.path, turn.log.prompt_ids
         # Searched backwards, because the prompt is near the end of a path that may be long.
         start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
-        prompt = "\n".join(one.body.text for one in path[start:] if one.id in ids and isinstance(one.body, User))
+        messages = (entry.body for entry in path[start:] if entry.id in ids)
+        prompt = "\n".join(message.text for message in messages if isinstance(message, User))
         if from_person and isinstance(guards, Guardrails) and (why := await guards.check_prompt(prompt)):
             take_back_prompt(turn)
             raise UserError(f"A guardrail rejected your message, which was removed: {why}")
@@ -132,13 +133,13 @@ class NestedInstructions(Struct):
 
     async def find(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
         """Return the instruction files for the folders and files that no call has used before these."""
-        touched = {place for call in calls for place in self._touched(call)}
-        paths = {(path, is_file) for path, is_file in touched if path not in self._visited}
-        files = sorted(path for path, is_file in paths if is_file)
-        folders = {path.parent if is_file else path for path, is_file in paths} - self._visited
+        used = {pair for call in calls for pair in self._used_paths(call)}
+        new = {(path, is_file) for path, is_file in used if path not in self._visited}
+        files = sorted(path for path, is_file in new if is_file)
+        folders = {path.parent if is_file else path for path, is_file in new} - self._visited
         if not folders and not any(rule for file in files for rule in self.finder.rule_files_for(file)):
             return Instructions()
-        self._visited |= folders | {path for path, _ in paths}
+        self._visited |= folders | {path for path, _ in new}
         known = instruction_paths(entry.body for entry in conversation.request_entries)
         return await asyncio.to_thread(nested_instructions, folders, files, self.cwd, finder=self.finder, known=known)
 
@@ -150,8 +151,8 @@ class NestedInstructions(Struct):
                 reader.read(Path(path), self.finder.root)
         return reader.collect()
 
-    def _touched(self, call: ToolUse) -> Iterator[tuple[Path, bool]]:
-        """Yield the path that a call uses, if it is in the project, and True if it is a file's."""
+    def _used_paths(self, call: ToolUse) -> Iterator[tuple[Path, bool]]:
+        """Yield the path that a call uses, if it is in the project, and True for a file, False for a folder."""
         name = call.input.get("cwd" if call.name == "bash" else "path")
         if not isinstance(name, str) or "\0" in (name := parse_name(name)):  # such a call will fail
             return
@@ -200,7 +201,7 @@ class ContinuedReply(TurnStep):
     """Continues a reply that is not a complete answer, with a note about what is missing."""
 
     _count = 0  # continuations in this turn
-    _length_factor = 1  # of the reply's maximum length, doubled when a reply was cut inside a call
+    _length_factor = 1  # for the maximum length of replies, doubled when one was cut inside a call
 
     def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, max_tokens=request.max_tokens * self._length_factor)
@@ -218,7 +219,7 @@ class ContinuedReply(TurnStep):
             )
         elif reply.stop_reason in ("max_tokens", "model_context_window_exceeded"):
             note = "Your reply was cut off by its length limit. Continue exactly where it stopped."
-        elif reply.stop_reason == "end_turn" and is_empty and self._count == 0:
+        elif reply.stop_reason == "end_turn" and is_empty and self._count == 0:  # `RequiredAnswer` ends a second one
             note = "Continue: answer based on the results." if turn.round > 1 else "Your reply was empty. Answer now."
         else:
             return False
@@ -241,7 +242,7 @@ class PlanReview(TurnStep):
         if not isinstance(answer, Approve):
             return False
         comment = answer.comment.strip()
-        if answer.allowed:
+        if answer.allowed:  # with a comment: that is the plan as the person changed it
             add(turn, PlanAccepted(comment or plan), reminder(f"{_CHANGED}{comment}" if comment else _ACCEPTED))
         elif comment:
             add(turn, User((Text(comment),)))
@@ -268,7 +269,7 @@ class FittingAnswer(TurnStep):
         problem = self._schema.problem(turn.answer.text) if self._count < self._schema.max_tries else ""
         if problem:
             self._count += 1
-            turn.answer.parts.clear()
+            turn.answer.parts.clear()  # the next reply replaces it
             instruction = "Answer again with the JSON value and nothing else."
             add(turn, reminder(f"Your answer does not match the JSON Schema: {problem}. {instruction}"))
         return bool(problem)
@@ -283,14 +284,14 @@ class SmallModelNudge(TurnStep):
         from agentcli.llm.block_edits import asks_for_change
 
         path = turn.state.conversation.path
-        start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)  # of the newest prompt
-        prompt, since_prompt = path[start].body, path[start + 1 :]
+        newest = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
+        prompt, since_prompt = path[newest].body, path[newest + 1 :]
         note = reminder(NUDGE)
         was_nudged = any(isinstance(entry.body, User) and entry.body.text == note.text for entry in since_prompt)
         wants_change = isinstance(prompt, User) and asks_for_change(prompt.text)
         if not wants_change or was_nudged or any(map(_changes_files, since_prompt)):
             return False
-        turn.answer.parts.clear()
+        turn.answer.parts.clear()  # a description of the change is not the answer
         add(turn, note)
         return True
 
