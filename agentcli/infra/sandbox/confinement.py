@@ -133,7 +133,7 @@ def memory_file(content: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
+def probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
     """Run a program as a test; return its output, and an error message or "". Raises `OSError`, `SubprocessError`."""
     done = subprocess.run(
         argv, pass_fds=pass_fds, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_MAX_PROBE_S
@@ -299,7 +299,7 @@ class SecretCovers:
         path = self._folder / f"{status.st_size}-{status.st_mtime_ns}-{mode}"
         if not path.exists():
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            new = path.with_name(f".{os.urandom(6).hex()}")
+            new = path.with_name(f".{os.urandom(6).hex()}")  # other sessions may create the same cover
             with new.open("xb") as file:
                 file.truncate(status.st_size)
                 os.utime(file.fileno(), ns=(status.st_mtime_ns, status.st_mtime_ns))
@@ -330,26 +330,26 @@ class Protection(msgspec.Struct, kw_only=True):
         for part in parts[1:]:
             if kind_of(path) != "folder":
                 break
-            _add(self.writable, path)
+            _append_once(self.writable, path)
             path = f"{path}/{part}"
         match kind_of(path):
             case "symlink":
                 self.problems.append(f"{path} is a symbolic link, which a command can replace.")
                 target = os.path.realpath(path)
                 if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
-                    _add(self.read_only, target)
+                    _append_once(self.read_only, target)
             case kind if kind == "nothing" or is_mount_point(path):  # another command's mount point will disappear
-                _add(self.missing_folders, path)
+                _append_once(self.missing_folders, path)
             case _:
-                _add(self.read_only, path)
+                _append_once(self.read_only, path)
 
     def add(self, other: Self) -> None:
         for name in ("writable", "read_only", "missing_folders", "problems"):
             for path in getattr(other, name):
-                _add(getattr(self, name), path)
+                _append_once(getattr(self, name), path)
         self.missing_files |= other.missing_files
 
 
-def _add(paths: list[str], path: str) -> None:
+def _append_once(paths: list[str], path: str) -> None:
     if path not in paths:
         paths.append(path)

@@ -34,6 +34,14 @@ class Setting(NamedTuple):
     key: str
     value: str | None
 
+    @classmethod
+    def parse(cls, text: str) -> "Setting":
+        """Parse a setting as `git config --list --null` prints it: `remote.origin.url`, a line end, the value."""
+        name, separator, value = text.partition("\n")
+        section, _, rest = name.partition(".")  # as in git, at the first dot and then at the last one
+        subsection, _, key = rest.rpartition(".")
+        return cls(section, subsection, key, value if separator else None)
+
     @property
     def name(self) -> str:
         return ".".join(filter(None, self[:3]))
@@ -66,15 +74,9 @@ def run_git(
     timeout_s: float = _MAX_GIT_S,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git, and return its output and exit code. Raises `OSError` and, at the limit, `TimeoutExpired`."""
+    output, errors = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment,
-        input=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=timeout_s,
-        check=False,
+        command, cwd=cwd, env=environment, input=stdin, stdout=output, stderr=errors, timeout=timeout_s, check=False
     )
 
 
@@ -91,17 +93,9 @@ def _read_with_git(text: str, git: str) -> Configuration:
     done = run_git(
         [git, "config", "--file", "-", "--no-includes", "--null", "--list"], stdin=text.encode(errors="surrogateescape")
     )
-    settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
+    settings = tuple(map(Setting.parse, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     is_refused = done.returncode != 0
     return Configuration((*settings, *(_guess_named_paths(text) if is_refused else ())), is_refused)
-
-
-def parse_setting(text: str) -> Setting:
-    """Parse a setting as `git config --list --null` prints it: `remote.origin.url`, a line end, the value."""
-    name, separator, value = text.partition("\n")
-    section, _, rest = name.partition(".")  # as in git, at the first dot and then at the last one
-    subsection, _, key = rest.rpartition(".")
-    return Setting(section, subsection, key, value if separator else None)
 
 
 def _guess_named_paths(text: str) -> tuple[Setting, ...]:
@@ -122,7 +116,7 @@ class NamedPaths(Struct, kw_only=True):
 
 
 def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect the paths named by configuration files and the files they include."""
+    """Collect the paths named by configuration files and the files they include; they may lead git to programs."""
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
         text = read_small_file(file)
@@ -135,7 +129,8 @@ def find_named_paths(files: list[str], home: str, git: str) -> NamedPaths:
                 case Setting("core", "", "hookspath", str(value)) if value:
                     found.hooks.append(_expand_home(value, home))
                 case Setting("core", "", "worktree", str(value)) if value:
-                    if file in files and Path(file).parent == Path(files[0]).parent:  # not in included files
+                    # Git ignores it in included files, and linked worktrees have their own.
+                    if file in files and Path(file).parent == Path(files[0]).parent:
                         found.worktree = str(Path(file).parent / value)
                 case Setting("extensions", "", "worktreeconfig", _):
                     found.has_worktree_config = True

@@ -126,7 +126,7 @@ class LocalSandbox:
             hidden = secret_files.among(names, is_denied)
             return {name for name in hidden if self.look(base / os.fsdecode(name), "read", grants).place != "granted"}
 
-        return await ripgrep.search(query, self._environment, take, are_secret=hidden_among)
+        return await ripgrep.search(query, self._environment, take, secrets_among=hidden_among)
 
     def _is_secret(self, path: Path) -> bool:
         is_denied = self._denied()

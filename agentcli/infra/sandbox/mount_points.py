@@ -166,8 +166,9 @@ def remove_listed(file: Path) -> None:
 
 def open_real(path: str) -> int:
     """Open a path with O_PATH, which gives no access to contents. Raises `OSError`, also if the path has a symlink."""
-    descriptor = os.open(path or "/", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if real_path(descriptor) != (path or "/"):
+    path = path or "/"  # the folder around `/name`, whose name is cut off
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if real_path(descriptor) != path:
         os.close(descriptor)
         raise OSError(errno.ELOOP, "a symbolic link is on the way", path)
     return descriptor
@@ -194,7 +195,7 @@ def has_only_had_mount_points(path: str) -> bool:
 
 
 def _lock_or_create(folder: int, name: str, content: bytes | None) -> int | None:
-    """Lock the mount point with this name, created if that is free; None if it is somebody else's. Raises `OSError`."""
+    """Return a lock on a mount point, created if the name is free; None if it is somebody else's. Raises `OSError`."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:

@@ -139,7 +139,7 @@ class _WalkQueue:
         self.remaining = [*max_folders]  # how many folders of each rank may still be read
 
     def add(self, path: str, *, outer_rank: int = 0, levels: int = _ANY_DEPTH, is_new: bool = False) -> None:
-        """Add a folder inside one of the rank `outer_rank`; `levels` below it are read, of a new `_SHALLOW` one all."""
+        """Add a folder from one of rank `outer_rank`; `levels` below it are read, unless `_SHALLOW` limits them."""
         shallow_levels = _SHALLOW.get(path.rpartition(os.sep)[2])  # None for an ordinary folder
         if outer_rank:
             if levels and shallow_levels != 0:
@@ -147,6 +147,7 @@ class _WalkQueue:
         elif shallow_levels is None:
             self.by_rank[0].append((path, levels))
         else:
+            # A command may have filled a new folder, but no program looks for secrets in `.git`.
             self.by_rank[1].append((path, _ANY_DEPTH if shallow_levels and is_new else shallow_levels))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
@@ -232,13 +233,13 @@ class Scan:
             self._is_denied = denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
-        changes = tree.watch.take_changes() if tree.folders else None  # the changed folders and the replaced ones
-        if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
+        changes = tree.watch.take_changes() if tree.folders else None
+        changed, replaced = changes or (set[str](), {root})  # unknown changes: as if the root were replaced
+        if root in replaced or time.monotonic() > tree.watched_until:
             tree.findings = None
             self.kept_plans = {}
             self._walk(root, tree)
             return tree
-        changed, replaced = changes
         if changed or replaced or tree.has_unread:  # the update reads these folders, and may find more to protect
             self.kept_plans = {}
         self._update(tree, changed, replaced)
@@ -326,7 +327,7 @@ class Scan:
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
-            auto_executed=[] if rank else [*map(Path, auto_executed)],
+            auto_executed=[] if rank else [*map(Path, auto_executed)],  # no editor opens the folders of tools
             # A working copy with `.git`, or a bare repository.
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )

@@ -80,13 +80,13 @@ class SecretFiles:
         if is_denied is not None:  # a rule may deny any name, so every path is tested
             denied = {path for path in paths if is_denied(self._base / os.fsdecode(path))}
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
-        # One test for all paths.
-        are_usual = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
-        candidates = [path for path in paths if _may_match(path) or (not are_usual and self._is_unusual(path))]
+        # One test for all paths takes less time than one for each.
+        all_plain = all(map(self._is_plain_folder, folders)) and not _is_ambiguous(b"".join(paths))
+        candidates = [path for path in paths if _looks_secret(path) or (not all_plain and self._needs_full_check(path))]
         return denied.union(path for path in candidates if self._is_secret(self._base / os.fsdecode(path)))
 
-    def _is_unusual(self, path: bytes) -> bool:
-        """Return True if `_may_match` is not enough for a path: its name is ambiguous, or a folder may be secret."""
+    def _needs_full_check(self, path: bytes) -> bool:
+        """Return True if a path's last name is not enough: it is ambiguous, or a folder of the path may be secret."""
         folder, _, name = path.rpartition(b"/")
         return _is_ambiguous(name) or not self._is_plain_folder(folder)
 
@@ -102,7 +102,7 @@ def _is_plain_folder(name: bytes) -> bool:
     return name.lower() not in _FOLDERS and not _is_ambiguous(name)
 
 
-def _may_match(path: bytes) -> bool:
+def _looks_secret(path: bytes) -> bool:
     """Return True if the last name of a path may be that of a secret file; ambiguous names are not recognised."""
     name = path[path.rfind(b"/") + 1 :].lower()
     has_secret_start = name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None)
@@ -203,8 +203,9 @@ class SecretValues:
                 if known is None or known[0] != stamp or not is_reliable:
                     with open_to_read(path.resolve()) as file:
                         values = _secret_values_in(file.read(MAX_FILE_BYTES))
-                    # No file has the change time 0, so this one is read again next time.
-                    known = stamp if is_reliable else stamp._replace(changed_ns=0), values
+                    if not is_reliable:  # no file has the change time 0, so this one is read again next time
+                        stamp = stamp._replace(changed_ns=0)
+                    known = (stamp, values)
                 free_bytes, count = free_bytes - stamp.size, count + 1
                 yield path, known
 
@@ -252,6 +253,7 @@ class SecretValues:
         return found
 
     def _grep_commit(self, values: frozenset[str], root: Path) -> frozenset[str]:
+        """Return the values that git finds in the commit outside its secret files."""
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]

@@ -29,8 +29,8 @@ from agentcli.infra.sandbox.confinement import (
     Protection,
     Unconfined,
     is_inside,
+    probe,
     resolve_existing,
-    run_probe,
 )
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
 from agentcli.infra.sandbox.mount_points import MountPoints
@@ -103,7 +103,7 @@ def _probe_error(confinement: Confinement, folder: Path) -> str:
     bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, render_mounts(planned) as launch:
-            _, problem = run_probe(launch.argv, launch.pass_fds)
+            _, problem = probe(launch.argv, launch.pass_fds)
             return problem
     except FileNotFoundError as error:
         if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
@@ -124,7 +124,7 @@ class Docker(FullConfinement):
     def why(self) -> str:
         """The reason why no command can run, from `docker version`; empty if the daemon answers."""
         try:
-            _, message = run_probe([self._program, "version"], ())
+            _, message = probe([self._program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
             message = getattr(error, "strerror", None) or str(error)
         advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
@@ -157,7 +157,7 @@ class Docker(FullConfinement):
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    # Docker sorts mounts by path, so their order does not matter. It rejects a path that is mounted twice.
+    """Return the values of `--mount` in any order, because Docker sorts them; it rejects a path mounted twice."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in resolve_existing(bounds.writable)] if may_write else []

@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER =
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
-_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV  # the kernel rejects others for a file
 _ALL_UP_TO_TRUNCATE = (1 << 15) - 1
 _TCP = 0b11  # bind and connect, from ABI 4
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from ABI 6
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Confine this process by a plan and become the command, which ends with `parent`; without one only test it."""
+    """Confine this process by a plan and become `command`, which ends with `parent`; if it is empty, test the plan."""
     message = "agentcli: the command was not started, because it could not be confined"
     try:
         with os.fdopen(plan_descriptor, "rb") as file:
@@ -85,8 +85,8 @@ def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], en
         sys.exit(127)
 
 
-def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
-    """Restrict this process by Landlock and the filter `program`, without capabilities; a trial prints the version."""
+def _restrict(parent: int, seccomp: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
+    """Restrict this process by Landlock and `seccomp`, without capabilities; a trial prints the version."""
     # The kernel kills the command when its parent ends, but not the processes that the command started.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:  # the parent ended before the call above, so no signal will come
@@ -103,8 +103,8 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
     # Drop root's capabilities; no_new_privs keeps executed programs from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
-    code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))  # struct sock_fprog
+    code = ctypes.create_string_buffer(seccomp, len(seccomp))
+    header = struct.pack("HxxxxxxP", len(seccomp) // 8, ctypes.addressof(code))  # struct sock_fprog
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "the filter of system calls")
 
 
@@ -146,7 +146,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISLNK(mode):
-            rule = struct.pack("=Qi", rights if stat.S_ISDIR(mode) else rights & _OF_FILES, descriptor)
+            rule = struct.pack("=Qi", rights if stat.S_ISDIR(mode) else rights & _FILE_RIGHTS, descriptor)
             _check(_libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"a Landlock rule for {path}")
     finally:
         os.close(descriptor)
@@ -184,7 +184,7 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
 
 
 def _enter_mount_namespace() -> None:
-    """Enter a new mount namespace; if that is forbidden, together with a user namespace, as the same user there."""
+    """Enter a new mount namespace; ordinary users need a new user namespace for that, and stay the same user."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")

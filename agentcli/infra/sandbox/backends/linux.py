@@ -44,8 +44,8 @@ from agentcli.infra.sandbox.confinement import (
     memory_file,
     plan_hiding,
     private_folders,
+    probe,
     resolve_existing,
-    run_probe,
 )
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.mount_points import MountPoints, open_real
@@ -222,10 +222,10 @@ def _outer_first(path: str) -> tuple[int, str]:
 @contextmanager
 def render_mounts(launch: Launch) -> Iterator[Launch]:
     """Move bubblewrap's options and mounts to a memory file: commands could read them in its arguments."""
-    if not launch.mounts:
+    if not launch.mounts:  # only bubblewrap has some
         yield launch
         return
-    end = launch.argv.index("--")
+    end = launch.argv.index("--")  # before the command
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _mount_options(mount))]
     with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
         yield launch._replace(
@@ -299,7 +299,7 @@ class Landlock:
 def probe_landlock() -> int:
     """Run a launcher, and return the kernel's version of Landlock. Raises `OSError` with the reason for a failure."""
     with _landlock_plan(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
-        output, problem = run_probe(launcher_words(plan), (plan,))
+        output, problem = probe(launcher_words(plan), (plan,))
     if problem:
         raise OSError(problem)
     return int(output)

@@ -78,12 +78,12 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
-# Call: (position of the argument that decides, test, denied values, label of the answer otherwise, that answer).
+# Call: (position of the argument that decides, test, denied values).
 # With `ioctl` a command could type into the terminal that agentcli runs in.
-_CHECKS_BY_ARGUMENT = {
-    "clone": (0, _ANY_BIT, (NEW_NAMESPACES,), "", _ALLOW),
-    "unshare": (0, _ANY_BIT, (NEW_NAMESPACES | CLONE_NEWTIME,), "", _ALLOW),
-    "ioctl": (1, _EQUAL, (TIOCSTI, TIOCLINUX), "allowed", _ALLOW),
+_DENIED_ARGUMENTS = {
+    "clone": (0, _ANY_BIT, (NEW_NAMESPACES,)),
+    "unshare": (0, _ANY_BIT, (NEW_NAMESPACES | CLONE_NEWTIME,)),
+    "ioctl": (1, _EQUAL, (TIOCSTI, TIOCLINUX)),
 }
 
 
@@ -128,37 +128,39 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     code.add(_LOAD, _ARCH)
     code.add(_EQUAL, audit, if_false="deny")
     _dispatch_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
-    families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
-    # "deny" and "denied" label the same result in two places, because a jump reaches only 255 instructions.
-    sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
-    for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_CHECKS_BY_ARGUMENT}.items():
+    code.set_label("socket")
+    code.add(_LOAD, _LOW_HALF_OF[0])
+    for family in (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,):
+        code.add(_EQUAL, family, if_true="allowed")
+    code.set_label("deny")  # "denied" is the same at the end, because a jump reaches only 255 instructions
+    code.add(_RETURN, _ERRNO | errno.EPERM)
+    for name, (argument, test, values) in _DENIED_ARGUMENTS.items():
         code.set_label(name)
         code.add(_LOAD, _LOW_HALF_OF[argument])
         for value in values:
-            code.add(test, value, if_true="allowed" if name == "socket" else "denied")
-        code.set_label(label)  # an empty one is never jumped to
-        code.add(_RETURN, otherwise)
+            code.add(test, value, if_true="denied")
+        code.add(_RETURN, _ALLOW)
     _deny_set_user_id(code, column)
-    for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
+    answers = {"allowed": _ALLOW, "denied": _ERRNO | errno.EPERM, "missing": _ERRNO | errno.ENOSYS}
+    for label, answer in answers.items():
         code.set_label(label)
-        code.add(_RETURN, _ERRNO | number)
+        code.add(_RETURN, answer)
     return code.assemble()
 
 
 def _dispatch_calls(code: _Assembler, column: int, also_denied: Mapping[str, tuple[int | None, int | None]]) -> None:
-    """Jump to the checks of calls that have some, deny those in `DENIED` and `also_denied`, and allow all others."""
+    """Add the jumps by a call's number: to its check, or to the denial; a call without either is allowed."""
     code.add(_LOAD, _NR)
-    if column == 0:
+    if column == 0:  # x86_64
         code.add(_AT_LEAST, X32_BIT, if_true="deny")
     for number, label in (
         *((numbers[column], "deny") for numbers in (*DENIED.values(), *also_denied.values())),
-        *((CLONE3, "missing"), (OPENAT2, "missing")),
+        *((CLONE3, "missing"), (OPENAT2, "missing")),  # programs fall back to calls that can be checked
         *((row[column], name) for name, row in GIVES_MODE.items()),
         *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair like socket
     ):
         if number is not None:
             code.add(_EQUAL, number, if_true=label)
-    code.set_label("allow")
     code.add(_RETURN, _ALLOW)
 
 

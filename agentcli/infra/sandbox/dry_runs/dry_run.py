@@ -186,16 +186,14 @@ class DryRuns:
         try:
             with caches.in_use():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.layer_over)
-                result, too_much = await self._exec(overlays, command, on_output, private.path, detach_handle)
+                result, too_much = await self._exec(overlays, command, on_output, detach_handle)
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
                         groups, cached = await asyncio.to_thread(self._read_changes, overlays, bounds, caches)
                     except TooMuch as error:
                         too_much = str(error)
-                groups = await self._describe_repositories(
-                    overlays, groups, partial(self._run_read_only, command.grants)
-                )
+                groups = await self._describe_git(overlays, groups, partial(self._run_read_only, command.grants))
                 return OverlayDryRun(
                     result=result, groups=groups, private=private, hides=how_hidden, too_much=too_much, cached=cached
                 )
@@ -207,17 +205,12 @@ class DryRuns:
             raise
 
     async def _exec(
-        self,
-        overlays: Overlays,
-        command: Command,
-        on_output: Callable[[str], None],
-        folder: Path,
-        detach_handle: DetachHandle | None,
+        self, overlays: Overlays, command: Command, on_output: Callable[[str], None], detach_handle: DetachHandle | None
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it exceeded a limit of resources."""
         # Set by the person to send the command to the background, or by `_watch_limits`, to end it.
         detach = detach_handle.wants_detach if detach_handle is not None else asyncio.Event()
-        limit_watch = asyncio.create_task(_watch_limits(folder, self._limits.max_bytes, detach))
+        limit_watch = asyncio.create_task(_watch_limits(overlays.folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
             is_sent_by_person = detach.is_set() and not limit_watch.done() and result.exit_code is None
@@ -255,7 +248,7 @@ class DryRuns:
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
 
-    async def _describe_repositories(
+    async def _describe_git(
         self, overlays: Overlays, groups: list[ChangeGroup], run_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
         """Return the groups, sorted, with git's description of changed repositories and marks of lost work."""

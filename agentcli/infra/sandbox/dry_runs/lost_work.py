@@ -94,10 +94,7 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
 
 
 def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
-    """Describe the move of HEAD's branch, or else of the first ref in `moved`, as a phrase such as `moves main back`.
-
-    `counts` are the numbers of the lost and the new commits of HEAD; the list is empty if HEAD did not move.
-    """
+    """Describe the move of HEAD's branch, else of the first ref; `counts` are HEAD's lost and new commits, or empty."""
     if before.head != after.head:
         return f"switches to {_short_ref(after.head) if after.head.startswith('refs/') else after.head[:7]}"
     if not moved:
@@ -121,10 +118,7 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
     new = read_configuration(
         read_small_file(entry.source) if entry is not None and is_readable else "["
     )  # git refuses a "["
-    removed, added = (
-        [*(Counter(old.settings) - Counter(new.settings))],
-        [*(Counter(new.settings) - Counter(old.settings))],
-    )
+    removed, added = Counter(old.settings) - Counter(new.settings), Counter(new.settings) - Counter(old.settings)
     lines = [
         *(f"  config: - {setting.name} = {setting.value!r}\n" for setting in removed),
         *(f"  config: + {setting.name} = {setting.value!r}\n" for setting in added),

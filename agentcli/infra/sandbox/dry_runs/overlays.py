@@ -28,7 +28,7 @@ from agentcli.infra.sandbox.confinement import (
     is_inside,
     kind_of,
     memory_file,
-    run_probe,
+    probe,
 )
 from agentcli.infra.sandbox.mount_points import LIST_NAME, MountPointList, is_mount_point
 from agentcli.settings.files import make_private_folder
@@ -58,7 +58,7 @@ class Overlays:
         self._confinement = confinement
         mount_point_list = MountPointList(folder / LIST_NAME)  # after a kill they are removed together with `folder`
         self._bounds = replace(bounds, resources=replace(bounds.resources, mount_point_list=mount_point_list))
-        self._folder = folder
+        self.folder = folder
         self._caches_of = caches_of  # returns the layer of caches over a real folder, or ""
         self._attempts = 0  # starts of the command so far, each with a folder of its own
         self.newest: list[Overlay] = []  # the overlays of the newest attempt, with its changes
@@ -68,17 +68,15 @@ class Overlays:
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
         """Confine a command, with a new overlay over each folder that it may write. Raises `OSError`."""
         self._attempts += 1
-        folder = self._folder / str(self._attempts)
+        folder = self.folder / str(self._attempts)
         folder.mkdir(mode=0o700)
         if self._bounds.resources.cache is not None:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
             real_folders = writable_folders(launch.mounts)
             # These errors have the number 0, because they do not come from the system.
-            if own_data := next((each for each in real_folders if is_inside(str(folder), each)), ""):
-                raise OSError(
-                    0, f"{own_data} holds agentcli's own data, so what a command does there cannot be held back"
-                )
+            if own := next((each for each in real_folders if is_inside(str(folder), each)), ""):
+                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
             if obstacle := _find_mount_obstacle(real_folders):
                 raise OSError(0, obstacle)
             clock = folder / "started"  # a file, because the clock of file times differs from other clocks
@@ -108,7 +106,7 @@ class Overlays:
         # `.git/config` is not mounted read-only, because git could not replace it; its changes are checked afterwards.
         kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
         # The folder of all dry runs is hidden, because an overlay in it shows what is masked in the workspace.
-        mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
+        mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self.folder.parent))]
         with _overlay_plan(self.newest, self.started_ns, binds=binds, is_read_only=is_read_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
@@ -151,9 +149,9 @@ class OverlayReader:
         waiting = [("", False)]  # paths, and True if the root's entry there is known to be deleted or replaced
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_original_gone = waiting.pop()
-            upper_path = f"{upper}/{path}" if path else upper
+            in_upper = f"{upper}/{path}" if path else upper
             now, original = (
-                state.entry_at(upper_path),
+                state.entry_at(in_upper),
                 state.entry_at(changes.at(path)),
             )  # in the overlay, and in the root
             assert now is not None
@@ -164,9 +162,7 @@ class OverlayReader:
                 continue
             self._count_against_limits(now.size if now.kind == "file" else 0)
             is_merged = now.kind == "folder" and original is not None and original.kind == "folder"
-            if not is_original_gone and (
-                not is_merged or _is_opaque(upper_path)
-            ):  # all that the root has there is gone
+            if not is_original_gone and (not is_merged or _is_opaque(in_upper)):  # all that the root has there is gone
                 for gone, entry in state.walk(root, path):
                     self._count_against_limits(0)
                     changes.before[gone] = entry
@@ -179,7 +175,7 @@ class OverlayReader:
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
-                waiting += [(state.joined(path, name), is_original_gone) for name in state.names_in(upper_path)]
+                waiting += [(state.joined(path, name), is_original_gone) for name in state.names_in(in_upper)]
         return changes
 
     def _count_against_limits(self, size: int) -> None:
@@ -205,7 +201,7 @@ def probe_overlays(real_folders: Sequence[str], folder: Path) -> str:
         return obstacle
     overlays = [_make_overlay(each, "", folder / f"probe-{number}") for number, each in enumerate(real_folders)]
     with _overlay_plan(overlays, 0) as plan:
-        _, problem = run_probe(launcher_words(plan), (plan,))
+        _, problem = probe(launcher_words(plan), (plan,))
     return problem
 
 
@@ -264,10 +260,10 @@ def _is_cache(path: str, now: state.FileEntry, original: state.FileEntry | None)
     return state.is_cache(path, is_folder=is_folder) or (is_folder and state.is_tagged((original or now).source))
 
 
-def _is_opaque(upper_path: str) -> bool:
+def _is_opaque(in_upper: str) -> bool:
     """Return True if a folder of an upper layer hides the entries of the lower folders."""
     with suppress(OSError):
-        return os.getxattr(upper_path, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
+        return os.getxattr(in_upper, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
     return False
 
 
@@ -295,10 +291,7 @@ class CacheLayers:
             self._users -= 1
 
     def layer_over(self, root: str) -> str:
-        """Return the layer to mount over a root, or "" if it is empty.
-
-        It would show a folder that is gone from the root, so the caches in it are removed.
-        """
+        """Return the layer to mount over a root, or "" if it is empty. It shows no folder that the root has lost."""
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)

@@ -20,10 +20,9 @@ def connect_beside(pid: int, port: int) -> socket.socket:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            program = [os.path.realpath(sys.executable), "-I", "-S", __file__, *map(str, (theirs.fileno(), pid, port))]
-            subprocess.run(
-                program, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
+            channel = theirs.fileno()
+            program = [os.path.realpath(sys.executable), "-I", "-S", __file__, *map(str, (channel, pid, port))]
+            subprocess.run(program, pass_fds=(channel,), stdin=subprocess.DEVNULL, capture_output=True, check=False)
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
         if not descriptors:
             raise ConnectionRefusedError(0, f"nothing answers on port {port} of a job")

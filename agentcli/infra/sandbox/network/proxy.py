@@ -85,9 +85,10 @@ class NetworkProxy:
                 raise _Denial(503, "too many connections at once")
             await self._serve(reader, writer)
         except _Denial as denial:
-            self.denials.append((time.monotonic(), denial.args[1]))
+            status, reason = denial.args
+            self.denials.append((time.monotonic(), reason))
             with contextlib.suppress(OSError):
-                writer.write(_build_answer(*denial.args))
+                writer.write(_build_answer(status, reason))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):  # either side has disconnected
             pass
@@ -96,6 +97,7 @@ class NetworkProxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read a request, connect to its host, and copy both ways until both sides have closed."""
         line, headers = await _read_head(reader)
         match = _REQUEST_LINE.fullmatch(line)
         if match is None:
@@ -118,6 +120,7 @@ class NetworkProxy:
             to_server.close()
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a host if it is granted and leads only to addresses that are. Raises `_Denial`."""
         grant = find_grant(self._grants, host, port)
         if grant is None:
             raise self._denial("host {} is not granted.", host, port)
@@ -184,6 +187,7 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _build_request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """Build the head of a plain request for the host `authority`, with those headers that do not concern the proxy."""
     names = [name.lower() for name, _ in headers]
     # A server that obeys the other one of two lengths would take the rest of the body for another request.
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):

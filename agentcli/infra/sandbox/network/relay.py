@@ -43,6 +43,7 @@ def python_folders() -> list[str]:
 
 
 def main() -> None:
+    """Start the relay in the sandbox, then become the command; the arguments are those of `relay_command`."""
     proxy_socket, ports, *command = sys.argv[1:]
     # Listening socket: the request to send to the proxy before a client's data; empty if clients talk to the proxy.
     servers = {socket.create_server((LOOPBACK, PORT), backlog=128): b""}
@@ -90,15 +91,17 @@ def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None
 
 
 def _relay(server: socket.socket, request: bytes, proxy_socket: str) -> None:
+    """Serve each client of a port in a thread of its own, for as long as the process lives."""
     while True:
         try:
             client, _ = server.accept()
         except OSError:  # no more descriptors: try again
             continue
-        threading.Thread(target=_connect, args=(client, request, proxy_socket), daemon=True).start()
+        threading.Thread(target=_serve_client, args=(client, request, proxy_socket), daemon=True).start()
 
 
-def _connect(client: socket.socket, request: bytes, proxy_socket: str) -> None:
+def _serve_client(client: socket.socket, request: bytes, proxy_socket: str) -> None:
+    """Copy between a client and the proxy until both sides have closed; a `request` makes the proxy connect first."""
     with client, socket.socket(socket.AF_UNIX) as proxy:
         try:
             proxy.connect(proxy_socket)

@@ -26,12 +26,7 @@ import socket
 import sys
 import time
 
-from agentcli.infra.sandbox.processes.process_tree import (
-    kill_below,
-    processes_below,
-    terminate_below,
-    threads_of_machine,
-)
+from agentcli.infra.sandbox.processes.process_tree import count_threads, kill_below, processes_below, terminate_below
 
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 GRACE_WITHOUT_PARENT_S = 1.0  # the same after agentcli has ended
@@ -179,9 +174,7 @@ class Supervisor:
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
         self._count_asked_to_end = 0  # the number of processes that were asked to end; 0 until then
         self._max_processes = MAX_PROCESSES
-        self._machine_threads_before = (
-            threads_of_machine()
-        )  # when the command began, later when its tree was asked to end
+        self._threads_before = count_threads()  # when the command began, later when its tree was asked to end
 
     def run(self, descriptors: list[int]) -> int:
         """Supervise a command to its end; return the exit code of the supervisor, 0 when nothing is left."""
@@ -285,7 +278,7 @@ class Supervisor:
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
         self._count_asked_to_end = terminate_below(os.getpid())
-        self._machine_threads_before = threads_of_machine()
+        self._threads_before = count_threads()
         self._limit_at = float("inf")
         self._kill_at = time.monotonic() + grace_s
         self._give_up_at = self._kill_at + PATIENCE_S
@@ -293,7 +286,7 @@ class Supervisor:
     def _has_more_processes(self, growth: int, *, than: int) -> bool:
         """Return True if the tree has at least `growth` processes more than `than`."""
         # They are counted only if the machine has gained as many threads, because counting is slow.
-        has_grown = threads_of_machine() >= self._machine_threads_before + growth
+        has_grown = count_threads() >= self._threads_before + growth
         return has_grown and len(processes_below(os.getpid())) >= than + growth
 
     def _copy_output(self) -> bool:
@@ -333,17 +326,10 @@ class Supervisor:
 
 def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
     """Start a program in a new session, whose controlling terminal is `stdin` if that is a terminal; return its PID."""
+    open_stdin = (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY if stdin == b"/dev/null" else os.O_RDWR, 0)
+    actions = [open_stdin, *((os.POSIX_SPAWN_DUP2, source, target) for source, target in streams)]
     return os.posix_spawn(
-        argv[0],
-        argv,
-        environment,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY if stdin == b"/dev/null" else os.O_RDWR, 0),
-            *((os.POSIX_SPAWN_DUP2, source, target) for source, target in streams),
-        ],
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_SIGNALS_TO_RESET,
+        argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_SIGNALS_TO_RESET
     )
 
 

@@ -159,8 +159,6 @@ class Keeper:
         self._keeper_channel: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
         self._cleanup_note: int | None = None  # the descriptor of the session's `CleanupNote` that the keeper has
-        self._encoded_from: Mapping[str, str] = {}  # the variables of the newest command, and the same as bytes
-        self._encoded: dict[bytes, bytes] = {}
 
     async def start(
         self,
@@ -174,9 +172,7 @@ class Keeper:
     ) -> Process:
         """Start a program in a new session, on a `terminal` or without input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        if environment != self._encoded_from:  # commands nearly always have the same
-            self._encoded_from, self._encoded = {**environment}, _encode_variables(environment)
-        variables = self._encoded | _encode_variables(launch.environment)
+        variables = _encode_variables({**environment, **launch.environment})
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv)):
             raise ValueError("embedded null byte")
@@ -224,16 +220,12 @@ class Keeper:
         self._close_sockets()
         self._keeper_channel, keepers_end = socket.socketpair()
         with keepers_end:
+            channel, nothing = keepers_end.fileno(), subprocess.DEVNULL
+            argv = [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(channel)]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(keepers_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=self._environment,
-                pass_fds=(keepers_end.fileno(),),
-                start_new_session=True,
-            )
+                argv, stdin=nothing, stdout=nothing, stderr=nothing, cwd="/", env=self._environment,
+                pass_fds=(channel,), start_new_session=True,
+            )  # fmt: skip
         return self._keeper_channel
 
     def _close_sockets(self) -> None:

@@ -94,10 +94,7 @@ class CommandOutput:
         return text
 
     def move_to(self, path: Path, *, is_complete: bool) -> tuple[str, int, int]:
-        """Move the output to `path`; return its text, the characters cut from that, and the bytes that it stands for.
-
-        Raises `OSError`.
-        """
+        """Move the output to `path`; return its text, the characters cut, and the bytes covered. Raises `OSError`."""
         self.write()
         self._line, held = (self._line, "") if is_complete else _without_last_word(self._line)
         self._add_text("", is_end=True)
@@ -213,7 +210,7 @@ class _LiveOutput:
         self._show(is_last=True)
 
 
-def read_text_from(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
+def read_rest(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
     """Return a file's text from byte `start` on, and the next `start`: before an unfinished word at the end."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)

@@ -130,7 +130,7 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
         pass
 
 
-def threads_of_machine() -> int:
+def count_threads() -> int:
     """Return the number of threads on the machine, from /proc/loadavg; 0 if unknown."""
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `read_process`

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, ShellProcess, wait_until_readable
-from agentcli.infra.sandbox.processes.output import CommandOutput, read_text_from
+from agentcli.infra.sandbox.processes.output import CommandOutput, read_rest
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
 from agentcli.tools.observation import as_shown
@@ -134,11 +134,11 @@ class Run:
                 pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
             if found is not None:
                 is_new, self._stall = found != self._stall, found
-                if self._file is None and found.is_server:
+                if self._file is None and found.kind == "listens":  # a server
                     return
                 if self._file is None and is_new:
                     self._on_output(f"\n[{found.text}]\n")
-            elif self._stall is not None and not self._stall.is_server:  # a server stays one while it is busy
+            elif self._stall is not None and self._stall.kind != "listens":  # a server stays one while it is busy
                 self._stall = None
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
@@ -256,9 +256,7 @@ class Run:
         is_complete = self.process.is_gone() or bool(self._stall and self._stall.text)
         try:
             with self._file.open("rb") as file:
-                text, self._returned_bytes = read_text_from(
-                    file, self._returned_bytes, most_bytes, is_complete=is_complete
-                )
+                text, self._returned_bytes = read_rest(file, self._returned_bytes, most_bytes, is_complete=is_complete)
         except OSError as error:
             message = f"The output of {self.id} cannot be read: {error.strerror}."
             raise ToolError(message, kind="resource_error") from error

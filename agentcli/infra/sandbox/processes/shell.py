@@ -255,10 +255,7 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[DetachHandle | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Run a command and return its result; once `detach` is set, return one that names the job.
-
-        The task in its `later` then returns the job's own result.
-        """
+        """Return a command's result; once `detach` is set, one that names the job, with its end as `later`."""
         if detach is None:
             return await run(None)
         detached_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()

@@ -48,10 +48,6 @@ class Stall(Struct, frozen=True):
     kind: Kind
     text: str
 
-    @property
-    def is_server(self) -> bool:
-        return self.kind == "listens"
-
 
 class _Sockets(NamedTuple):
     ports: list[int]  # with a listening socket
@@ -77,7 +73,7 @@ class StallDetector:
         if cpu_share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _possible_stalls(pids, quiet_s, last_output):
-            if (stall.is_server or cpu_share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
+            if (stall.kind == "listens" or cpu_share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
                 return stall
         return None
 

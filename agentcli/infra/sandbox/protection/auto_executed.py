@@ -20,14 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentcli.infra.changes.state import walk
-from agentcli.infra.sandbox.git_config import (
-    Setting,
-    parse_setting,
-    read_configuration,
-    read_linked_path,
-    read_small_file,
-    run_git,
-)
+from agentcli.infra.sandbox.git_config import Setting, read_configuration, read_linked_path, read_small_file, run_git
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
@@ -60,7 +53,7 @@ _PROGRAMS = frozenset(
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
-_OTHER_PROGRAMS = ("core.hookspath", "push.recursesubmodules", "submodule.recurse")  # of no matter which file
+_OTHER_PROGRAMS = ("core.hookspath", "push.recursesubmodules", "submodule.recurse")  # also in the person's own settings
 _HOOK = "post-index-change"  # the only one that read-only commands run: git status and git diff write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
@@ -70,7 +63,7 @@ _READ_ONLY_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"
 
 @cache
 def _watched_names() -> dict[str, Watch]:
-    """Return the watched names, each with the changes that are reported; of a bare repository's `HEAD` none."""
+    """Return the watched names, each with the changes that are reported; `HEAD` is that of a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
     watches: dict[str, Watch] = dict.fromkeys((*names, "HEAD"), "appearance")
     # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
@@ -131,26 +124,24 @@ def find_new_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git
 def _may_start_programs(path: Path, git: str) -> bool:
     """Return False only if a watched path belongs to a repository that makes git start no program."""
     if path.name == "HEAD":
-        return looks_like_git_dir(str(path.parent)) and _repository_starts_programs(path.parent, git)
+        return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git":
         return True
     if not path.is_file():
-        return _repository_starts_programs(path, git)
+        return _starts_programs(path, git)
     # A `.git` file leads to a submodule's repository, which is checked, or to a linked worktree's folder, which takes
     # its settings from another repository, and may therefore start anything.
     folder = Path(read_linked_path(str(path), "gitdir: ") or path.parent)
-    return (
-        not (folder / "config").is_file() or (folder / "commondir").exists() or _repository_starts_programs(folder, git)
-    )
+    return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
 
-def _repository_starts_programs(folder: Path, git: str) -> bool:
+def _starts_programs(folder: Path, git: str) -> bool:
     """Return True if hooks or settings of a repository may make git start a program, as all but `_HARMLESS` do."""
     with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
             return True
     text = read_small_file(str(folder / "config"))
-    if not text:
+    if not text:  # there is no configuration, or it cannot be read
         return os.path.lexists(folder / "config")
     found = read_configuration(text, git)
     if found.is_refused or "\0" in text:
@@ -174,19 +165,19 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
     seen: set[str] = set()
     try:
         while waiting:
-            where = waiting.pop()
-            folders = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
+            location = waiting.pop()
+            folders = ask(location, "rev-parse --absolute-git-dir --git-common-dir")
             if folders is None or folders in seen:  # None: git finds no repository there, and would run nothing
                 continue
             seen.add(folders)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
             git_folder, _, common = folders.removesuffix("\n").partition("\n")
-            common = os.path.realpath(Path(where[1], common))  # git prints it relative to where it was started
-            top = (ask(where, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
-            if program := _find_program(ask(where, "config --list --null --show-scope"), common, top):
+            common = os.path.realpath(Path(location[1], common))  # git prints it relative to where it was started
+            top = (ask(location, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
+            if program := _find_program(ask(location, "config --list --null --show-scope"), common, top):
                 return program
-            index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
+            index = (ask(location, "ls-files --stage -z --full-name :/") or "").split("\0")
             # A submodule is `160000 OBJECT STAGE⇥PATH` in the index.
             submodules = [f"{top}/{entry.partition(chr(9))[2]}" for entry in index if entry.startswith("160000 ")]
             nested = (*submodules, *scan.repositories(top))
@@ -202,52 +193,53 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
 
 def find_git_setup(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> GitSetup | None:
     """Find git's settings in a folder, and its repository there; None if git does not answer."""
-    ask, where = partial(_ask_git, git, {**environment, **_READ_ONLY_ENVIRONMENT}), ("-C", str(folder))
+    ask, location = partial(_ask_git, git, {**environment, **_READ_ONLY_ENVIRONMENT}), ("-C", str(folder))
     try:
-        listed = ask(where, "config --list --null") if git else None
+        listed = ask(location, "config --list --null") if git else None
         if listed is None:
             return None
-        found = [(each.name, each.value or "") for each in map(parse_setting, listed.split("\0")[:-1])]
-        top = (ask(where, "rev-parse --show-toplevel") or "").removesuffix("\n")
-        common = (ask(where, "rev-parse --git-common-dir") or "").removesuffix("\n")
-        branch = (ask(where, "symbolic-ref --quiet --short HEAD") or "").strip()
+        found = [(each.name, each.value or "") for each in map(Setting.parse, listed.split("\0")[:-1])]
+        top = (ask(location, "rev-parse --show-toplevel") or "").removesuffix("\n")
+        common = (ask(location, "rev-parse --git-common-dir") or "").removesuffix("\n")
+        branch = (ask(location, "symbolic-ref --quiet --short HEAD") or "").strip()
     except (OSError, subprocess.SubprocessError):
         return None
     repository = Path(os.path.realpath(folder / common))
     program = ""
-    if common and (_repository_starts_programs(repository, git) or any(name in _OTHER_PROGRAMS for name, _ in found)):
+    if common and (_starts_programs(repository, git) or any(name in _OTHER_PROGRAMS for name, _ in found)):
         program = f"hooks or settings in {repository}"
     elif top and ((repository / "modules").exists() or scan.repositories(top) or scan.is_partial(top)):
         program = f"those of repositories in {top}"  # git may also fetch in submodules
     return GitSetup(settings=tuple(found), branch=branch, top=top, program=program)
 
 
-def _ask_git(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
+def _ask_git(git: str, environment: Mapping[str, str], location: tuple[str, str], question: str) -> str | None:
     """Return git's output; None if it fails. Raises `OSError` and `SubprocessError`."""
-    done = run_git([git, *where, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
+    done = run_git([git, *location, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
     return None if done.returncode else os.fsdecode(done.stdout)
 
 
 def _find_program(settings: str | None, common: str, top: str) -> str:
-    """Name the first of a repository's `settings`, as git lists them, that starts a program, or else a hook; or ""."""
+    """Name the first of a repository's `settings`, listed with scopes, that starts a program, or a hook; else ""."""
     if settings is None:
         return f"one in {common}/config, which git does not list"
-    hooks = [f"{common}/hooks"]
+    hook_folders = [f"{common}/hooks"]
     words = settings.split("\0")  # scopes and settings in turn
     for scope, text in zip(words[::2], words[1::2], strict=False):
-        setting = parse_setting(text)
+        setting = Setting.parse(text)
         if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
             continue
         if _setting_starts_program(setting):
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
-            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises an error for unknown users
+            hook_folders.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises an error for unknown users
     # A relative folder of hooks is looked for in both folders where git may run them; an absolute one stays the same.
-    found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
+    found = (Path(start, folder, _HOOK) for folder in hook_folders for start in (top, common))
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 
 
 def _setting_starts_program(setting: Setting) -> bool:
+    """Return True if a setting makes git start a program even when it only reads; Git LFS is trusted."""
     match setting:
         case Setting("core", "", "fsmonitor", value):
             return value not in _BOOLEANS  # true means git's own daemon

@@ -43,7 +43,7 @@ class HeldFolders(dict[str, HeldFolder]):
     """Open folders by the paths at which they were opened. The methods raise `OSError`."""
 
     def reopen(self, path: str, before: HeldFolder, known_paths: Collection[str], found_at: str = "") -> None:
-        """Open a folder that a killed process held: at its old path, or `found_at` the path where its inode is now."""
+        """Hold a folder again that a killed process held: at its old path or at `found_at`, where its inode is now."""
         with suppress(OSError):
             now = self.open_at(found_at or path)
             names = {basename(each) for each in known_paths if dirname(each) == path}
@@ -114,7 +114,7 @@ class HeldFolders(dict[str, HeldFolder]):
         with self.open_parent(path) as (folder, name):
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
             try:
-                os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101
+                os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101  # fchmod takes no O_PATH
             finally:
                 os.close(descriptor)
 

@@ -37,9 +37,9 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
     scan.secrets_and_auto_executed(bounds.roots)  # updates the scan, and drops outdated plans
-    inputs = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
-    plans = scan.kept_plans  # replaced when a tree changes, so a plan that is outdated by then is kept nowhere
-    stamps, kept_plan = plans.get(inputs, ({}, None))
+    key = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
+    plans = scan.kept_plans  # the scan replaces this dictionary when a tree changes, so no outdated plan gets into it
+    stamps, kept_plan = plans.get(key, ({}, None))
     if kept_plan is not None and not bounds.writable and all(stamp_of(file) == stamp for file, stamp in stamps.items()):
         return cast("Protection", kept_plan)
     places = resolve_existing(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
@@ -75,7 +75,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
         if kind_of(folder) == "folder":
             plan.add(planner.plan_repository(folder))
     if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):
-        plans[inputs] = planner.stamps, plan
+        plans[key] = planner.stamps, plan
     return plan
 
 
@@ -146,14 +146,15 @@ class RepositoryPlanner:
             plan.problems.append(f"{git_file} is not a file that git understands.")
             return
         common = read_linked_path(f"{folder}/commondir") or folder
-        around = self._innermost_writable_around(folder)
-        if around is not None:  # all of it is writable already: this grants nothing new
-            is_genuine = is_inside(common, around)
+        writable_around = self._innermost_writable_around(folder)
+        if writable_around is not None:  # all of it is writable already: this grants nothing new
+            is_genuine = is_inside(common, writable_around)
         elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
-            refers_back = _is_same_path(read_linked_path(f"{folder}/gitdir"), git_file)
+            refers_back = read_linked_path(f"{folder}/gitdir") == os.path.realpath(git_file)
             is_genuine = refers_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
-            is_genuine = _is_same_path(self._paths_named_in(folder).worktree, worktree)
+            named_worktree = self._paths_named_in(folder).worktree
+            is_genuine = named_worktree is not None and os.path.realpath(named_worktree) == os.path.realpath(worktree)
         if is_genuine and looks_like_git_dir(common):
             self._add_committable(common, worktree, plan)
         else:
@@ -272,7 +273,7 @@ def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> li
 
 def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
     """Add a file; if there is none, one with the content `if_missing`, which means the same to git."""
-    path = f"{folder}/{name}"
+    path = f"{folder}/{name}"  # with that content, it may be another command's mount point
     if kind_of(path) == "nothing" or (kind_of(path) == "file" and _has_content(path, if_missing)):
         plan.missing_files[path] = if_missing
         return []
@@ -295,7 +296,3 @@ def _folders_in(folder: str) -> list[str]:
     with suppress(OSError), os.scandir(folder) as entries:
         return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
     return []
-
-
-def _is_same_path(path: str | None, other: str) -> bool:
-    return path is not None and os.path.realpath(path) == os.path.realpath(other)

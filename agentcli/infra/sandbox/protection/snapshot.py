@@ -94,7 +94,7 @@ class ProtectedSnapshot:
     def accept(self, path: str, content: bytes) -> None:
         """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
         new_folders = self._new_folders_around(path)
-        if new_folders is not None:
+        if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
             self._before |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
             state = self._acceptable_state(path, "file")
             self._before[path] = state._replace(content=content.decode("latin-1"), is_kept=True)
@@ -194,7 +194,7 @@ class ProtectedSnapshot:
         self._before = {each: state for each, state in self._before.items() if each not in recorded}
         self._record_paths([*recorded])
         new_folders = self._new_folders_around(path)
-        if new_folders is not None:
+        if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
             self._record_paths([path])
             self._before |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
 

@@ -10,10 +10,10 @@ import errno
 import fcntl
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, NamedTuple
 
 import msgspec
@@ -67,6 +67,7 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
 async def _list(
     listing: Listing, options: Sequence[str], environment: Mapping[str, str], take: Callable[[str], None]
 ) -> SearchOutcome:
+    """List the files that match ripgrep's `options`."""
     below = _path_below(listing.folder, listing.base)
     arguments = [
         *("--files", "--null", *options, _NOT_THE_REPOSITORY),
@@ -81,19 +82,19 @@ async def search(
     environment: Mapping[str, str],
     take: Callable[[Sequence[FoundRows]], None],
     *,
-    are_secret: Callable[[Sequence[bytes]], Collection[bytes]],
+    secrets_among: Callable[[Sequence[bytes]], Collection[bytes]],
 ) -> SearchOutcome:
-    """Search files as `Search` describes, without those of which `are_secret`, called with batches of paths, is true.
+    """Search files as `Search` describes, without the secret ones, which `secrets_among` finds among some paths.
 
     Their number is not reported, because its change from pattern to pattern would reveal what is in the files.
     """
 
     def take_plain(found: Sequence[FoundRows]) -> None:
-        secret = are_secret([path for path, _ in found])
+        secret = secrets_among([path for path, _ in found])
         take([rows for rows in found if rows[0] not in secret] if secret else found)
 
     outcome = await _search(search, environment, take_plain)
-    secret = are_secret(outcome.binary)
+    secret = secrets_among(outcome.binary)
     return msgspec.structs.replace(outcome, binary=tuple(path for path in outcome.binary if path not in secret))
 
 
@@ -199,14 +200,8 @@ async def stream_output(
     """Run a program to its end, and give `take` its output in a thread. Raises `OSError`, `ValueError`."""
     with (
         tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
-        subprocess.Popen(  # noqa: ASYNC220  # starting it takes a millisecond
-            argv,
-            cwd=cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
+        Popen(  # noqa: ASYNC220  # starting it takes a millisecond
+            argv, cwd=cwd, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=errors, start_new_session=True
         ) as process,
     ):
         reading = asyncio.ensure_future(asyncio.to_thread(_read_to_the_end, process, take))
@@ -225,7 +220,7 @@ async def stream_output(
         return Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
 
 
-def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
+def _read_to_the_end(process: Popen[bytes], take: Callable[[bytes], None]) -> int:
     """Pass all output of a program to `take`, and wait for its end; return the output's size in bytes."""
     assert process.stdout is not None
     with contextlib.suppress(OSError, AttributeError):  # the user's limit for pipes is reached; only Linux has it

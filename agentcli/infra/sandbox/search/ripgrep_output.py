@@ -27,7 +27,7 @@ class Reader(Generic[T]):
     def end(self) -> None:
         """Read the rest."""
 
-    def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
+    def _take_complete(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
         """Return the complete lines or names so far, up to the last end mark, and keep the rest."""
         end = piece.rfind(end_mark) + 1
         if not end:
@@ -42,7 +42,7 @@ class NameReader(Reader[str]):
     """Parses `--null`: names, each followed by a NUL, which `take` gets as they are, decoded as by `os.fsdecode`."""
 
     def feed(self, piece: bytes) -> None:
-        if names := self._whole(piece, b"\0"):
+        if names := self._take_complete(piece, b"\0"):
             self._take(names.decode(errors="surrogateescape"))
 
 
@@ -75,7 +75,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
     _path: bytes | None = None  # the file to which the next rows belong; None if a path comes next
 
     def feed(self, piece: bytes) -> None:
-        data = self._whole(piece)
+        data = self._take_complete(piece)
         if self._path is not None and data.startswith(b"\n"):  # an empty line ends the rows of the last file
             self._path, data = None, data[1:]
         if data:
@@ -99,14 +99,14 @@ class RowReader(Reader[Sequence[FoundRows]]):
         if not has_message:
             data = self._read_usual(data, found)
         *ended, last = data.split(b"\n\n")
-        begun = b""  # the start of a path that has empty lines in it
+        path_start = b""  # the start of a path that has empty lines in it
         for part in ended:
             if self._path is None:
-                head, nul, rows = (begun + part).partition(b"\0")
+                head, nul, rows = (path_start + part).partition(b"\0")
                 if not nul:  # the path goes on in the next part
-                    begun = head + b"\n\n"
+                    path_start = head + b"\n\n"
                     continue
-                path, begun = self._name_in(head), b""
+                path, path_start = self._name_in(head), b""
             else:
                 path, rows, self._path = self._path, part, None
             # A message repeats the path; if that has a line end in it, the rows may end with the message's first lines.
@@ -114,15 +114,15 @@ class RowReader(Reader[Sequence[FoundRows]]):
                 rows = self._without_message(path, rows)
             if rows:
                 found.append((path, rows))
-        self._read_last(begun, last, found)
+        self._read_unfinished(path_start, last, found)
         if found:
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
         """Parse complete files with ordinary paths, several times faster than `_read`; return the rest."""
         if self._path is not None:
-            rows, is_over, following = data.partition(b"\n\n")
-            if not is_over:
+            rows, separator, following = data.partition(b"\n\n")
+            if not separator:
                 return data
             found.append((self._path, rows))
             self._path, data = None, following
@@ -136,14 +136,15 @@ class RowReader(Reader[Sequence[FoundRows]]):
         found += zip(paths, parts[2::3], strict=True)
         return rest + data[end:]
 
-    def _read_last(self, begun: bytes, last: bytes, found: list[FoundRows]) -> None:
-        """Read the rows so far of an unfinished file; if its path may be unfinished too, keep all for later."""
+    def _read_unfinished(self, path_start: bytes, last: bytes, found: list[FoundRows]) -> None:
+        """Read the rows so far of an unfinished file; keep its path and rows for later if they cannot be told apart."""
         if self._path is None:
-            head, nul, rows = (begun + last).partition(b"\0")
-            if not nul or b"\n" in head:  # a message about such a file has several lines, and is read as a whole
-                self._unfinished.insert(0, begun + last)
+            head, nul, rows = (path_start + last).partition(b"\0")
+            # A message repeats the path. If that has a line end in it, the message is read only as a whole.
+            if not nul or b"\n" in head:
+                self._unfinished.insert(0, path_start + last)
                 return
-            self._path = head[2:]
+            self._path = head[2:]  # without `./`
         else:
             rows = last
         if rows := self._without_message(self._path, rows[:-1]):  # without the last line end
@@ -177,7 +178,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
     def feed(self, piece: bytes) -> None:
         found: list[FoundRows] = []
         # A line is `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\n"}, …}}`.
-        for line in self._whole(piece).split(b"\n"):
+        for line in self._take_complete(piece).split(b"\n"):
             if line.startswith(b'{"type":"'):
                 message = msgspec.json.decode(line)
                 self._read_message(message["type"], message["data"], found)
