@@ -153,13 +153,17 @@ def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
 
 def stdin_text_of(redirects: Sequence[Redirect], outer_text: str, state: State) -> str:
     """Return the text of a command's standard input: that of a redirection, or else that of the input around it."""
-    for redirect in reversed(redirects):  # the last redirection of the input applies
-        if redirect.operator in ("<<", "<<-", "<<<"):
-            return state.expand(redirect.target).text
-        # `/dev/null` may be for another descriptor than the standard input, as in `sh 3</dev/null`.
-        if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
-            return UNKNOWN_TEXT
-    return outer_text
+    texts = [_text_of_input(each, state) for each in redirects if not each.descriptor.strip("0")]
+    return [outer_text, *(text for text in texts if text is not None)][-1]  # the last redirection applies
+
+
+def _text_of_input(redirect: Redirect, state: State) -> str | None:
+    """Return the text that a redirection gives to its descriptor; None if it redirects an output."""
+    if redirect.operator in ("<<", "<<-", "<<<"):
+        return state.expand(redirect.target).text
+    if not redirect.operator.startswith("<"):
+        return None
+    return "" if redirect.target.text == "/dev/null" else UNKNOWN_TEXT
 
 
 def printed_by(fields: Sequence[Field], stdin_text: str) -> str:
@@ -204,22 +208,25 @@ _RENAMES = re.compile(
 )
 
 
-def scripts_of(call: ProgramCall, stdin_text: str) -> Iterator[str]:
-    """Yield the scripts that a command may run besides the text of `sh -c`. `stdin_text` is the text of its input."""
-    files = call.script_files
-    if call.hides_program or any(not file.is_known for file in files):
+def scripts_of(call: ProgramCall, redirects: Sequence[Redirect], stdin_text: str, state: State) -> Iterator[str]:
+    """Yield the scripts that a command may run besides the text of `sh -c`; `UNKNOWN_TEXT` for one not in sight."""
+    if call.hides_program or any(not file.is_known for file in call.script_files):
         yield UNKNOWN_TEXT
-    reads_input = any(file.text.startswith(("/dev/", "/proc/")) or file.text == "-" for file in files)
-    if stdin_text and (call.reads_script or reads_input):
+    files = {file.text for file in call.script_files}
+    if stdin_text and (call.reads_script or files & {"-", "/dev/stdin"}):
         yield stdin_text
+    if any(file.startswith(("/dev/", "/proc/")) for file in files - {"/dev/stdin"}):  # `sh /dev/fd/3 3<<<"$text"`
+        yield from filter(None, (_text_of_input(each, state) for each in redirects))
+        yield stdin_text or UNKNOWN_TEXT
     joined = "\0".join(field.text for field in call.fields)
-    for found in re.finditer(_SCRIPTS_IN_ARGUMENTS.get(call.name, r"(?!)"), joined):
+    pattern = _SCRIPTS_IN_ARGUMENTS.get(call.name)
+    for found in re.finditer(pattern, joined) if pattern else ():
         text = next(filter(None, found.groups()), "")
         yield text.replace('\\"', '"').replace("\0", " ")
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
             yield f"git {text}"  # an alias without `!` names a subcommand of git
     if _RENAMES.match(joined):
-        yield UNKNOWN_TEXT  # a script whose text is not known
+        yield UNKNOWN_TEXT
 
 
 class RedirectEffects(Struct, kw_only=True):

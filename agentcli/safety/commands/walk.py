@@ -328,7 +328,7 @@ class Walk:
         """Walk through the scripts that a command may run: those among its words, and those on its standard input."""
         shown = [shell.script or "" for each in call.candidates if (shell := each.shell) is not None]
         walks = [self._walk_possible_script(text, state, is_shown=True) for text in shown if text != UNKNOWN_TEXT]
-        texts = [*calls.scripts_of(call, stdin_text)]
+        texts = [*calls.scripts_of(call, node.redirects, stdin_text, state)]
         if call.hides_program or UNKNOWN_TEXT in texts:  # the output of a substitution may be the program or its script
             texts += [calls.printed_by_script(script, state) for script in node.substitutions]
         return walks + [self._walk_possible_script(text, state, is_shown=False) for text in texts]

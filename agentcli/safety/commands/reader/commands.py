@@ -163,7 +163,7 @@ class CommandReader(WordReader):
             if names_descriptor and self._next_is(("<", ">")):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
-                self._read_redirection(redirects)
+                self._read_redirection(redirects, descriptor=raw)
             elif is_first and raw == "!":
                 is_negated = True
             elif is_first and self._skip_reserved(raw):
@@ -252,7 +252,7 @@ class CommandReader(WordReader):
             if self.text[start : self.at] == closing:
                 return
 
-    def _read_redirection(self, redirects: list[Redirect]) -> bool:
+    def _read_redirection(self, redirects: list[Redirect], *, descriptor: str = "") -> bool:
         """Read a redirection and add it; return False if there is none at this position."""
         found = _REDIRECTION.match(self.text, self.at)
         if not found or self._next_is("(", 1):  # `<(` and `>(` are process substitutions
@@ -265,7 +265,7 @@ class CommandReader(WordReader):
         if not raw:
             self._note_syntax_error("a redirection has no target")
             return True
-        redirects.append(Redirect(operator, target))
+        redirects.append(Redirect(operator, target, descriptor))
         if operator in ("<<", "<<-"):
             if not target.is_known or re.search(r"[$`\n]", raw):
                 self._note("agentcli can't predict where a here-document ends")

@@ -51,6 +51,7 @@ class Redirect(Struct):
 
     operator: str
     target: Field
+    descriptor: str = ""  # the text before the operator: `2`, `{name}`; "" for the standard input or output
 
 
 class CommandNode(Struct, frozen=True, kw_only=True):

@@ -129,6 +129,12 @@ def test_a_refusing_rule_can_be_checked_if_the_text_that_echo_prints_is_known(co
     assert (judged(command.replace("↵", "\n")).doubts.unreadable == "") is is_read
 
 
+@pytest.mark.parametrize("command", ["echo rm x | sh", "echo rm x | sh 3<<<ls", "echo rm x | sh 3<y", "sh 00<<<'rm x'"])
+def test_a_shell_runs_its_standard_input_whatever_other_descriptors_are_redirected(command: str) -> None:
+    assert is_touched("rm *", command)
+    assert not is_touched("rm *", "echo rm x | sh </dev/null")
+
+
 @pytest.mark.parametrize("command", ["git -C x push", "git -c a=b push origin", "git --no-pager push", "GIT push"])
 def test_a_refusing_rule_looks_past_the_options_of_git(command: str) -> None:
     assert is_touched("git push *", command)
