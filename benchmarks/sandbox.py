@@ -121,7 +121,7 @@ def main(rounds: int = 100) -> None:
         for kind in ("bubblewrap", "landlock"):
             confinement = choose_confinement(tmp=Path(tempfile.gettempdir()), kinds=(kind,))
             if isinstance(confinement, Unconfined):
-                print(f"{kind} does not work here: {confinement.why}")
+                print(f"{kind} does not work here: {confinement.problem}")
                 continue
             sessions[kind] = Session(confinement, bounds, loop)
             ways[kind] = sessions[kind].run

@@ -41,7 +41,7 @@ def confinement_for(variant: str) -> tuple[Confinement, int]:
         return Unconfined(), uid
     chosen = choose_confinement(tmp=Path(tempfile.gettempdir()), kinds=(kind,))
     if chosen.name != kind:
-        pytest.skip(chosen.why)
+        pytest.skip(chosen.problem)
     if kind == "landlock":
         assert isinstance(chosen, Landlock)
         return Landlock(chosen.abi, tmp=Path(tempfile.gettempdir()), python=python_of(uid)), uid

@@ -109,8 +109,8 @@ class Confinement(Protocol):
     weakness: str  # things that commands can do but should not, as part of a sentence; empty if there are none
 
     @property
-    def why(self) -> str:
-        """The reason why no better backend is used, for the person; empty for the best one."""
+    def problem(self) -> str:
+        """What keeps a better backend, or this one, from running; for the person, empty if nothing does."""
 
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> contextlib.AbstractContextManager[Launch]:
         """Prepare one command. Leave the context only after its process has ended: protections depend on it.
@@ -151,15 +151,15 @@ class FullConfinement:
 
 
 class Unconfined:
-    """Implements `Confinement` without confining: no backend works, or the person wants that; `why` is the reason."""
+    """Implements `Confinement` without confining: no backend works, for which `problem` is the reason, or by choice."""
 
     name = "none"
     weakness = ""
     keeps_names = False
     hides_in: tuple[Profile, ...] = ()
 
-    def __init__(self, why: str = "") -> None:
-        self.why = why
+    def __init__(self, problem: str = "") -> None:
+        self.problem = problem
 
     @contextlib.contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:

@@ -270,7 +270,7 @@ class LocalFacts:
         too_many = "has too many folders: secret files deep in it may be readable for commands."
         _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
         unwatched = len(auto_executed_below) - MAX_AUTO_EXECUTED
-        why_no_better = f"A better sandbox is not available: {backend.why}" if backend.why else ""
+        why_no_better = f"A better sandbox is not available: {backend.problem}" if backend.problem else ""
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
             why_no_better if backend.weakness else self._weakness,  # `backend.limits` describes the weakness
@@ -292,10 +292,10 @@ class LocalFacts:
         if self.profile == "danger-full-access":
             return ""
         if not self.confines:
-            return f"NO SANDBOX: every command asks. {backend.why}".rstrip()
-        if not backend.weakness:  # such a backend has a `why` only if it is Docker and its daemon does not answer
-            return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
-        why_no_better = f" A better one: {backend.why}" if backend.why else ""
+            return f"NO SANDBOX: every command asks. {backend.problem}".rstrip()
+        if not backend.weakness:  # such a backend has a `problem` only if it is Docker and its daemon does not answer
+            return f"NO COMMAND CAN RUN: {backend.problem}" if backend.problem else ""
+        why_no_better = f" A better one: {backend.problem}" if backend.problem else ""
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
 
     @property

@@ -59,7 +59,7 @@ async def trying(
     (folder / "tmp").mkdir(exist_ok=True)
     confinement = choose_confinement(tmp=folder / "tmp")
     if not isinstance(confinement, Bubblewrap):
-        pytest.skip(f"commands are tried in bubblewrap: {confinement.why}")
+        pytest.skip(f"commands are tried in bubblewrap: {confinement.problem}")
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
     async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
         limits = CommandLimits(

@@ -25,11 +25,11 @@ def program(path: Path, script: str) -> Path:
 def test_without_bubblewrap_it_is_landlock_and_the_reason_is_kept(tmp_path: Path) -> None:
     alone = choose_confinement(tmp=tmp_path, kinds=("landlock",))
     if alone.name != "landlock":
-        pytest.skip(alone.why)
+        pytest.skip(alone.problem)
     chosen = choose_confinement(tmp=tmp_path, programs=(tmp_path / "missing",))
     assert chosen.name == "landlock"
-    assert "not installed" in chosen.why
-    assert "install bubblewrap" in chosen.why
+    assert "not installed" in chosen.problem
+    assert "install bubblewrap" in chosen.problem
 
 
 @linux
@@ -47,13 +47,13 @@ def test_a_bubblewrap_that_does_not_run_is_not_used_and_it_is_reported_why(
 ) -> None:
     chosen = choose_confinement(tmp=tmp_path, kinds=("bubblewrap",), programs=(program(tmp_path / "bwrap", script),))
     assert chosen.name == "none"
-    assert told in chosen.why
+    assert told in chosen.problem
 
 
 def test_with_nothing_commands_run_as_they_are(tmp_path: Path) -> None:
     chosen = choose_confinement(tmp=tmp_path, kinds=())
     assert chosen.name == "none"
-    assert chosen.why
+    assert chosen.problem
     bounds = Bounds(profile="read-only", roots=(tmp_path,), home=tmp_path)
     with chosen.launch(["touch", str(tmp_path / "x")], cwd=tmp_path, bounds=bounds) as launch:
         assert launch.argv[0] == "touch"
@@ -75,7 +75,7 @@ def test_a_socket_that_goes_while_bubblewrap_is_looked_at_costs_no_sandbox(
     looked_at = program(tmp_path / "bwrap", script)
     confinement = choose_confinement(tmp=tmp_path, kinds=("bubblewrap",), programs=(looked_at,))
     assert confinement.name == chosen
-    assert ("/gone/socket" in confinement.why) == (chosen == "none")
+    assert ("/gone/socket" in confinement.problem) == (chosen == "none")
 
 
 @linux
@@ -84,5 +84,5 @@ def test_the_best_has_nothing_to_excuse(tmp_path: Path) -> None:
         pytest.skip("bubblewrap is not installed")
     chosen = choose_confinement(tmp=tmp_path)
     if chosen.name != "bubblewrap":
-        pytest.skip(chosen.why)
-    assert chosen.why == ""
+        pytest.skip(chosen.problem)
+    assert chosen.problem == ""

@@ -55,7 +55,7 @@ _ADVICE = {  # a part of the system's message: its explanation for the person
 def choose_confinement(
     *, tmp: Path, kinds: tuple[str, ...] = KINDS.get(sys.platform, ()), programs: tuple[Path, ...] = PROGRAMS
 ) -> Confinement:
-    """Return the first of `kinds` that runs `true` here, else `Unconfined`; its `why` says why better ones failed."""
+    """Return the first of `kinds` that runs `true` here, else `Unconfined`; `problem` says why better ones failed."""
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -65,10 +65,10 @@ def choose_confinement(
     return Unconfined(" ".join(reasons) or "There is nothing to confine commands with on this system.")
 
 
-def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
-    """Return the backend of a kind if it really runs `true`. Raises what `choose_confinement` catches."""
+def _probe(kind: str, problem: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
+    """Return the backend of a kind if it really runs `true`; better ones have this `problem`. Raises several errors."""
     if kind == "landlock":
-        return Landlock(probe_landlock(), why, tmp=tmp)
+        return Landlock(probe_landlock(), problem, tmp=tmp)
     candidates: list[Confinement] = [Seatbelt(tmp)]  # for the kind "seatbelt"
     if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)
@@ -121,7 +121,7 @@ class Docker(FullConfinement):
         self._program = program
 
     @cached_property
-    def why(self) -> str:
+    def problem(self) -> str:
         """The reason why no command can run, from `docker version`; empty if the daemon answers."""
         try:
             _, message = probe([self._program, "version"], ())
@@ -197,7 +197,7 @@ class Seatbelt(FullConfinement):
     """Implements `Confinement`. `tmp` is the person's TMPDIR, which commands share."""
 
     name = "seatbelt"
-    why = ""
+    problem = ""
 
     def __init__(self, tmp: Path) -> None:
         self._tmp = tmp

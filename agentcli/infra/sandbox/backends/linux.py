@@ -78,7 +78,7 @@ class Bubblewrap(FullConfinement):
     """Implements `Confinement`; `namespaces` is a key of `NAMESPACES`, `hidden` the folder of `SecretCovers`."""
 
     name = "bubblewrap"
-    why = ""
+    problem = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
@@ -260,9 +260,9 @@ class Landlock:
     keeps_names = False
     hides_in: tuple[Profile, ...] = ("read-only",)
 
-    def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
+    def __init__(self, abi: int, problem: str = "", *, tmp: Path, python: Path | None = None) -> None:
         self.abi = abi
-        self.why = why
+        self.problem = problem
         self._tmp = tmp
         self._python = python
 

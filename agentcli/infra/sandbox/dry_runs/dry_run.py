@@ -144,7 +144,7 @@ class DryRuns:
             return "Commands can write nothing here (read-only), so there is nothing to try."
         confinement = self._confinement()
         if confinement.name != "bubblewrap":
-            why = f": {confinement.why}" if confinement.why else "."
+            why = f": {confinement.problem}" if confinement.problem else "."
             return f"Trying a command needs namespaces (bubblewrap), which are not there{why}"
         roots = tuple(map(str, bounds.roots))
         if roots not in self._problems:
