@@ -23,7 +23,7 @@ from agentcli import __version__
 from agentcli.app import Builder
 from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
-from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
+from agentcli.extensions.mcp.config import EXTRA, expand_variables, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
@@ -267,12 +267,13 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
         yield "problem", f"{len(specs)} MCP servers are configured, but the extra mcp is not installed.", EXTRA
     for spec in specs:
         about = f"{spec.source}: the MCP server {spec.name}:"
+        all_fields = msgspec.json.encode(spec.transport).decode()
         try:
-            expanded(msgspec.json.encode(spec.transport).decode(), subject.config.environment)  # all fields at once
+            expand_variables(all_fields, subject.config.environment)
         except ToolError as error:
             yield "warning", f"{about} {error}", "Set it where you start agentcli."
             continue
-        program = expanded(str(getattr(spec.transport, "command", "")), subject.config.environment)
+        program = expand_variables(str(getattr(spec.transport, "command", "")), subject.config.environment)
         if isinstance(spec.transport, StdioSpec) and not subject.find_program(program):
             fix = f"Install it, or use its full path. To test it: agentcli mcp get {spec.name}"
             yield "problem", f"{about} {program} does not exist or cannot be run.", fix

@@ -82,16 +82,17 @@ class PrefixBuilder(Struct, kw_only=True):
         """Return the tools of MCP servers that fit into their share of the window, and a note if some do not."""
         if not tools:
             return (), ""
-        from agentcli.extensions.mcp.tools import NOTE, fitted
+        from agentcli.extensions.mcp.tools import STUBS_NOTE, fit_tools
 
         specs, share = tuple(tool.spec() for tool in tools), self.config.settings.mcp.share
-        shown = fitted(specs, int(min(window, _USUAL_WINDOW) * share))  # in full or as stubs; the last may be missing
+        # In full or as stubs; the last may be missing.
+        shown = fit_tools(specs, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(
                 f"{len(left_out)} MCP tools are hidden from the model because all of them would use more than "
                 f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
             )
-        return shown, NOTE if shown != specs else ""
+        return shown, STUBS_NOTE if shown != specs else ""
 
     def for_agent(self, prompt: str) -> "PrefixBuilder":
         """Return the builder for a subagent, whose system text ends with its own prompt."""

@@ -220,7 +220,7 @@ class SubagentRuns(Protocol):
 class ToolServers(Protocol):
     """Offers the tools and resources of MCP servers to sessions."""
 
-    async def join(self, calls: SessionCalls) -> None: ...  # waits for the servers, and adds their tools
+    async def update_tools(self, calls: SessionCalls) -> None: ...  # waits for the servers, and adds their tools
 
     def refresh(self, calls: SessionCalls) -> None: ...  # adds tools that were approved since
 

@@ -80,7 +80,7 @@ async def call_directly(
 ) -> DirectCall:
     """Make a call for a program and return its end. Exceptions from before the tool has begun are raised."""
     if (servers := session.runtime.calls.delegates.servers) is not None:
-        await servers.join(session.runtime.calls)
+        await servers.update_tools(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
     limit = asyncio.timeout(timeout_s)
 

@@ -105,7 +105,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
         services.levels = msgspec.structs.replace(services.levels, gives_all=True)  # nothing is cut
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
-            await servers.join(bench.calls)
+            await servers.update_tools(bench.calls)
         try:
             return await shared.until_signal(_answer_calls(single, bench))
         except shared.Interrupted as interrupted:

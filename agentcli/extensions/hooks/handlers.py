@@ -111,7 +111,7 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
 async def call_tool(spec: HookSpec, input: dict[str, Any], session: Session, ask: Ask | None) -> str:
     """Call a tool of an MCP server, and return the text of its result. Raises `UsageError` and `ToolError`."""
     from agentcli.extensions.mcp.servers import Servers
-    from agentcli.extensions.mcp.tools import RemoteTool, output_of
+    from agentcli.extensions.mcp.tools import RemoteTool, to_tool_output
 
     calls, tool = session.runtime.calls, spec.handler["tool"]
     if not isinstance(servers := calls.delegates.servers, Servers):
@@ -120,7 +120,7 @@ async def call_tool(spec: HookSpec, input: dict[str, Any], session: Session, ask
     if not (server.is_enabled and server.spec.offers(tool)):
         raise UsageError(f"the settings disable {spec.title}")
     context = ToolContext(calls.workspace, "hook", publish=session.publish, ask=ask)
-    output = output_of(await server.send_call(RemoteTool(tool), input, context))
+    output = to_tool_output(await server.call_tool(RemoteTool(tool), input, context))
     text = output.content.strip() if isinstance(output.content, str) else ""
     if output.is_error:
         raise ToolError(f"the tool failed: {text[:200]}")

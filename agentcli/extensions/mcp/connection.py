@@ -71,7 +71,7 @@ class ServerConnection:
             await self.close()
             raise
         except Exception as error:
-            raise self._own_error(error) from error
+            raise self._to_agentcli_error(error) from error
 
     async def _run(self, transport: Transport, root: Path, opened: asyncio.Future[Client]) -> None:
         """Open the SDK's client, and keep it open until `close` is called or the server ends."""
@@ -102,16 +102,16 @@ class ServerConnection:
             if not opened.done():  # `open` is still waiting
                 opened.set_exception(_first_error(error))
             elif not self._closing.is_set():
-                self.lost(str(self._own_error(_first_error(error))))
+                self.on_transport_end(str(self._to_agentcli_error(_first_error(error))))
         finally:
-            if not opened.done():
+            if not opened.done():  # `close` has cancelled this
                 opened.cancel()
 
-    def lost(self, why: str) -> None:
+    def on_transport_end(self, why: str) -> None:
         """Report that the transport has ended, unless `close` ended it."""
         if not self._closing.is_set():
             self._closing.set()
-            self._server.lost(f"Lost the connection to the MCP server {self.name}. {why}")
+            self._server.on_connection_lost(f"Lost the connection to the MCP server {self.name}. {why}")
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of lists; servers of the older era announce these without a subscription."""
@@ -120,12 +120,12 @@ class ServerConnection:
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
             async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                 async for _ in events:
-                    self._server.offer_changed()
+                    self._server.on_offer_changed()
 
     async def _handle_message(self, message: IncomingMessage) -> None:
         match message:
             case types.ToolListChangedNotification() | types.PromptListChangedNotification():
-                self._server.offer_changed()
+                self._server.on_offer_changed()
             case Exception():
                 log.warning("MCP server %s: %s", self.name, message)
 
@@ -137,7 +137,7 @@ class ServerConnection:
     # The server's offer
 
     async def list_tools(self) -> Sequence[RemoteTool]:
-        tools = await self._guarded(_all_pages(self._connected_client().list_tools, lambda page: page.tools))
+        tools = await self._translate_errors(_all_pages(self._connected_client().list_tools, lambda page: page.tools))
         return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
 
     async def offer(self) -> Offer:
@@ -146,16 +146,16 @@ class ServerConnection:
         prompts: list[types.Prompt] = []
         if client.server_capabilities.prompts is not None:
             with suppress(ToolError):  # some servers announce prompts, but do not know this request
-                prompts = await self._guarded(_all_pages(client.list_prompts, lambda page: page.prompts))
+                prompts = await self._translate_errors(_all_pages(client.list_prompts, lambda page: page.prompts))
         return Offer(tuple(tools), tuple(map(_to_prompt, prompts)), client.instructions or "")
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> str:
-        result = await self._guarded(self._connected_client().get_prompt(name, arguments))
+        result = await self._translate_errors(self._connected_client().get_prompt(name, arguments))
         parts = messages.parts_of(message.content for message in result.messages)
         return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
 
     async def read_resource(self, uri: str) -> Parts:
-        resource = await self._guarded(self._connected_client().read_resource(uri))
+        resource = await self._translate_errors(self._connected_client().read_resource(uri))
         return tuple(map(messages.resource_part, resource.contents))
 
     # Calls
@@ -171,7 +171,7 @@ class ServerConnection:
 
         self._pending_asks.append(ask)
         try:
-            result = await self._guarded(client.call_tool(name, input, progress_callback=report), ask=ask)
+            result = await self._translate_errors(client.call_tool(name, input, progress_callback=report), ask=ask)
         finally:
             self._pending_asks.remove(ask)
         return RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
@@ -183,7 +183,7 @@ class ServerConnection:
                 self._task.cancel()
             is_program = isinstance(self._spec.transport, StdioSpec)
             await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
-            self._task.cancel()
+            self._task.cancel()  # it takes too long
             await asyncio.wait((self._task,))
 
     def _connected_client(self) -> Client:
@@ -191,7 +191,7 @@ class ServerConnection:
             raise ToolError(f"The MCP server {self.name} is not connected.", kind="resource_error")
         return self._client
 
-    async def _guarded(self, request: Awaitable[T], *, ask: Ask | None = None) -> T:
+    async def _translate_errors(self, request: Awaitable[T], *, ask: Ask | None = None) -> T:
         """Await a request to the server, and translate its errors.
 
         If the server wants the person to open an address first, `ask` asks them, and the error says to try again.
@@ -203,9 +203,9 @@ class ServerConnection:
                 for question in types.ElicitationRequiredErrorData.model_validate(error.data).elicitations:
                     await messages.elicit(question, ask)
                 raise ToolError("The user was asked to open an address first. Make the call again.") from error
-            raise self._own_error(error) from error
+            raise self._to_agentcli_error(error) from error
 
-    def _own_error(self, error: Exception) -> Exception:
+    def _to_agentcli_error(self, error: Exception) -> Exception:
         """Translate an error of the SDK or its transport into one of agentcli; others are returned unchanged."""
         where = f"The MCP server {self.name}"
         match error:
@@ -251,15 +251,16 @@ async def _accept_result(name: str, result: types.CallToolResult) -> None:
     """Accept every result, without checking it against the server's schema."""
 
 
-async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[T]]) -> list[T]:
-    listed: list[T] = []
+async def _all_pages(fetch_page: Callable[..., Awaitable[Any]], items_of: Callable[[Any], Sequence[T]]) -> list[T]:
+    """Return the items of a list that the server sends in pages; each page has the cursor of the next."""
+    items: list[T] = []
     cursor = None
     for _ in range(MAX_PAGES):
-        page = await fetch(cursor=cursor)
-        listed += items(page)
+        page = await fetch_page(cursor=cursor)
+        items += items_of(page)
         if (cursor := page.next_cursor) is None:
             break
-    return listed
+    return items
 
 
 def _to_prompt(prompt: types.Prompt) -> RemotePrompt:
@@ -280,7 +281,7 @@ async def connect(
     """Connect to a program or an address, with all variables replaced. Raises `ToolError` and `NeedsLogin`."""
     client = ServerConnection(spec, server)
     if isinstance(target, ServerProgram):
-        transport = stdio_transport(target, on_end=client.lost)
+        transport = stdio_transport(target, on_end=client.on_transport_end)
     else:
         timeout = httpx2.Timeout(CONNECT_TIMEOUT_S, read=spec.timeout_s)
         transport = _http_transport(target, httpx2.AsyncClient(headers=target.headers, auth=auth, timeout=timeout))

@@ -137,8 +137,8 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
     content: dict[str, Value] = {}
     for name, field in schema["properties"].items():
         texts = (params.message, field.get("title") or name, field.get("description"))
-        question, is_optional = " · ".join(str(text) for text in texts if text), name not in schema.get("required", ())
-        answer = await _ask_field(name, field, question, ask, is_optional=is_optional)
+        question = " · ".join(str(text) for text in texts if text)
+        answer = await _ask_field(name, field, question, ask, is_optional=name not in schema.get("required", ()))
         if answer is None:
             return types.ElicitResult(action="cancel")
         content |= answer
@@ -160,14 +160,15 @@ async def _ask_field(
     Return None to cancel the whole form, after no answer or three invalid ones.
     """
     choices, default = _choices(field), field.get("default")
-    keep_default = _SKIP if default is None else f"Keep the default: {default}"
-    options = [*choices, *([keep_default] if is_optional or default is not None else ())]
+    skip = _SKIP if default is None else f"Keep the default: {default}"
+    can_skip = (is_optional or default is not None) and skip not in choices
+    options = [*choices, *([skip] if can_skip else ())]
     problem = ""
     for _ in range(3):
         answer = await ask(question + problem, options)
         if answer is None:
             break
-        if answer == keep_default and answer in options and answer not in choices:  # a choice may have the same text
+        if can_skip and answer == skip:
             return {name: default} if default is not None else {}
         try:
             return {name: _field_value(answer.strip(), field.get("type"), choices)}
@@ -185,7 +186,8 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
     if titled := items.get("oneOf") or items.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in titled if "const" in choice}
     values = items.get("enum", ())
-    return dict(zip(map(str, items.get("enumNames") or values), values, strict=False))
+    names = items.get("enumNames") or values
+    return dict(zip(map(str, names), values, strict=False))
 
 
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
@@ -193,7 +195,7 @@ def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
 
     Raises `ValueError` if the answer is invalid; the message describes the valid ones.
     """
-    if kind == "array":
+    if kind == "array":  # the person types several values, with commas between them
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
     if choices:
         if answer not in choices:

@@ -99,10 +99,11 @@ def stored_auth(logins: StoredLogins, url: str, login: ServerLogin | None) -> ht
     if login is None:
         return AnonymousAuth()
 
-    async def refuse(*_: str) -> NoReturn:
+    async def raise_expired(*_: str) -> NoReturn:
         raise OAuthFlowError("The login has expired.")
 
-    return _provider(LoginTokens(logins, url, login), url, "http://127.0.0.1/callback", send=refuse, wait=refuse)
+    tokens, unused = LoginTokens(logins, url, login), "http://127.0.0.1/callback"
+    return _provider(tokens, url, unused, show_address=raise_expired, receive_answer=raise_expired)
 
 
 def _provider(
@@ -110,21 +111,21 @@ def _provider(
     url: str,
     callback: str,
     *,
-    send: Callable[[str], object],
-    wait: Callable[[], object],
+    show_address: Callable[[str], object],
+    receive_answer: Callable[[], object],
     client_metadata_url: str | None = None,
 ) -> _Provider:
-    """Return the provider of a server's tokens; `send` gets the address for the browser, `wait` returns its answer.
+    """Return the provider of a server's tokens, which opens a browser with the two functions if it has none.
 
-    The browser is redirected to `callback` with the answer. If `client_metadata_url` is the address of a document that
-    describes agentcli, the server can read it in place of a registration.
+    The server redirects the browser to `callback` with the answer. If `client_metadata_url` is the address of a
+    document that describes agentcli, the server can read it in place of a registration.
     """
     metadata = auth.OAuthClientMetadata(
         client_name="agentcli",
         redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="none",  # noqa: S106
     )
-    provider = _Provider(url, metadata, tokens, send, wait, client_metadata_url=client_metadata_url)  # type: ignore[arg-type]
+    provider = _Provider(url, metadata, tokens, show_address, receive_answer, client_metadata_url)  # type: ignore[arg-type]
     provider.tokens = tokens  # for `_initialize`
     return provider
 
@@ -151,11 +152,11 @@ async def login_auth(
         if is_answer:
             answers.put_nowait(query)
 
-    async def send(address: str) -> None:
+    async def show_address(address: str) -> None:
         states.update(parse_qs(urlsplit(address).query).get("state", ()))
         show(address)
 
-    async def wait() -> auth.AuthorizationCodeResult:
+    async def receive_answer() -> auth.AuthorizationCodeResult:
         async with asyncio.timeout(_LOGIN_TIMEOUT_S):
             values = await answers.get()
         if "code" not in values:
@@ -168,9 +169,11 @@ async def login_auth(
     async with server:
         callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
+        metadata_url = oauth.get("clientMetadataUrl")
         provider = _provider(
-            tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
-        )
+            tokens, url, callback, show_address=show_address, receive_answer=receive_answer,
+            client_metadata_url=metadata_url,
+        )  # fmt: skip
         yield provider
         # The address for refreshing tokens is stored, so that a later process need not find it out.
         if (metadata := provider.context.oauth_metadata) is not None and tokens.login.token:

@@ -20,11 +20,11 @@ from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
 
 from agentcli.extensions.mcp.tools import (  # isort: skip
-    MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec, plain, tool_name,
+    MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec, safe_name, tool_name,
 )  # fmt: skip
 
 MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that keeps exiting
-MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
+MAX_INSTRUCTIONS_CHARS = 2_000  # characters of a server's instructions
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed", "disabled"]
 
@@ -35,27 +35,27 @@ class NeedsLogin(ToolError):
     """The server wants the person to log in first."""
 
 
-# Connects to a server; the connection calls `Server.lost` when it ends. Raises `ToolError` and `NeedsLogin`.
+# Connects to a server, whose `on_connection_lost` is called when the connection ends. Raises `ToolError`, `NeedsLogin`.
 Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
-class OfferStore(NamedTuple):
+class ServerApprovals(NamedTuple):
     """Stores approved offers, one file for each server. A project's server is approved only for that project."""
 
     folder: Path
     project: Path
-    programs: ProgramPins
+    programs: ProgramPins  # the approved files that start the servers
 
-    def load(self, spec: ServerSpec) -> Offer | None:
-        """Return the approved offer; None if there is none. A file that cannot be read approves nothing."""
+    def load_offer(self, spec: ServerSpec) -> Offer | None:
+        """Return the approved offer; None if there is none, an empty one if its file cannot be read."""
         try:
             return msgspec.json.decode(self._offer_file(spec).read_bytes(), type=Offer)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError):
-            return Offer()
+            return Offer()  # not None, with which the next offer would be approved without a question
 
-    def save(self, spec: ServerSpec, offer: Offer) -> None:
+    def save_offer(self, spec: ServerSpec, offer: Offer) -> None:
         """Store an offer as approved. Raises `StorageError`."""
         try:
             make_private_folder(self.folder)
@@ -66,33 +66,33 @@ class OfferStore(NamedTuple):
     def _offer_file(self, spec: ServerSpec) -> Path:
         project = str(self.project) if spec.is_of_project else ""
         digest = hashlib.sha256(f"{spec.fingerprint} {project}".encode()).hexdigest()
-        return self.folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"
+        return self.folder / f"{safe_name(spec.name)[:40]}-{digest[:16]}.json"
 
 
 class Server:
-    """One server. Models see the approved offer, `pinned`; the `current` one is None before the first connection."""
+    """One server. Models see the approved offer; the current one is None before the first connection."""
 
     def __init__(
         self,
         spec: ServerSpec,
         connect: Connect,
-        pins: OfferStore | None,
+        approvals: ServerApprovals | None,
         *,
         on_notice: Callable[[str], None],
-        on_update: Callable[[], None],
+        on_approval: Callable[[], None],
     ) -> None:
         self.spec, self.name = spec, spec.name
         self.prefix = tool_name(spec.name, "")  # the beginning of its tools' names
-        self.pinned = pins.load(spec) if pins else None
-        self.current: Offer | None = None
+        self.approved_offer = approvals.load_offer(spec) if approvals else None
+        self.current_offer: Offer | None = None
         self.problem = ""  # the reason why it cannot be used, for the person
         self.is_enabled = True  # False: its tools are not offered
-        self._connect, self._pins = connect, pins
-        self._on_notice, self._on_update = on_notice, on_update
+        self._connect, self._approvals = connect, approvals  # None for a caller's own client
+        self._on_notice, self._on_approval = on_notice, on_approval
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None  # one attempt for all callers
         self._refreshing: asyncio.Task[None] | None = None  # gets the offer after the server announced a change
-        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of its newest starts
+        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of its newest starts, the oldest first
         self._needs_login = False
         self._asking = asyncio.Lock()  # held while the person is asked about changes
         # The conversations that have its instructions, each identified by its ledger of files.
@@ -100,6 +100,7 @@ class Server:
 
     @property
     def status(self) -> Status:
+        """The state as `/mcp` shows it."""
         if not self.is_enabled:
             return "disabled"
         if self._connecting is not None:
@@ -113,7 +114,7 @@ class Server:
     @property
     def is_changed(self) -> bool:
         """Return True if the server's current offer differs from the approved one."""
-        return self.current is not None and self.pinned is not None and self.current != self.pinned
+        return None not in (self.current_offer, self.approved_offer) and self.current_offer != self.approved_offer
 
     async def try_to_connect(self) -> None:
         with suppress(ToolError):  # `problem` has the reason
@@ -124,8 +125,8 @@ class Server:
         if self._client is not None:
             return self._client
         if self._connecting is None:
-            now = time.monotonic()
-            if len(self._starts) > MAX_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
+            now, is_restart_limit = time.monotonic(), len(self._starts) == self._starts.maxlen
+            if is_restart_limit and now - self._starts[0] < RESTARTS_WITHIN_S:
                 raise ToolError(
                     f"The MCP server {self.name} kept exiting, so agentcli no longer starts it: {self.problem} "
                     f"To try again: `/mcp restart {self.name}`.",
@@ -137,26 +138,26 @@ class Server:
         try:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            # Either `aclose` has cancelled the connecting task, or the caller is being cancelled.
-            if connecting.cancelled() and task is not None and not task.cancelling():
+            caller = asyncio.current_task()
+            if connecting.cancelled() and caller is not None and not caller.cancelling():  # `aclose` cancelled it
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
 
     async def _open_client(self) -> MCPClient:
+        """Connect, and fetch the offer. Raises `ToolError`, whose text is also the server's `problem`."""
         self.problem = ""
         try:
-            await self._check_programs(None)  # asks nobody: `send_call` has asked before
+            await self._check_programs(None)  # asks nobody: before a call, `call_tool` has asked
             async with asyncio.timeout(self.spec.startup_timeout_s):
                 client = await self._connect(self.spec, self)
                 try:
-                    await self._take_offer(client)
+                    await self._fetch_offer(client)
                 except BaseException:
                     await client.close()
                     raise
         except ToolError as error:
             self._needs_login = isinstance(error, NeedsLogin)
-            if self._needs_login or not self.problem:  # `lost` may have set a better one
+            if self._needs_login or not self.problem:  # `on_connection_lost` may have set one that says more
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
@@ -172,22 +173,25 @@ class Server:
 
     # The server's offer and its approval
 
-    async def _take_offer(self, client: MCPClient) -> None:
-        """Get the server's offer, and approve it if the person need not be asked."""
+    async def _fetch_offer(self, client: MCPClient) -> None:
+        """Get the server's current offer, and approve it if the person need not be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
-        tools = {tool.name: tool for tool in reversed(offer.tools)}  # if two share a name, the first one wins
-        self.current = msgspec.structs.replace(offer, tools=tuple(reversed(tools.values())))
-        if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
-            self._pin(self.current)
+        tools: dict[str, RemoteTool] = {}
+        for tool in offer.tools:
+            tools.setdefault(tool.name, tool)  # if two share a name, the first one wins
+        self.current_offer = msgspec.structs.replace(offer, tools=tuple(tools.values()))
+        if self.approved_offer is None or (self.is_changed and not self.spec.is_of_project):
+            self._approve_offer(self.current_offer)
         elif self.is_changed:
             self._on_notice(
                 f"The MCP server {self.name} of this project changed since you approved it "
-                f"({self.changes()}). agentcli asks before using it. To approve it: `/mcp approve {self.name}`."
+                f"({self.describe_changes()}). agentcli asks before using it. To approve it: "
+                f"`/mcp approve {self.name}`."
             )
 
-    def changes(self) -> str:
+    def describe_changes(self) -> str:
         """List the tools that are new, gone or changed since the approval, as text."""
-        offers = self.pinned or Offer(), self.current or Offer()
+        offers = self.approved_offer or Offer(), self.current_offer or Offer()
         before, after = ({tool.name: tool for tool in offer.tools} for offer in offers)
         names = {
             "new": [name for name in after if name not in before],
@@ -203,50 +207,50 @@ class Server:
         Raises `ToolError` if the server cannot be reached, and `ConfigError` if the trust cannot be stored.
         """
         changes: list[str] = []
-        if self._pins is not None and (command := self.spec.start_command):
-            changes += map(str, await asyncio.to_thread(self._pins.programs.changed_files, command))
+        if self._approvals is not None and (command := self.spec.start_command):
+            changes += map(str, await asyncio.to_thread(self._approvals.programs.changed_files, command))
             if changes:
-                self._pins.programs.accept_changes(command)
+                self._approvals.programs.accept_changes(command)
         await (self.restart() if changes else self.client())
-        if self.is_changed and self.current:
-            changes.append(self.changes())
-            self._pin(self.current)
+        if self.is_changed and self.current_offer:
+            changes.append(self.describe_changes())
+            self._approve_offer(self.current_offer)
         return "; ".join(changes) or "no changes"
 
-    def _pin(self, offer: Offer) -> None:
+    def _approve_offer(self, offer: Offer) -> None:
         """Approve an offer, so that models see it."""
-        self.pinned = offer
+        self.approved_offer = offer
         try:
-            if self._pins is not None:
-                self._pins.save(self.spec, offer)
+            if self._approvals is not None:
+                self._approvals.save_offer(self.spec, offer)
         except StorageError as error:
             self._on_notice(str(error))
-        self._on_update()
+        self._on_approval()
 
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
-        if self.current is None or all(one.name != tool.name for one in self.current.tools):
+        if self.current_offer is None or all(one.name != tool.name for one in self.current_offer.tools):
             raise ToolError(f"The MCP server {self.name} no longer has the tool {tool.name}.", kind="not_found")
         async with self._asking:  # other calls wait, so that the person is asked once
             while self.is_changed:  # asks again if the offer has changed meanwhile
-                offer, about = self.current, f"({self.changes()})"
+                offer, about = self.current_offer, f"({self.describe_changes()})"
                 question = f"The project's MCP server {self.name} changed since you approved it {about}."
-                texts = _new_texts(self.pinned or Offer(), offer)
+                texts = _new_texts(self.approved_offer or Offer(), offer)
                 if ask is None or await ask(" ".join((question, *texts)), (_USE, _REFUSE)) != _USE:
                     raise ToolError(
                         f"The MCP server {self.name} changed since the user approved it {about}. It cannot be used "
                         "until they approve it again.",
                         kind="permission_denied",
                     )
-                if self.current == offer:
-                    self._pin(offer)
+                if self.current_offer == offer:  # it is still the one that the person has seen
+                    self._approve_offer(offer)
 
     async def _check_programs(self, ask: Ask | None) -> None:
         """Ask about changed files that the server runs. Raises `ToolError` if they may not be run."""
-        if self._pins is None or not (command := self.spec.start_command):
+        if self._approvals is None or not (command := self.spec.start_command):
             return
-        user = f"the MCP server {self.name}"
-        if why := await why_denied(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
+        runner = f"the MCP server {self.name}"
+        if why := await why_denied(self._approvals.programs, command, runner, ask=ask, on_notice=self._on_notice):
             raise ToolError(
                 f"{why} The server was not started. Check the change, then approve the new version with "
                 f"`/mcp approve {self.name}` or `agentcli mcp approve {self.name}`.",
@@ -255,39 +259,39 @@ class Server:
 
     # The connection calls these
 
-    def lost(self, why: str) -> None:
+    def on_connection_lost(self, why: str) -> None:
         self._client, self.problem = None, why
 
-    def offer_changed(self) -> None:
+    def on_offer_changed(self) -> None:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_offer())
 
     async def _refresh_offer(self) -> None:
         if (client := self._client) is not None:
-            with suppress(ToolError):  # `lost` reports a connection that is gone
-                await self._take_offer(client)
+            with suppress(ToolError):  # `on_connection_lost` reports a connection that is gone
+                await self._fetch_offer(client)
 
     # Calls
 
-    async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
+    async def call_for_model(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
         """Call a tool, and add the server's instructions to the first result in a conversation. Raises `ToolError`."""
-        result = await self.send_call(tool, input, context)
-        instructions = self.pinned.instructions.strip() if self.pinned else ""
+        result = await self.call_tool(tool, input, context)
+        instructions = self.approved_offer.instructions.strip() if self.approved_offer else ""
         if result.is_error or not instructions or context.workspace.files in self._instructed:
             return result
         self._instructed.add(context.workspace.files)
-        note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS]}]")
+        note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS_CHARS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
-    async def send_call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
+    async def call_tool(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
         """Call a tool; ask the person first if the server has changed. Raises `ToolError`."""
-        if self._client is None:
+        if self._client is None:  # the server will be started
             await self._check_programs(context.ask)
         client = await self.client()
         await self._check_approved(tool, context.ask)
         try:
             async with asyncio.timeout(self.spec.timeout_s) as limit:
-                ask = context.ask and _ask_in_time(context.ask, limit, self.name)
+                ask = context.ask and _ask_outside_limit(context.ask, limit, self.name)
                 return await client.call_tool(
                     tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
                 )
@@ -329,7 +333,7 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
         yield f"Instructions: {after.instructions}"
 
 
-def _ask_in_time(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
+def _ask_outside_limit(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
     """Return an `ask` that names the server, and pauses the time limit of the call until the answer."""
 
     async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
@@ -339,7 +343,7 @@ def _ask_in_time(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
         try:
             return await ask(f"{server} asks: {' '.join(question.split())}", options)
         finally:
-            if end is not None:  # None: another question had paused it already
+            if end is not None:  # None: another question has paused it, and will resume it
                 with suppress(RuntimeError):  # the call has ended
                     limit.reschedule(end + now() - began)
 

@@ -22,12 +22,12 @@ from agentcli.conversation.history import shorten
 from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
 from agentcli.extensions.mcp import tools as mcp_tools
-from agentcli.extensions.mcp.server import Connect, OfferStore, Server, Status
+from agentcli.extensions.mcp.server import Connect, Server, ServerApprovals, Status
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolRegistry
 
-MAX_TEXT = 100_000  # characters of one resource
+MAX_RESOURCE_CHARS = 100_000
 _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`
 
 
@@ -38,7 +38,7 @@ class JoinServers(TurnStep):
         self._servers = servers
 
     async def begin(self, turn: Turn) -> None:
-        await self._servers.join(turn.runtime.calls)
+        await self._servers.update_tools(turn.runtime.calls)
         await self._servers.attach_mentioned(turn.state, turn.log.prompt_ids, turn.emit)
 
 
@@ -53,18 +53,18 @@ class Servers:
         self,
         specs: Sequence[mcp_tools.ServerSpec],
         connect: Connect,
-        pins: OfferStore,
+        approvals: ServerApprovals,
         *,
         on_notice: Callable[[str], None],
         clients: Sequence[mcp_tools.MCPClient] = (),
         only: Sequence[str] = (),
     ) -> None:
         self.on_notice = on_notice
-        self.on_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
+        self.on_new_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
         self._only = [Rule(name) for name in only]
         # The open session replaces `on_notice`, so it is looked up for each notice.
-        make = partial(Server, on_notice=lambda text: self.on_notice(text), on_update=self._note_update)  # noqa: PLW0108
-        self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
+        make = partial(Server, on_notice=lambda text: self.on_notice(text), on_approval=self._on_approval)  # noqa: PLW0108
+        self._servers = {spec.name: make(spec, connect, approvals) for spec in specs}
         for client in clients:
             spec = mcp_tools.ServerSpec(name=client.name, scope="caller")
             self._servers[client.name] = make(spec, partial(_return_client, client), None)
@@ -72,7 +72,7 @@ class Servers:
         self._starting: set[asyncio.Task[None]] = set()  # the attempts to connect
         self._joining = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None  # the wait for new servers, for `stop_waiting`
-        self._has_news = False  # an offer was approved that `add_tools` has not used yet
+        self._has_new_offer = False  # an offer was approved that `add_tools` has not used yet
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
@@ -102,22 +102,22 @@ class Servers:
         task.add_done_callback(self._starting.discard)
         return task
 
-    async def join(self, calls: SessionCalls) -> None:
-        """Add the tools to a session before its first request, and before a later one if a server answered late."""
+    async def update_tools(self, calls: SessionCalls) -> None:
+        """Add the tools to a session before its first turn, and before a later one if a server answered late."""
         async with self._joining:
-            if calls.delegates.unknown_servers is None:  # the session's first request
-                await self._wait_for_new()
+            if calls.delegates.unknown_servers is None:  # the session's first turn
+                await self._wait_for_new_servers()
                 self.add_tools(calls)
-                calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
+                calls.delegates.unknown_servers = {server.name for server in self if server.approved_offer is None}
                 return
-            # The servers that had not answered at the session's first request.
+            # The servers that had not answered before the session's first turn.
             unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
-            if late := [server.name for server in unknown if server.pinned is not None]:
+            if late := [server.name for server in unknown if server.approved_offer is not None]:
                 calls.delegates.unknown_servers.difference_update(late)
                 self.add_tools(calls)
                 self.on_notice(f"Starting with this prompt, the model can use the tools of: {', '.join(late)}")
             for server in unknown:
-                if server.pinned is None:
+                if server.approved_offer is None:
                     self._start_connecting(server)  # tries again: its downloads may be complete by now
 
     def stop_waiting(self) -> None:
@@ -125,14 +125,14 @@ class Servers:
         if self._waiting is not None:
             self._waiting.reschedule(0)
 
-    async def _wait_for_new(self) -> None:
+    async def _wait_for_new_servers(self) -> None:
         """Wait for the servers whose tools are not known yet, and report those that do not answer."""
-        new = [server for server in self if server.pinned is None]
+        new = [server for server in self if server.approved_offer is None]
         pending = {self._start_connecting(server) for server in new if not server.problem}
         if pending:
             _, pending = await asyncio.wait(pending, timeout=1.0)  # most servers answer by then
         if pending:
-            slow = [server for server in new if server.pinned is None and not server.problem]
+            slow = [server for server in new if server.approved_offer is None and not server.problem]
             names = ", ".join(server.name for server in slow)
             max_s = max((server.spec.startup_timeout_s for server in slow), default=0)
             hint = " Press Enter to start without them." if self._can_skip else ""
@@ -143,14 +143,14 @@ class Servers:
                         await asyncio.wait(pending)
             finally:  # also if the turn is interrupted
                 self._waiting = None
-        for server in [server for server in new if server.pinned is None]:
+        for server in [server for server in new if server.approved_offer is None]:
             late = "has not answered yet. Its tools become available with the first prompt after it answers."
             why = f"offers no tools: {server.problem}" if server.problem else late
             self.on_notice(f"The MCP server {server.name} {why}")
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Set a session's tools to its own and those that the servers have now."""
-        self._has_news = False
+        self._has_new_offer = False
         tools = list(self.tools())
         before = [tool.spec() for tool in calls.tools if tool.server]
         if [tool.spec() for tool in tools] != before:  # requests with a new registry miss the cache
@@ -163,21 +163,22 @@ class Servers:
 
     def refresh(self, calls: SessionCalls) -> None:
         """Update the tools if an offer was approved; called when the beginning of requests changes anyway."""
-        if self._has_news:
+        if self._has_new_offer:
             self.add_tools(calls)
 
     def tools(self) -> Iterator[Tool]:
         """Yield the known tools of all enabled servers, under the names that models see."""
         used_names: set[str] = set()
         for server in filter(lambda one: one.is_enabled, self):
-            offered = [tool for tool in (server.pinned.tools if server.pinned else ()) if server.spec.offers(tool.name)]
-            for tool in mcp_tools.remote_tools(server.name, offered, server.call, used_names):
+            offer = server.approved_offer or mcp_tools.Offer()
+            offered = [tool for tool in offer.tools if server.spec.offers(tool.name)]
+            for tool in mcp_tools.remote_tools(server.name, offered, server.call_for_model, used_names):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
 
     async def attach_mentioned(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
         """Append the resources that a prompt names (`@server:uri`); one that cannot be read is reported."""
-        for server, uri in dict.fromkeys(self._mentions(state, prompt_ids)):
+        for server, uri in dict.fromkeys(self._mentioned_resources(state, prompt_ids)):
             try:
                 client = await self._servers[server].client()
                 if not isinstance(client, mcp_tools.OffersPrompts):
@@ -188,19 +189,22 @@ class Servers:
                 reason = str(error) or "timed out"
                 emit(Notice(f"Could not read @{server}:{uri}: {reason}"))
                 parts = (Text(f"Could not read it: {reason}"),)
-            cut = (Text(cut_middle(part.text, MAX_TEXT)) if isinstance(part, Text) else part for part in parts)
             heading = Text(f"The resource {uri} of the MCP server {server}, mentioned in the prompt:")
-            state.notes.append(User((heading, *cut), is_reminder=True))
+            limited = (
+                Text(cut_middle(part.text, MAX_RESOURCE_CHARS)) if isinstance(part, Text) else part for part in parts
+            )
+            state.notes.append(User((heading, *limited), is_reminder=True))
 
-    def _mentions(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
+    def _mentioned_resources(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
         """Yield the server and the URI of each resource that the prompts name, but not in text that was piped in."""
         for entry in state.conversation.path:
             if entry.id in prompt_ids and isinstance(entry.body, User):
                 for block in typed_blocks(entry.body.content):
                     typed = block.text.partition("\n\n<stdin>\n")[0] if isinstance(block, Text) else ""
-                    yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
+                    yield from (mention for mention in _MENTION.findall(typed) if mention[0] in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
+        """Return name and status of each server, as the JSON stream lists them."""
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:
@@ -209,9 +213,9 @@ class Servers:
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
 
-    def _note_update(self) -> None:
-        self._has_news = True
-        self.on_prompts()
+    def _on_approval(self) -> None:
+        self._has_new_offer = True
+        self.on_new_prompts()
 
 
 async def _return_client(
@@ -222,7 +226,7 @@ async def _return_client(
 
 GROUP = "MCP"
 NO_SERVERS = "No MCP servers are configured here. To add one: agentcli mcp add NAME -- COMMAND, or NAME URL"
-_MAX_HELP = 80  # characters
+_MAX_HELP_CHARS = 80  # characters
 _MARKS = {
     "connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗",
     "disabled": "○",
@@ -234,16 +238,18 @@ def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
     help, forms = "show the MCP servers, restart or approve one", ("", "NAME", "restart NAME", "approve NAME")
     commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=forms))
     if servers is not None:
-        servers.on_prompts = partial(_add_prompts, commands, servers)
-        servers.on_prompts()
+        servers.on_new_prompts = partial(_add_prompts, commands, servers)
+        servers.on_new_prompts()
 
 
 def _add_prompts(commands: CommandSet, servers: Servers) -> None:
-    offered = [(server, prompt) for server in servers if server.pinned for prompt in server.pinned.prompts]
-    for server, prompt in offered:
-        if (name := mcp_tools.tool_name(server.name, prompt.name)) not in commands.names:
-            help, hint = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP), _argument_hint(prompt)
-            commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), hint, group=GROUP))
+    for server in servers:
+        for prompt in (server.approved_offer or mcp_tools.Offer()).prompts:
+            name = mcp_tools.tool_name(server.name, prompt.name)
+            if name not in commands.names:
+                help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP_CHARS)
+                run, hint = partial(_use_prompt, server, prompt), _argument_hint(prompt)
+                commands.add(SlashCommand(name, help, run, hint, group=GROUP))
 
 
 def _argument_hint(prompt: mcp_tools.RemotePrompt) -> str:
@@ -251,6 +257,7 @@ def _argument_hint(prompt: mcp_tools.RemotePrompt) -> str:
 
 
 async def _use_prompt(server: Server, prompt: mcp_tools.RemotePrompt, host: CommandHost, argument: str) -> Outcome:
+    """Run the command of a server's prompt: send the model the text that the server makes of the arguments."""
     try:
         client = await server.client()
         assert isinstance(client, mcp_tools.OffersPrompts), "only those that have prompts are listed"
@@ -274,7 +281,8 @@ def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"Could not read the arguments: {error}.") from error
-    named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
+    pairs = (word.partition("=") for word in words)
+    named = {name: value for name, equals, value in pairs if equals and name in names}
     values = [word for word in words if word.partition("=")[0] not in named]
     unnamed = [name for name in names if name not in named]
     if len(values) > len(unnamed) > 0:  # the last argument takes the remaining words
@@ -287,6 +295,7 @@ def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str
 
 
 async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Outcome:
+    """Run `/mcp`: list the servers, show, restart or approve one."""
     if servers is None:
         return NO_SERVERS
     word, _, rest = argument.partition(" ")
@@ -301,7 +310,7 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
             case "approve" if name:
                 changes = await servers.get(name).approve()
                 return f"Approved: {changes}. The model sees it after the next compaction, or in a new session."
-            case _:
+            case _:  # the name of a server
                 return describe_offer(server := servers.get(argument), server.status)
     except ToolError as error:
         raise UsageError(str(error)) from error
@@ -309,17 +318,17 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
 
 def server_row(server: Server, status: Status) -> str:
     """Return a server as a line of `/mcp`, with its changes and its problem below it."""
-    tools = f"{len(server.pinned.tools)} tools" if server.pinned else "tools not known yet"
+    tools = f"{len(server.approved_offer.tools)} tools" if server.approved_offer else "tools not known yet"
     about = (server.name, status, tools, server.spec.scope, str(server.spec.transport))
     row = f"  {_MARKS[status]} {' · '.join(about)}"
-    changed = f"\n    changed: {server.changes()}" if server.is_changed else ""
+    changed = f"\n    changed: {server.describe_changes()}" if server.is_changed else ""
     return row + changed + (f"\n    {server.problem}" if server.problem else "")
 
 
 def describe_offer(server: Server, status: Status) -> str:
     """Describe a server: its line of `/mcp`, then one line for each tool and prompt."""
-    offer = server.current or server.pinned or mcp_tools.Offer()
-    tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
+    offer = server.current_offer or server.approved_offer or mcp_tools.Offer()
+    tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP_CHARS)}" for one in offer.tools]
     prompts = [
         f"    /{mcp_tools.tool_name(server.name, one.name)} {_argument_hint(one)}".rstrip() for one in offer.prompts
     ]

@@ -71,11 +71,11 @@ async def _start(
 ) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
     """Start a server; return its process, its pipes, and an event that is set when it exits. Raises `ToolError`."""
     program, *arguments = launch.argv
-    found = shutil.which(program, path=launch.environment.get("PATH"))
-    if found is None:
+    path = shutil.which(program, path=launch.environment.get("PATH"))
+    if path is None:
         raise ToolError(f"The program {program} does not exist. Install it, or use its full path.", kind="not_found")
-    argv = [found, *arguments]
-    if setpriv := shutil.which("setpriv"):  # a server that ignores the end of its stdin is killed when agentcli ends
+    argv = [path, *arguments]
+    if setpriv := shutil.which("setpriv"):  # kills a server that ignores the end of its stdin when agentcli ends
         argv = [setpriv, "--pdeathsig", "KILL", *argv]
     try:
         loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ async def _end(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_S):
                     await exited.wait()
-                break
+                break  # it has exited in time
             _signal(process, number)
     finally:
         _signal(process, signal.SIGKILL)  # for children that outlive the server

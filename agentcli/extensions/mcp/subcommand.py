@@ -47,20 +47,20 @@ def run(arguments: list[str]) -> int:
 def list_servers(json: AsJson = False) -> None:
     """Connect to the configured servers, and show what each offers. Exits with 1 if one does not work."""
     servers = list(_servers(configuration(warns=True)))
-    statuses = asyncio.run(_connect(*servers))
+    statuses = asyncio.run(_try_connections(*servers))
     rows = list(map(_row, servers, statuses))
     print_answer(rows, "\n".join(map(server_row, servers, statuses)) or NO_SERVERS, as_json=json)
-    raise typer.Exit(int(any(server.current is None for server in servers)))
+    raise typer.Exit(int(any(server.current_offer is None for server in servers)))
 
 
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
     """Connect to one server and show its tools. Exits with 1 if it does not work."""
     server = _servers(configuration(warns=True)).get(name)
-    (status,) = asyncio.run(_connect(server))
-    tools = msgspec.to_builtins(server.current.tools if server.current else ())
+    (status,) = asyncio.run(_try_connections(server))
+    tools = msgspec.to_builtins(server.current_offer.tools if server.current_offer else ())
     print_answer(_row(server, status) | {"tools": tools}, describe_offer(server, status), as_json=json)
-    raise typer.Exit(int(server.current is None))
+    raise typer.Exit(int(server.current_offer is None))
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
@@ -85,10 +85,10 @@ def add_server(
     keys: dict[str, Any] = {
         "type": transport or ("http" if is_address else ""),
         **({"url": target[0]} if is_address else {"command": target[0], "args": target[1:]}),
-        "env": dict(_pair(one, "=", "--env") for one in env),
-        "headers": dict(_pair(one, ":", "--header") for one in header),
+        "env": dict(_pair(text, "=", "--env") for text in env),
+        "headers": dict(_pair(text, ":", "--header") for text in header),
     }
-    entry = {key: value for key, value in keys.items() if value or key == "args"}
+    entry = {key: value for key, value in keys.items() if value or key == "args"}  # a command always has `args`
     load_sdk()  # raises without the SDK, before anything is written
     change = "replaced" if name in _servers_of(config, scope) else "added"
     echo(f"{change.capitalize()} {name}. {_write(config, scope, name, entry)}")
@@ -103,8 +103,8 @@ def remove_server(
     scopes = [one for one in get_args(Scope) if scope in ("", one) and name in _servers_of(config, one)]
     if not scopes:
         raise UsageError(f"There is no MCP server {name!r} in your settings, this project or this folder.")
-    for one in scopes:
-        echo(_write(config, one, name, None))
+    for found_in in scopes:
+        echo(_write(config, found_in, name, None))
 
 
 @app.command("approve")
@@ -170,7 +170,7 @@ def _servers(config: Config) -> Servers:
     return make_servers(config, server_specs(config, warn, plugins=plugins), WorkspacePrograms(config), warn)
 
 
-async def _connect(*servers: Server) -> list[Status]:
+async def _try_connections(*servers: Server) -> list[Status]:
     """Connect to servers and disconnect again; return the status that each had in between."""
     try:
         await asyncio.gather(*(server.client() for server in servers), return_exceptions=True)
@@ -180,17 +180,17 @@ async def _connect(*servers: Server) -> list[Status]:
 
 
 def _row(server: Server, status: Status) -> dict[str, Any]:
-    tools = [tool.name for tool in server.current.tools] if server.current else []
+    tools = [tool.name for tool in server.current_offer.tools] if server.current_offer else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
     return {"name": spec.name, "source": spec.source, "scope": spec.scope, "status": status, "tools": tools, **problem}
 
 
-def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
-    """Split the value of a flag at the first `sign`. Raises `UsageError`."""
-    name, has_sign, value = text.partition(sign)
-    if not has_sign or not name.strip():
-        raise UsageError(f"{flag} {text!r} has no {sign!r}.")
+def _pair(text: str, separator: str, flag: str) -> tuple[str, str]:
+    """Split the value of a flag at the first `separator`. Raises `UsageError`."""
+    name, found, value = text.partition(separator)
+    if not found or not name.strip():
+        raise UsageError(f"{flag} {text!r} has no {separator!r}.")
     return name.strip(), value.strip()
 
 
@@ -209,13 +209,16 @@ def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
 def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
     """Write a server to the file of a scope, or remove it (None); return a message. Raises `UserError`."""
     file, key = _scope_file(config, scope), f"mcp_servers.{name}"
-    if scope != "project":
-        return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
-    changed = {**_servers_of(config, scope), name: entry}
-    servers = {key: value for key, value in changed.items() if value is not None}
+    if scope == "user":
+        return store_setting(config, key, entry)
+    if scope == "local":
+        return store_in(file, key, entry)
+    servers = {**_servers_of(config, scope), name: entry}
+    if entry is None:
+        del servers[name]
     content = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
     text = msgspec.json.format(msgspec.json.encode({**content, "mcpServers": servers}), indent=2)
-    write_settings(file, f"{text.decode()}\n", mode=0o644)
+    write_settings(file, f"{text.decode()}\n", mode=0o644)  # for everybody who works on the project
     if entry is None:
         return f"Removed from {file}."
     return f"Saved in {file}. To use it, trust the project: agentcli config trust"

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 from msgspec import Struct
 
-from agentcli.errors import ToolError
+from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput
@@ -76,19 +76,19 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def start_command(self) -> str:
-        """Return a shell command that names every file that is run to start it, for pins; empty for an address."""
+        """Return a shell command that names every file that starts the server, to pin them; empty for an address."""
         if isinstance(program := self.transport, HttpSpec):
             return ""
-        started = [value for name, value in program.env.items() if name in STARTS_FILES]
+        loaded = [value for name, value in program.env.items() if name in STARTS_FILES]
         # A bare name in these variables is a file, not a program on PATH.
-        files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
+        files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in loaded]
         folder = [shlex.join(("cd", program.cwd))] if program.cwd else []
         return " && ".join((*folder, *map(shlex.quote, files), shlex.join((program.command, *program.args))))
 
     @property
     def fingerprint(self) -> str:
         """Return a hash, in hexadecimal digits, of the way to start or reach the server."""
-        # Approvals are stored under this hash: another order of the parts, or an empty `cwd`, would make them invalid.
+        # Approvals are stored under this hash, so another order of the parts, or more of them, would make them invalid.
         match self.transport:
             case StdioSpec(command, args, env, cwd):
                 parts: tuple[Any, ...] = ("stdio", command, args, sorted(env.items()), "", [], *([cwd] if cwd else ()))
@@ -170,31 +170,32 @@ class OffersPrompts(Protocol):
 # Calls a tool of a server by the server's name for it.
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
 
-MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
-_DIGEST = 8  # characters of the hash at the end of shortened names
+MAX_NAME_CHARS = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
+_DIGEST_CHARS = 8  # characters of the hash at the end of shortened names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
-NOTE = "Tools named mcp__… have short descriptions. Call one with {} to get its arguments."
+STUBS_NOTE = "Tools named mcp__… have short descriptions. Call one with {} to get its arguments."
 MAX_DEPTH = 40  # levels of a schema; values below them may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
 _UNIONS = ("anyOf", "oneOf", "allOf")  # no provider takes these at the top level
 # Keywords by the kind of their value: one schema, schemas by name, or a list of schemas.
-_SCHEMAS = (
+_SCHEMA_KEYWORDS = (
     "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
     "unevaluatedProperties",
 )  # fmt: skip
-_MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_SCHEMA_MAP_KEYWORDS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 # The type of each other keyword's value; other values are left out, such as draft 4's `exclusiveMinimum: true`.
-_SIZES = tuple(f"{end}{what}" for end in ("max", "min") for what in ("Contains", "Items", "Length", "Properties"))
-_KINDS: dict[str, type | tuple[type, ...]] = {
+_SIZES = ("Contains", "Items", "Length", "Properties")
+_SIZE_KEYWORDS = tuple(f"{bound}{size}" for bound in ("max", "min") for size in _SIZES)
+_VALUE_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys("title description pattern format contentEncoding contentMediaType $comment".split(), str),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)),
     **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
-    **dict.fromkeys(_SIZES, int),
+    **dict.fromkeys(_SIZE_KEYWORDS, int),
     "examples": list,
 }
 _REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions|properties)/|\Z)")  # the beginning of one that is resolved
-_DROPPED = (
+_DROPPED_KEYWORDS = (
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$schema", "$vocabulary",
     "contentSchema", "dependencies", "dependentRequired", "id",
 )  # fmt: skip
@@ -202,10 +203,10 @@ _DROPPED = (
 
 def tool_name(server: str, tool: str) -> str:
     """Return the name of a tool or a prompt; `__` in a server's name becomes `_`, so that rules tell servers apart."""
-    return f"mcp__{re.sub('__+', '_', plain(server))}__{plain(tool)}"
+    return f"mcp__{re.sub('__+', '_', safe_name(server))}__{safe_name(tool)}"
 
 
-def plain(name: str) -> str:
+def safe_name(name: str) -> str:
     """Return a name with `_` in place of each character that providers do not accept."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
@@ -221,9 +222,9 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, use
     """
     for tool in tools:
         name = tool_name(server, tool.name)
-        if len(name) > MAX_NAME or name in used_names:
-            digest = hashlib.sha256(f"{server}\0{tool.name}".encode()).hexdigest()[:_DIGEST]
-            name = f"{name[: MAX_NAME - _DIGEST - 1]}_{digest}"
+        if len(name) > MAX_NAME_CHARS or name in used_names:
+            digest = hashlib.sha256(f"{server}\0{tool.name}".encode()).hexdigest()[:_DIGEST_CHARS]
+            name = f"{name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
         used_names.add(name)
         yield Tool(
             name,
@@ -232,7 +233,7 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, use
             partial(_run, tool, call),
             "foreign",  # a server's hints about a tool (readOnlyHint and the like) prove nothing
             source=f"mcp:{server}",
-            time_limit_s=None,  # `Server.call` has its own, which stops while the person is asked something
+            time_limit_s=None,  # `Server.call_tool` has its own, which stops while the person is asked something
             schema=provider_schema(tool.schema),
             is_described_when_called=True,
         )
@@ -240,10 +241,11 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, use
 
 async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
     """Call a tool. Raises `ToolError`, with the schema of the arguments if the server does not accept them."""
-    has_level = "output_level" in provider_schema(tool.schema)["properties"]  # else it is agentcli's own
-    input = {name: value for name, value in arguments.items() if name != "output_level" or has_level}
+    input = dict(arguments)
+    if "output_level" not in provider_schema(tool.schema)["properties"]:
+        input.pop("output_level", None)  # agentcli's own argument, which it adds to tools that have none
     try:
-        return output_of(await call(tool, input, context))
+        return to_tool_output(await call(tool, input, context))
     except ToolError as error:
         if error.kind != "invalid_parameters":
             raise
@@ -251,24 +253,23 @@ async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], co
         raise ToolError(f"{error}\nThe JSON Schema of the arguments: {schema}", kind=error.kind) from error
 
 
-def output_of(result: RemoteResult) -> ToolOutput:
+def to_tool_output(result: RemoteResult) -> ToolOutput:
     """Convert a server's result to that of a tool: texts are joined; structured data is used if there is no text."""
-    content: str | Parts
-    if all(isinstance(part, Text) for part in result.content):
-        content = "\n".join(part.text for part in result.content if isinstance(part, Text))
+    content: str | Parts = tuple(result.content)
+    texts = [part.text for part in result.content if isinstance(part, Text)]
+    if len(texts) == len(result.content):  # no images and documents
+        content = "\n".join(texts)
         if not content and result.structured is not None:
             content = msgspec.json.format(msgspec.json.encode(result.structured)).decode()
-    else:
-        content = tuple(result.content)
-    output = ToolOutput(content, result.structured, is_error=result.is_error)
-    return msgspec.structs.replace(output, error_kind="execution_error") if result.is_error else output
+    kind: ToolErrorKind | None = "execution_error" if result.is_error else None
+    return ToolOutput(content, result.structured, is_error=result.is_error, error_kind=kind)
 
 
-def fitted(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...]:
+def fit_tools(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...]:
     """Return the tools in as much detail as fits: in full, or else as stubs, or else as many stubs as fit."""
     if _tokens(specs) <= max_tokens:
         return tuple(specs)
-    stub_tokens = max_tokens - _tokens((ToolSpec("", NOTE, {}),))
+    stub_tokens = max_tokens - _tokens((ToolSpec("", STUBS_NOTE, {}),))
     for words in STUB_WORDS:
         stubs = [_stub(spec, words) for spec in specs]
         if _tokens(stubs) <= stub_tokens:
@@ -296,62 +297,62 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
-    normal = _merge_unions(_normal(top, schema), schema)
+    normal = _merge_unions(_normalize(top, schema), schema)
     for key in (*_UNIONS, "$ref", "enum", "const", "not", "if", "then", "else"):
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": normal.get("properties", {})}
 
 
-def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+def _normalize(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a part of the schema `root` without keywords that are not valid."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
         return {}
     normal: dict[str, Any] = {}
     for key, value in schema.items():
-        if key not in _DROPPED and (part := _keyword(key, value, root, depth + 1)) is not None:
-            normal[key] = part
+        if key not in _DROPPED_KEYWORDS and (valid := _normalize_keyword(key, value, root, depth + 1)) is not None:
+            normal[key] = valid
     if isinstance(items := schema.get("items"), list):  # a tuple in drafts before 2020-12
-        parts = [_normal(item, root, depth + 1) for item in items]
+        parts = [_normalize(item, root, depth + 1) for item in items]
         normal["items"] = {"anyOf": parts} if parts else {}
     if normal.get("type") == "array" and "items" not in normal:
         normal["items"] = {}
     return normal
 
 
-def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
-    """Return the value of a keyword; None if it is left out."""
+def _normalize_keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
+    """Return the valid part of a keyword's value; None leaves the keyword out."""
     match key:
         case "type":
-            return _type(value)
+            return _valid_types(value)
         case "$ref":
             return value if isinstance(_resolve(value, root), Mapping | bool) else None
         case "required" | "enum":
-            return _unique(value, key)
+            return _without_duplicates(value, key)
         case "additionalProperties" if isinstance(value, bool):
             return value
-        case _ if key in _SCHEMAS:
-            return _normal(value, root, depth) if isinstance(value, Mapping | bool) else None
-        case _ if key in _MAPS:
+        case _ if key in _SCHEMA_KEYWORDS:
+            return _normalize(value, root, depth) if isinstance(value, Mapping | bool) else None
+        case _ if key in _SCHEMA_MAP_KEYWORDS:
             parts = value.items() if isinstance(value, Mapping) else ()
-            return {name: _normal(part, root, depth) for name, part in parts}
+            return {name: _normalize(part, root, depth) for name, part in parts}
         case _ if key in (*_UNIONS, "prefixItems"):
-            return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
-        case _ if kind := _KINDS.get(key):
-            is_kind = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)  # a bool is an int, too
-            must_be_positive = key in _SIZES or key == "multipleOf"
-            return value if is_kind and (not must_be_positive or value > 0) else None
+            return [_normalize(part, root, depth) for part in value] if isinstance(value, list) and value else None
+        case _ if kind := _VALUE_TYPES.get(key):
+            has_type = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)  # a bool is an int, too
+            must_be_positive = key in _SIZE_KEYWORDS or key == "multipleOf"
+            return value if has_type and (not must_be_positive or value > 0) else None
         case _:
             return value
 
 
-def _type(value: Any) -> str | list[str] | None:
+def _valid_types(value: Any) -> str | list[str] | None:
     """Return one or several types; None for others, such as "any", because without a type anything is allowed."""
     if isinstance(value, list):
         return list(dict.fromkeys(value)) if value and all(name in _TYPES for name in value) else None
     return value if value in _TYPES else None
 
 
-def _unique(value: Any, key: str) -> list[Any] | None:
+def _without_duplicates(value: Any, key: str) -> list[Any] | None:
     """Return a list of names (`required`) or of any values (`enum`) without duplicates; None if it is empty."""
     items = value if isinstance(value, list) else []
     unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
@@ -370,21 +371,22 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with the properties of its alternatives; a property that all require is required."""
+    """Return a schema with the properties of its unions' branches; a property that all branches require is required."""
     properties, required = dict(normal.get("properties", {})), list(normal.get("required", ()))
     for union in _UNIONS:
-        branches = [_branch(branch, root) for branch in normal.get(union, ())]
+        branches = [_resolve_branch(branch, root) for branch in normal.get(union, ())]
         for branch in branches:
-            properties = {**properties, **branch.get("properties", {}), **properties}  # the first of a name wins
+            properties = branch.get("properties", {}) | properties  # the first of a name wins
         if required_by := [set(branch.get("required", ())) for branch in branches]:
-            by_all = set.union(*required_by) if union == "allOf" else set.intersection(*required_by)
-            required += sorted(by_all.difference(required))
+            # With `allOf`, an input must match every branch, so what one of them requires is required.
+            new = set.union(*required_by) if union == "allOf" else set.intersection(*required_by)
+            required += sorted(new.difference(required))
     return {**normal, "properties": properties, **({"required": required} if required else {})}
 
 
-def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an alternative of a union: the part that it refers to, or else itself with its own unions merged."""
+def _resolve_branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a branch of a union: the part that it refers to, or else itself with its own unions merged."""
     target = _resolve(branch.get("$ref"), root)
     if target is not None:  # its unions are not merged: references may form a loop
-        return _normal(target, root, 1) if isinstance(target, Mapping) else branch
+        return _normalize(target, root, 1) if isinstance(target, Mapping) else branch
     return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) else branch

@@ -177,7 +177,7 @@ async def _run(host: ScreenlessHost, command: str, argument: str) -> dict[str, A
 
 
 def _server_status(server: Server) -> dict[str, Any]:
-    tools = [{"name": tool.name, "description": tool.description} for tool in (server.pinned or Offer()).tools]
+    tools = [{"name": tool.name, "description": tool.description} for tool in (server.approved_offer or Offer()).tools]
     scope = "sdk" if server.spec.scope == "caller" else server.spec.scope
     about = {"name": server.name, "status": STATUSES.get(server.status, server.status), "scope": scope, "tools": tools}
     return about | ({"error": server.problem} if server.problem else {})
