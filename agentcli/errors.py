@@ -81,10 +81,10 @@ class AmbiguousSession(StorageError):
 
 
 class SessionInUse(StorageError):
-    def __init__(self, session_id: str, *, was_asked: bool = False) -> None:
+    def __init__(self, session_id: str, *, refuses_take_over: bool = False) -> None:
         advice = (
             ", which does not give it up. Close it there."
-            if was_asked
+            if refuses_take_over
             else ". Take it over with --take-over, which closes it there, continue in a copy with --fork-session, or "
             f"only read it (agentcli sessions show {session_id})."
         )

@@ -68,11 +68,8 @@ def _changes_of(path: str, recorded: Sequence[SessionEntry], read: Read) -> list
 
 def _renamed_from(created: FileState, changes: Sequence[FileChange], read: Read) -> FileChange | None:
     """Return the deletion of the file that was probably renamed: it had the content of the new file, or most of it."""
-    deleted = {
-        change.before.content: change
-        for change in reversed(changes)
-        if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
-    }
+    deletions = [(each.before, each) for each in reversed(changes) if each.after is None and each.before is not None]
+    deleted = {before.content: each for before, each in deletions if before.kind == "file" and before.content}
     if created.content in deleted:
         return deleted[created.content]
     if not created.content or not deleted or len(deleted) > _MAX_COMPARED:

@@ -298,10 +298,7 @@ class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
-    """A skill is active until the turn ends or, if activated `by` the person, until they end it.
-
-    The reminder with its instructions follows.
-    """
+    """A skill is active until the turn ends or, if activated `by` the person, they end it. Its reminder follows."""
 
     id: str
     skill: SkillRecord

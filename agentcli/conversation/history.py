@@ -48,9 +48,8 @@ class TurnSteps(Struct, frozen=True):
 
     @property
     def calls(self) -> list[ToolUse]:
-        return [
-            use for step in self.steps if isinstance(step.entry.body, Assistant) for use in calls_in(step.entry.body)
-        ]
+        replies = (step.entry.body for step in self.steps if isinstance(step.entry.body, Assistant))
+        return [use for reply in replies for use in calls_in(reply)]
 
     @property
     def observations(self) -> list[Result]:

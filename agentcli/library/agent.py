@@ -98,7 +98,7 @@ class Agent(Generic[Output]):
         self._memory = MemorySessions()  # keeps the session if there is no `SessionStore`
         self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
         self._history, self._form = history or (), form_of(history or ())
-        self._newest_entries: list[Entry] = []  # of the newest prompt
+        self._newest_entries: list[Entry] = []  # the newest prompt and what followed
         self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
         self._builder = Builder(
             config, store=store or self._memory, options=session_options(options, instructions, tools),
@@ -109,15 +109,15 @@ class Agent(Generic[Output]):
         self._answer_schema = None if output_type is None else output_schema(output_type)
         self._options, self._user_id = options, options.user_id
         self._conversation_id = conversation if self._conversation_store is not None else ""
-        self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
+        self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)  # of the next session
         self._session: Session | None = None
         self._conversation = Conversation()  # of the newest session
         self._building, self._prompt_order = asyncio.Lock(), PromptOrder()  # `_building`: held while a session is built
         self._loop: asyncio.AbstractEventLoop | None = None  # the event loop of the locks
-        self._keyed = KeyedCalls()
+        self._keyed = KeyedCalls()  # calls with an idempotency key
 
     async def session(self) -> Session:
-        """Return the session itself, for operations and events. Raises `UserError`."""
+        """Return the session itself, built when it is first needed, for operations and events. Raises `UserError`."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None and self._loop.is_running():
@@ -127,7 +127,7 @@ class Agent(Generic[Output]):
             if self._session is not None and self._session.loop is not loop:  # it belongs to an earlier `asyncio.run`
                 await self._leave_session()
             if self._session is None:
-                self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
+                self._session = await self._builder.build_session(await self._choose_session(), model=self._model)
                 self._session.runtime.calls.workspace.resources.deps = self._options.deps
                 self._conversation = self._session.snapshot().conversation
                 if (usage := self._options.usage) is not None:
@@ -143,10 +143,10 @@ class Agent(Generic[Output]):
             await session.close()
         await self._builder.aclose(for_good=False)
 
-    async def _find_conversation(self) -> SessionChoice:
-        """Return the conversation to continue or to begin. Raises `UserError`."""
+    async def _choose_session(self) -> SessionChoice:
+        """Return the session to continue or to begin. Raises `UserError`."""
         choice, cwd = self._choice, self._builder.config.cwd
-        if self._history:
+        if self._history:  # it becomes a session, which is then continued
             bodies = read_history(self._history, self._model or await self._builder.models.default())
             stored = await self._memory.create(cwd=cwd, user_id=self._user_id)
             stored.append(*bodies)
@@ -183,7 +183,7 @@ class Agent(Generic[Output]):
             await self._conversation_store.save(self._conversation_id, data)
 
     async def reset(self) -> None:
-        """Begin a new conversation with the next prompt, and remove the present one from a `ConversationStore`."""
+        """Begin a new conversation with the next prompt, and remove the current one from a `ConversationStore`."""
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
@@ -295,21 +295,22 @@ class Agent(Generic[Output]):
                 keys = (f"conversation {self._conversation_id}",) if self._conversation_store is not None else ()
                 async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
                     stored, known = await self._load_entries(), session.state.conversation.entries
-                    if stored and stored[-1].id not in {entry.id for entry in known}:
+                    if stored and stored[-1].id not in {entry.id for entry in known}:  # another agent has added entries
                         await session.close()
                         self._session, self._memory = None, MemorySessions()
                         self._builder.store = self._memory
-                        session = await self.session()  # loads the newer entries
+                        session = await self.session()  # loads them
                     await store_results(session, results, tools)
                     await self._save_entries()
             set_answer_schema(session.runtime.steps, self._answer_schema)
-            yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
+            pending = session.state.conversation.pending_calls if results else {}  # a prompt marks them as not run
+            yield session, tuple(pending.values())
 
     def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
         """Return the newest prompt and the messages after it, to be added to a `history`.
 
         By default they have the form of the agent's history, or without one that of the Messages API ("anthropic";
-        "openai": Chat Completions). Notes that agentcli added for the model are left out.
+        "openai": Chat Completions). System reminders are left out.
         """
         return write_messages(self._newest_entries, form or self._form)
 

@@ -89,7 +89,7 @@ async def running_callbacks(callbacks: Callbacks | None, session: Session) -> As
             try:
                 op = await callbacks.decide(question)
             except BaseException as error:
-                if (task := asyncio.current_task()) is not None and task.cancelling():
+                if (task := asyncio.current_task()) is not None and task.cancelling():  # the question was settled
                     raise
                 logging.getLogger("agentcli").exception("a callback failed; the call was denied: %s", question.title)
                 errors.append(error)
@@ -101,7 +101,7 @@ async def running_callbacks(callbacks: Callbacks | None, session: Session) -> As
         if isinstance(event, QuestionEvent) and callbacks is not None:
             tasks[event.id] = asyncio.create_task(answer(event, callbacks))
         elif isinstance(event, ApprovalSettled) and (task := tasks.pop(event.id, None)) is not None:
-            task.cancel()  # the question was settled, perhaps by somebody else
+            task.cancel()  # perhaps somebody else answered
 
     try:
         yield answer_if_asked

@@ -73,5 +73,5 @@ def find_moved(name: str) -> object:
     if not homes:
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
     if (now := f"{homes[0].__name__}.{new}") != f"agentcli.{name}":
-        warn(f"agentcli.{name} is {now} now; the next release drops the old name.", DeprecationWarning, 3)
+        warn(f"agentcli.{name} is {now} now; the next release drops the old name.", DeprecationWarning, stacklevel=3)
     return getattr(homes[0], new)

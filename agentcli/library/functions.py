@@ -72,12 +72,12 @@ def _models_of(home: Path, cwd: Path, encoders: str, changed: int) -> Models:
 
 # Replies of Chat Completions (openai 3.52) and of Messages (anthropic 2.11), for proxies
 
-_CUT = ("max_tokens", "max_turns", "max_budget")  # reasons of `Done` that leave an answer unfinished
+_LIMITS = ("max_tokens", "max_turns", "max_budget")  # reasons of `Done` that leave an answer unfinished
 
 
 def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """Return the answer as a `chat.completion` object, with the usage of all its requests. "length": a limit cut it."""
-    used, finish_reason = done.usage, "length" if done.reason in _CUT else "stop"
+    """Return the answer as a `chat.completion`, with the usage of all its requests; cut by a limit, it has "length"."""
+    used, finish_reason = done.usage, "length" if done.reason in _LIMITS else "stop"
     message = {"role": "assistant", "content": done.text, "refusal": None}
     return {
         "id": id or f"chatcmpl-{uuid.uuid4().hex}",
@@ -95,14 +95,14 @@ def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any
 
 
 def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """Return the answer as a `message` object, with the usage of all its requests. "max_tokens": a limit cut it."""
+    """Return the answer as a `message`, with the usage of all its requests; cut by a limit, it has "max_tokens"."""
     return {
         "id": id or f"msg_{uuid.uuid4().hex}",
         "type": "message",
         "role": "assistant",
         "model": model,
         "content": [{"type": "text", "text": done.text}] if done.text else [],
-        "stop_reason": "max_tokens" if done.reason in _CUT else "end_turn",
+        "stop_reason": "max_tokens" if done.reason in _LIMITS else "end_turn",
         "stop_sequence": None,
         "usage": usage_object(done.usage),
     }
@@ -124,7 +124,7 @@ class PromptOrder:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if it waits for this one."""
+        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if it needs this one."""
         if self in _PROMPTED.get():
             raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
         for _ in range(3):  # give the event loop time to close a stream whose `async for` was just left

@@ -26,17 +26,14 @@ def accept_old_names(construct: Constructor) -> Constructor:
         moved: dict[str, Any] = {"store": MemorySessions()} if "session_id" in named else {}  # it needed no store
         for old, new in (_RENAMED | _MOVED).items():
             if old in named:
-                if (old in _RENAMED and new in named) or getattr(options, new, None):  # one would be lost
+                is_parameter = old in _RENAMED
+                if (is_parameter and new in named) or getattr(options, new, None):  # one would be lost
                     raise TypeError(f"Agent(…) has {old} under its new name, too. Pass only the new one, {new}.")
-                values, spelling = (
-                    (renamed, f"{new}=…") if old in _RENAMED else (moved, f"options=AgentOptions({new}=…)")
-                )
-                values[new] = named.pop(old) or values.get(new)
-                warn(
-                    f"Agent({old}=…) is Agent({spelling}) now; the next release drops the old name.",
-                    DeprecationWarning,
-                    2,
-                )
+                values = renamed if is_parameter else moved
+                values[new] = named.pop(old) or values.get(new)  # two old names may have the same new one
+                now = f"Agent({new}=…)" if is_parameter else f"Agent(options=AgentOptions({new}=…))"
+                advice = f"Agent({old}=…) is {now} now; the next release drops the old name."
+                warn(advice, DeprecationWarning, stacklevel=2)
         construct(*arguments, **named, **renamed, options=replace(options, **moved))
 
     return cast("Constructor", construct_with_new_names)

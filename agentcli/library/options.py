@@ -78,7 +78,7 @@ class AgentOptions:
 def stores_of(
     options: AgentOptions, conversation: str, *, has_history: bool
 ) -> tuple[ConversationStore | None, SessionStore | None]:
-    """Return the caller's store as the one of these kinds that it is. Raises `UsageError` if it does not fit."""
+    """Return the caller's store, which is of one of these kinds. Raises `UsageError` if other parameters do not fit."""
     store = options.store
     if has_history and store is not None:
         raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")

@@ -23,20 +23,21 @@ Schema = dict[str, Any]
 # Keywords that stay as they are, and keywords that `strict_form` rewrites or drops; others go to the description.
 _KEPT = frozenset("type description enum const format $ref additionalProperties".split())
 _STRUCTURE = frozenset("title discriminator anyOf oneOf items properties required $defs".split())
-_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")  # in strict modes
+_STRICT_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
 _TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 def typed_end(end: Done | TurnFailed, schema: AnswerSchema | None) -> Done[Any] | TurnFailed:
     """Return the end of a turn with its answer converted, or a failure if the answer does not fit the schema."""
-    if schema is None or isinstance(end, TurnFailed) or end.reason == "paused":
+    if schema is None or isinstance(end, TurnFailed) or end.reason == "paused":  # a paused turn has no answer yet
         return end
     try:
         return msgspec.structs.replace(end, output=schema.value(end.text))
     except ValueError as problem:
         why = f"The answer ({end.reason}) does not fit the output type: {problem}."
     shared = {name: getattr(end, name) for name in ("turns", "usage", "cost_usd", "denials")}
-    return TurnFailed(f"{why} The answer was: {cut_middle(end.text, 2_000)}", False, "MisfitAnswer", **shared)
+    error = f"{why} The answer was: {cut_middle(end.text, 2_000)}"
+    return TurnFailed(error, is_retryable=False, error_type="MisfitAnswer", **shared)
 
 
 def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
@@ -95,7 +96,7 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
 
 def strict_form(schema: Schema) -> Schema:
     """Return a schema in the form of strict modes: all fields are required, and limits move to the description."""
-    kept = _KEPT if schema.get("format", "date") in _FORMATS else _KEPT - {"format"}
+    kept = _KEPT if "format" not in schema or schema["format"] in _STRICT_FORMATS else _KEPT - {"format"}
     strict: Schema = {key: schema[key] for key in schema if key in kept}
     limits = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
     if limits:

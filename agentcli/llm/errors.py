@@ -171,8 +171,8 @@ def error_in_json(data: Any, mask: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them. A message is masked before it is cut here, because half a secret cannot be recognised; the
-    caller masks whole messages.
+    list of one of them. A message is masked before it is cut, because half a secret is not recognised; callers mask
+    the others.
     """
     if isinstance(data, list):
         data = data[0] if data else {}
@@ -217,12 +217,9 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
     """Return the seconds until all exhausted limits reset, from a rejection without `retry-after`; None if unknown."""
     # x-ratelimit-reset-tokens: 6m0s is used if x-ratelimit-remaining-tokens is 0 or missing.
-    times = [
-        value
-        for name, value in headers.items()
-        if "ratelimit" in name and "reset" in name
-        if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
-    ]
+    resets = [name for name in headers if "ratelimit" in name and "reset" in name]
+    exhausted = [name for name in resets if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"]
+    times = [headers[name] for name in exhausted]
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # most bodies have another form
         error = decode_json(body)["error"]
         times += [str(error.get(name) or "") for name in ("resets_in_seconds", "resets_at")]
@@ -230,10 +227,7 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Return the seconds until a time: a number of units, `6m0s`, seconds or milliseconds since 1970, or a date.
-
-    None for any other text, and for a wait that is too long to be meant.
-    """
+    """Return the seconds until a time: a number of units, `6m0s`, (milli)seconds since 1970, or a date; else None."""
     text = text.strip()
     try:
         if re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text):

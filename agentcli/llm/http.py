@@ -148,10 +148,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
 
 
 async def check_status(response: Response, *, follows_redirects: bool = True) -> SplitResult | None:
-    """Return the address on the same host that a response redirects to; None for a good status.
-
-    Raises `ProviderError` for any other response.
-    """
+    """Return the address on the same host that a response redirects to; None if it is final. Raises `ProviderError`."""
     if response.status >= 400:
         raise_for_rejection(response, await read_start(response))
     if response.status < 300:

@@ -103,10 +103,7 @@ class PreparedMessages:
 
 
 def _replies(messages: tuple[Message, ...], start: int) -> list[int]:
-    """Return the positions, from `start` (at least 1), of replies that follow a message of the user.
-
-    No API merges such a reply with the message before it.
-    """
+    """Return the positions from `start` (at least 1) of replies to user messages; no API merges a reply with those."""
     return [
         n
         for n in range(start, len(messages))

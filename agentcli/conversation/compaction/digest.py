@@ -291,11 +291,8 @@ def _quoted(text: str) -> str:
 
 def _describe_calls(turn: TurnSteps) -> str:
     """Return how often a turn called each tool successfully, and the numbers of the first and the last result."""
-    calls = {
-        step.number: body.name
-        for step in turn.steps
-        if isinstance(body := step.entry.body, Result) and not is_failure(body)
-    }
+    results = ((step.number, step.entry.body) for step in turn.steps)
+    calls = {number: body.name for number, body in results if isinstance(body, Result) and not is_failure(body)}
     if not calls:
         return ""
     tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(calls.values()).items())

@@ -86,10 +86,7 @@ def tails(settings: CompactionSettings) -> Iterator[Tail]:
 
 
 class Planner(Struct, frozen=True, kw_only=True, dict=True):
-    """Plans one compaction.
-
-    A plan either cuts old entries in place, or has a digest for the older turns and a `Tail` of the newest ones.
-    """
+    """Plans one compaction, which cuts old entries in place, or puts a digest of older turns before a `Tail`."""
 
     conversation: Conversation
     turns: Sequence[TurnSteps]

@@ -172,7 +172,7 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
     """Yield the checks that a command ran, with what its exit code and its output say about each of them."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
     for part, code in _simple_commands(end.command, end.exit_code):
-        is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
+        is_redirected = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
             names = [
@@ -183,7 +183,7 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
             for kind in row["kinds"]:
                 patterns = runner_tables()["summary"][kind]
                 counts = _counts(patterns, output)
-                passed = _outcome(patterns, code, output, counts, is_shown=is_shown)
+                passed = _outcome(patterns, code, output, counts, is_redirected=is_redirected)
                 yield CheckRun(
                     kind=kind,
                     program=match["program"],
@@ -218,12 +218,9 @@ def _counts(patterns: dict[str, Any], output: str) -> dict[str, int]:
 
 
 def _outcome(
-    patterns: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_shown: bool
+    patterns: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_redirected: bool
 ) -> bool | None:
-    """Return True if a check passed, by its exit code and its output; None if neither is conclusive.
-
-    `is_shown`: its output was not redirected to a file.
-    """
+    """Return True if a check passed, by its exit code and its output; None if neither is conclusive."""
 
     def shows(key: str) -> bool:
         return any(re.search(pattern, output, re.MULTILINE) for pattern in patterns[key])
@@ -234,7 +231,8 @@ def _outcome(
         return False
     is_good = any(counts.values()) or shows("good")
     if code is None:  # `is_silent`: such checks print nothing if they pass
-        return True if is_good or (patterns.get("is_silent") and is_shown and not output.strip()) else None
+        passed_silently = patterns.get("is_silent") and not is_redirected and not output.strip()
+        return True if is_good or passed_silently else None
     if code and is_good:  # the tests passed, but perhaps something like the coverage was too low
         return None
     return code == 0

@@ -207,7 +207,7 @@ class Leases:
             if epoch is not None:
                 break
             if not (take_over and is_wanted):
-                raise SessionInUse(session_id, was_asked=take_over)
+                raise SessionInUse(session_id, refuses_take_over=take_over)
             await asyncio.sleep(0.1)
         lease = Lease(self, session_id, epoch)
         self._held.add(lease)

@@ -160,7 +160,7 @@ class SqliteSessions(_WriterSessions):
                     raise SessionInUse(session_id) from error
                 if time.monotonic() > deadline:
                     lock.wanted.unlink(missing_ok=True)
-                    raise SessionInUse(session_id, was_asked=True) from error
+                    raise SessionInUse(session_id, refuses_take_over=True) from error
                 lock.wanted.touch(mode=0o600)  # the holder gives up the session when it finds this file
             except OSError as error:
                 locks = self.path.parent / "locks"

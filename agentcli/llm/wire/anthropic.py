@@ -282,7 +282,7 @@ class AnthropicReader:
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         delta = event.get("delta")
-        if not isinstance(delta, dict) or (block := self._block_of_delta(event, delta.get("type"), out)) is None:
+        if not isinstance(delta, dict) or (block := self._delta_block(event, delta.get("type"), out)) is None:
             return
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
@@ -292,15 +292,12 @@ class AnthropicReader:
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
-    def _block_of_delta(self, event: dict[str, Any], type: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
-        """Return a delta's block; begin one if the server did not. Raises `ServerError` for arguments without a call.
-
-        `type` is that of the delta.
-        """
+    def _delta_block(self, event: dict[str, Any], delta_type: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
+        """Return a delta's block; begin one if the server has not. Raises `ServerError` for arguments of no call."""
         block = self._named_block(event)
-        if (kind := _BLOCK_KINDS.get(type)) and (block is None or block.kind != kind):
+        if (kind := _BLOCK_KINDS.get(delta_type)) and (block is None or block.kind != kind):
             return self._start_block({"index": event.get("index"), "content_block": {"type": kind}}, out)
-        if type == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
+        if delta_type == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
             raise ServerError("The server sent the arguments of a call that it had not begun.")
         return block
 

@@ -206,14 +206,11 @@ def plain_name(name: str) -> str:
 
 
 class CallIds:
-    """The ids of one reply's calls: the server's own, unless it is missing or another call has it.
-
-    `earlier_ids` returns those of the conversation; it is called for the first call, because most replies have none.
-    """
+    """The ids of one reply's calls: the server's own, unless it is missing or another call has it."""
 
     def __init__(self, earlier_ids: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
-        self._earlier_ids = earlier_ids
-        self._taken: set[str] | None = None
+        self._earlier_ids = earlier_ids  # returns the ids of earlier replies' calls
+        self._taken: set[str] | None = None  # looked up for the first call: most replies have none
         self._prefix = prefix or f"call_{os.urandom(6).hex()}_"
         self._count = 0  # ids given so far
 
