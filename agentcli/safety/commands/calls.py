@@ -91,12 +91,12 @@ class ProgramCall(Struct, kw_only=True):
 
     @property
     def problem(self) -> str:
-        # The reason why the wrappers may do more than run the command.
+        """The reason why the wrappers may do more than run the command."""
         return next((wrapper.problem for wrapper in self.wrappers if wrapper.problem), "")
 
     @property
     def shell(self) -> Wrapper | None:
-        # The last wrapper, if it is a shell whose script is given as text, as after `sh -c`.
+        """The last wrapper, if it is a shell whose script is given as text, as after `sh -c`."""
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
     @property
@@ -114,7 +114,10 @@ class ProgramCall(Struct, kw_only=True):
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
-    """Take off all wrappers. `fields` is not empty; `depth` is the number of candidates around the command."""
+    """Take off the wrappers of a command, and judge it with and without each of them.
+
+    `fields` is not empty; `depth` is the number of calls in whose `candidates` the command is.
+    """
     call = ProgramCall(layers=[tuple(fields)])
     for _ in range(_MAX_LAYERS):
         program = call.fields[0]
@@ -144,6 +147,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 
 
 def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
+    """Add a command that the call may run, and take over what was found about it."""
     call.candidates += [candidate, *candidate.candidates]
     call.catastrophe = call.catastrophe or candidate.catastrophe
     call.deny_forms += candidate.deny_forms
@@ -200,8 +204,8 @@ _SCRIPTS_IN_ARGUMENTS = {
     r"|\0(?:submodule\0(?:--?\w+\0)*foreach\0(?:--?\w+\0)*|bisect\0run\0)(.*)",
     "tar": r"(?:\bexec=|\0--to-command[=\0]|\0--use-compress-program[=\0]|\0-\w*I\0?)([^\0]*)",
 }
-# Commands, joined by NUL, that may rename a program or have a subscript, in which bash expands even quoted text.
-_RENAMES = re.compile(
+# Commands, joined by NUL, that may give a program another name, or have a subscript, in which bash runs quoted text.
+_RUNS_UNSEEN = re.compile(
     r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env"
     r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\[\]\0]*(?:\$\(|`)",
     re.DOTALL,
@@ -225,13 +229,13 @@ def scripts_of(call: ProgramCall, redirects: Sequence[Redirect], stdin_text: str
         yield text.replace('\\"', '"').replace("\0", " ")
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
             yield f"git {text}"  # an alias without `!` names a subcommand of git
-    if _RENAMES.match(joined):
+    if _RUNS_UNSEEN.match(joined):
         yield UNKNOWN_TEXT
 
 
 class RedirectEffects(Struct, kw_only=True):
-    problem: str = ""
-    catastrophe: str = ""
+    problem: str = ""  # why they do more than read in the workspace
+    catastrophe: str = ""  # why they must never be made
     effects: Effects = Effects()
     connects: bool = False  # True if a redirection opens a connection
 
@@ -247,7 +251,7 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
         if why := _target_problem(operator, target, check):
             found.problem = found.problem or why
             found.effects = found.effects | effects_of_redirect(operator, target, state)
-        if operator != "<":
+        if operator != "<":  # `<>` may write, too
             found.catastrophe = found.catastrophe or write_catastrophe(target)
         found.connects = found.connects or target.text.startswith(("/dev/tcp/", "/dev/udp/"))
     return found
@@ -275,12 +279,12 @@ _DISPLAY_VARIABLE = re.compile(
 
 def variable_problem(assignments: Iterable[str]) -> str:
     """Return the reason why assignments `NAME=value` may matter to a program; an empty string if they do not."""
-    names = (each.partition("=")[0] for each in assignments if not _DISPLAY_VARIABLE.fullmatch(each))
-    return next((f"{name} may matter to programs" for name in names), "")
+    doubtful = [each.partition("=")[0] for each in assignments if not _DISPLAY_VARIABLE.fullmatch(each)]
+    return f"{doubtful[0]} may matter to programs" if doubtful else ""
 
 
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
-    """Return the state after the command succeeded, and after it failed."""
+    """Return the shell's state after the command succeeded, and after it failed: `cd` changes the folder."""
     if call.name in ("popd", "source", ".", "eval"):  # these may change to any folder
         return state.in_unknown_folder(), state.in_unknown_folder()
     if call.name not in ("cd", "pushd"):
@@ -296,8 +300,8 @@ def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
 def deletes_unseen(fields: Sequence[Field], state: State) -> str:
     """Return the reason why a command may delete more than its text shows, or an empty string."""
     if not fields[0].is_known:
-        is_grave = any(is_system_path(field, state) for field in fields[1:])
-        return "agentcli can't predict what it runs on a system folder" if is_grave else ""
+        names_system_folder = any(is_system_path(field, state) for field in fields[1:])
+        return "agentcli can't predict what it runs on a system folder" if names_system_folder else ""
     name = name_of(fields)
-    is_unseen = name in _DELETING and not all(field.is_known for field in fields)
-    return f"agentcli can't predict what {name} changes" if is_unseen else ""
+    is_predictable = name not in _DELETING or all(field.is_known for field in fields)
+    return "" if is_predictable else f"agentcli can't predict what {name} changes"

@@ -12,16 +12,12 @@ from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, name_of
 
 
 class Wrapper(Struct, frozen=True, kw_only=True):
-    """A wrapper that was stripped from a command.
-
-    `problem` says why the wrapper makes the command do more than it does alone, or why the wrapper's own options cannot
-    be read; in the second case, `candidates` are the commands it may run.
-    """
+    """A wrapper that was stripped from a command."""
 
     inner: tuple[Field, ...] = ()  # the command it runs
     script: str | None = None  # the text it runs, if it is a shell
-    problem: str = ""
-    candidates: tuple[tuple[Field, ...], ...] = ()
+    problem: str = ""  # why the command does more than it does alone, or why the wrapper's options cannot be read
+    candidates: tuple[tuple[Field, ...], ...] = ()  # the commands it may run, if its options cannot be read
     assignments: tuple[Field, ...] = ()  # the variables it sets, each as `NAME=value`
     is_same_shell: bool = False  # the `script` runs in the shell of the command itself, as with `eval`
     reads_script: bool = False  # it is a shell that reads its commands from its standard input
@@ -40,7 +36,8 @@ _MAX_CANDIDATES = 8  # each is judged as a command of its own
 def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
     """Return the outermost wrapper of a command, or None if its program is not a known wrapper."""
     name, arguments = name_of(fields), fields[1:]
-    if not name or (len(arguments) == 1 and arguments[0].text in VERSION_OPTIONS.get(name, ())):
+    only_prints_version = len(arguments) == 1 and arguments[0].text in VERSION_OPTIONS.get(name, ())
+    if not name or only_prints_version:
         return None
     if name in _PLAIN:
         row, operands, problem = _PLAIN[name]
@@ -54,16 +51,15 @@ def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
 
 
 def _plain_wrapper(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
-    # `timeout -s 9 5 command …`: the wrapper's options and operands, then the command.
+    """Read a wrapper that takes options and `own_operands` operands before the command: `timeout -s 9 5 command`."""
     read = read_arguments(arguments, parse_options(row), stops_at_operand=True)
     if read.problem:
         return _unreadable_wrapper(arguments, read.problem)
     words = read.operands
     if any(field.may_vanish for field in words[:own_operands]):
         return _unreadable_wrapper(arguments, HIDDEN_PROGRAM)
-    # Like env, sudo and doas, which have a `problem`, accept NAME=VALUE before the command.
-    while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
-        words = words[1:]
+    if problem:  # sudo and doas accept `NAME=value` before the command; those without a problem do not
+        words = list(itertools.dropwhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), words))
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
 
 
@@ -75,7 +71,7 @@ def _unreadable_wrapper(arguments: Sequence[Field], problem: str) -> Wrapper:
 
 def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
     """Read a shell's arguments, such as `-c script name …`. After an unknown option, its script is still looked for."""
-    letters, remaining = "", list(arguments)  # the letters of all short options; the unread arguments
+    letters, remaining = "", list(arguments)  # `letters` of all short options; `remaining` arguments are not read yet
     files: list[Field] = []
     while remaining and remaining[0].text[:1] in ("-", "+") and remaining[0].is_known:
         text = remaining.pop(0).text
@@ -90,23 +86,25 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             remaining = remaining[text.count("o") + text.count("O") :]  # each `o` or `O` takes a word: `-o pipefail`
     if "c" in letters:  # the next word is the script
         return _script_wrapper(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
-    reads_script = not remaining or "s" in letters  # with `-s` the words behind it are arguments, not a file
+    reads_script = not remaining or "s" in letters  # after `-s`, the words are arguments of the script, not a file
     files += [Field("/dev/stdin")] if reads_script else remaining[:1]
     return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=reads_script, script_files=tuple(files))
 
 
 def _script_wrapper(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
     """Return the wrapper for a shell whose script is given as text; `is_same_shell`: see `Wrapper`."""
-    problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT  # the known part is still judged
-    return Wrapper(script=" ".join(field.text for field in fields), problem=problem, is_same_shell=is_same_shell)
+    is_known = all(field.is_known for field in fields)  # of a script that is not, the known part is still judged
+    script = " ".join(field.text for field in fields)
+    return Wrapper(script=script, problem=problem if is_known else _HIDDEN_SCRIPT, is_same_shell=is_same_shell)
 
 
-def _without_first(words: Sequence[Field], mark: str) -> Sequence[Field]:
-    return words[1:] if words and words[0] == Field(mark) else words
+def _without_first(words: Sequence[Field], text: str) -> Sequence[Field]:
+    """Return words without the first one if that is `text`, such as `--`."""
+    return words[1:] if words and words[0] == Field(text) else words
 
 
 def _env(arguments: Sequence[Field]) -> Wrapper:
-    # `env [options] [NAME=value …] [program …]`
+    """Read `env [options] [NAME=value …] [program …]`."""
     read = read_arguments(arguments, parse_options(_TABLES["special"]["env"]), stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
         # `-S` splits its value into words, so any word in any argument may begin the command.
@@ -138,13 +136,14 @@ def _with_unknown_text(words: Sequence[Field], placeholder: str) -> tuple[Field,
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:
-    # `trap [--] command signal …`; a signal alone, or `-` as the command, resets the signals.
+    """Read `trap [--] command signal …`. A signal alone, or `-` as the command, resets the signals."""
     words = _without_first(arguments, "--")
     is_reset = len(words) < 2 or words[0].text == "-"
     return Wrapper(script="") if is_reset else _script_wrapper(words[:1])
 
 
 def _watch(arguments: Sequence[Field]) -> Wrapper:
+    """Read watch, which gives its operands to a shell again and again."""
     read = read_arguments(arguments, parse_options(_TABLES["special"]["watch"]), stops_at_operand=True)
     return _script_wrapper(read.operands, "it runs until it is stopped")
 
@@ -166,6 +165,7 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
 
 
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
+    """Return find as a wrapper of the commands that its `-exec` runs, or None if it runs none."""
     if not (runs := read_find(arguments).runs):
         return None
     candidates = tuple(_with_unknown_text(words, "{}") for words in runs if words)
@@ -173,8 +173,9 @@ def _find(arguments: Sequence[Field]) -> Wrapper | None:
 
 
 def _command(arguments: Sequence[Field]) -> Wrapper | None:
+    """Return the shell's `command` as a wrapper; None for `command -v name`, which runs nothing."""
     if arguments and re.fullmatch(r"-[pvV]*[vV][pvV]*", arguments[0].text):
-        return None  # `command -v name` runs nothing
+        return None
     return _plain_wrapper(arguments, "text -p", 0, "")
 
 
@@ -191,15 +192,18 @@ _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
 }
 
 
-# By part of an expression: its kind and the number of values that follow, as in the table's keys, such as `neutral_1`.
-_PARTS = {
-    name: (row[:-2], int(row[-1])) for row, parts in read_table("names")["find"].items() for name in parts.split()
+# By test or action of find: its kind and the number of values that follow, as in the table's keys: `neutral_1`. Kinds:
+# "narrowing" (limits what comes after it), "comparing" (does so by a file), "writing" (a file), "neutral".
+_PARTS_OF_FIND = {
+    name: (key[:-2], int(key[-1])) for key, row in read_table("names")["find"].items() for name in row.split()
 }
-_RUNNING = ("-exec", "-execdir", "-ok", "-okdir")
+_RUNNING_ACTIONS = ("-exec", "-execdir", "-ok", "-okdir")
 
 
 class FindCall(Struct, kw_only=True):
-    starts: list[Field] = []  # the paths where it starts
+    """A call of find: what it starts from, and what it does with what it finds."""
+
+    starts: list[Field] = []
     runs: list[tuple[Field, ...]] = []  # the commands it runs
     runs_on_all: list[tuple[Field, ...]] = []  # the commands in `runs` that no test before them limits
     problem: str = ""  # why it may do more than list files
@@ -225,18 +229,21 @@ def read_find(fields: Sequence[Field]) -> FindCall:
 
 
 def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> bool:
-    """Read a test or action with its values from the end of `remaining`. Return True if it negates the next one."""
+    """Read a test or action with its values into `call`, and return True if it negates the next one.
+
+    The words in `remaining` are in reverse order.
+    """
     field = remaining.pop()
     name = field.text
     is_newer = name.startswith("-newer") and len(name) == 8  # `-newerXY`: two letters say which times are compared
-    kind, count = _PARTS.get("-newer" if is_newer else name, ("", 0))
-    values = remaining[len(remaining) - count :] if count else []
-    if any(value.may_vanish or _may_add_action(value) for value in (field, *values)) or not field.is_known:
+    kind, value_count = _PARTS_OF_FIND.get("-newer" if is_newer else name, ("", 0))
+    values = remaining[-value_count:] if value_count else []
+    if any(word.may_vanish or _may_add_action(word) for word in (field, *values)) or not field.is_known:
         call.problem = "agentcli can't predict what find does"
     elif name == "-delete":
         call.problem = call.problem or "find deletes what it finds"
         call.deletes_all = call.deletes_all or not call.is_narrowed
-    elif name in _RUNNING:
+    elif name in _RUNNING_ACTIONS:
         call.problem = call.problem or "find runs a program on what it finds"
         command = _read_command(remaining)
         call.runs.append(command)
@@ -250,7 +257,7 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
         narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
         call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_matches_any_name, values)))
     elif kind != "neutral":
-        call.is_narrowed = call.is_narrowed or kind == "comparing"
+        call.is_narrowed = call.is_narrowed or kind == "comparing"  # its file is not checked, hence the problem
         call.problem = call.problem or f"{name} of find is not known to only read"
     del remaining[len(remaining) - len(values) :]
     return name in ("!", "-not")
@@ -259,13 +266,15 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
 def _matches_any_name(value: Field) -> bool:
     """Return True for patterns that match almost every name: `*`, `?*`, `./*`."""
     parts = [part for part in value.text.split("/") if part not in ("", ".")]
-    return all(map(finds_most_names, parts)) and parts != []
+    return parts != [] and all(map(finds_most_names, parts))
 
 
 def _may_add_action(value: Field) -> bool:
     """Return True if the shell may expand an unquoted value to a file named `-delete`."""
-    actions = (name for name, (kind, _) in _PARTS.items() if kind == "writing")
-    return value.is_glob and any(glob_matches(value.text, action) for action in ("-delete", *_RUNNING, *actions))
+    actions = (name for name, (kind, _) in _PARTS_OF_FIND.items() if kind == "writing")
+    return value.is_glob and any(
+        glob_matches(value.text, action) for action in ("-delete", *_RUNNING_ACTIONS, *actions)
+    )
 
 
 def _read_command(remaining: list[Field]) -> tuple[Field, ...]:
