@@ -110,7 +110,7 @@ class Confinement(Protocol):
 
     @property
     def problem(self) -> str:
-        """What keeps a better backend, or this one, from running; for the person, empty if nothing does."""
+        """The problem that keeps a better backend, or this one, from running, for the person; empty if none."""
 
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> contextlib.AbstractContextManager[Launch]:
         """Prepare one command. Leave the context only after its process has ended: protections depend on it.
