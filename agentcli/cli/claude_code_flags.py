@@ -73,7 +73,7 @@ CLAUDE_CODE_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     *(((flag,), _UNUSED) for flag in _UNUSED_WITH_VALUE.split()),
 )
 # Keys that only Claude Code's settings have: a file with one of them is imported as Claude Code's.
-_FIELD_KEYS = frozenset(
+_CLAUDE_CODE_KEYS = frozenset(
     """
     $schema apiKeyHelper enabledPlugins env includeCoAuthoredBy model outputStyle statusLine permissions.defaultMode
     permissions.additionalDirectories permissions.disableBypassPermissionsMode sandbox.enabled sandbox.filesystem
@@ -132,11 +132,16 @@ def json_argument(flag: str, text: str) -> dict[str, Any] | None:
 
 def servers_and_files(values: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the files among the values of `--mcp-config`, and the servers in its JSON. Raises `UsageError`."""
-    read = [(value, json_argument("--mcp-config", value)) for value in values]
-    tables = [table.get("mcpServers", {}) for _, table in read if table is not None]
-    if any(not isinstance(table, dict) for table in tables):
-        raise UsageError('"mcpServers" in --mcp-config must be an object of servers by name.')
-    return tuple(value for value, table in read if table is None), {key: one[key] for one in tables for key in one}
+    files: list[str] = []
+    servers: dict[str, Any] = {}
+    for value in values:
+        if (table := json_argument("--mcp-config", value)) is None:
+            files.append(value)
+        elif isinstance(added := table.get("mcpServers", {}), dict):
+            servers |= added
+        else:
+            raise UsageError('"mcpServers" in --mcp-config must be an object of servers by name.')
+    return tuple(files), servers
 
 
 def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
@@ -165,16 +170,16 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
     from agentcli.extensions.plugins.active import Plugins
     from agentcli.extensions.subagents.definitions import Agents
 
-    added = agent_definitions(options.agents)
     plugins = Plugins(config=config, is_bare=options.bare, on_notice=warn, folders=options.plugin_dir)
-    agents = Agents(plugins=plugins, added=added)
+    agents = Agents(plugins=plugins, added=agent_definitions(options.agents))
     if (definition := agents.find(options.agent)) is None:
         names = agents.definitions
-        known = f"{did_you_mean(options.agent, names)}. Known agents: {', '.join(names)}"
-        raise UsageError(f"Unknown agent {options.agent!r}{known}.")
+        hint = f"{did_you_mean(options.agent, names)}. Known agents: {', '.join(names)}"
+        raise UsageError(f"Unknown agent {options.agent!r}{hint}.")
     if not options.system_prompt and not options.system_prompt_file:
         options.system_prompt = definition.prompt
-    options.model = options.model or (None if definition.model == "inherit" else definition.model or None)
+    if not options.model:
+        options.model = definition.model if definition.model not in ("", "inherit") else None
     if options.tools is None and definition.tools is not None:
         options.tools = ",".join(definition.tools)
     options.agent = None
@@ -182,12 +187,15 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
-    """Return the layer of `--settings`, and notes on Claude Code's settings that it omits. Raises `UserError`."""
-    given = json_argument("--settings", settings)
-    layer = read_unchecked(Path(settings).absolute()) if given is None else SettingsLayer("--settings", given)
-    values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # TOML (`text`) is agentcli's
-    tables = (f"{name}.{key}" for name, table in values.items() if isinstance(table, dict) for key in table)
-    if _FIELD_KEYS.isdisjoint((*tables, *values)):
+    """Return the layer of `--settings`, and notes on those of Claude Code's settings that agentcli lacks.
+
+    Raises `UserError`.
+    """
+    table = json_argument("--settings", settings)
+    layer = read_unchecked(Path(settings).absolute()) if table is None else SettingsLayer("--settings", table)
+    values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # only TOML has a `text`
+    dotted = (f"{name}.{key}" for name, group in values.items() if isinstance(group, dict) for key in group)
+    if _CLAUDE_CODE_KEYS.isdisjoint((*dotted, *values)):
         check_layer(layer)
         return layer, []
     from agentcli.cli.import_draft import Draft, import_table

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from agentcli.cli.options import FLAGS as SESSION_FLAGS
-from agentcli.cli.options import Flags, server_parser
+from agentcli.cli.options import Flags, make_flag_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
 from agentcli.frontends.printable import printable
 from agentcli.settings.files import current_folder
@@ -38,7 +38,7 @@ _agentcli_ask() {
 
 
 def run(arguments: list[str]) -> int:
-    print(script(server_parser("agentcli completion", _ABOUT, FLAGS).parse_args(arguments).shell), end="")
+    print(script(make_flag_parser("agentcli completion", _ABOUT, FLAGS).parse_args(arguments).shell), end="")
     return 0
 
 

@@ -107,7 +107,7 @@ def check_ripgrep(subject: Subject) -> Iterator[Result]:
 def check_program(
     program: str, name: str, loss: str, fix: str = "Install it with your package manager"
 ) -> Iterator[Result]:
-    """Check that a program exists and runs; `loss` says what does not work without it."""
+    """Check that a program exists (else its path is empty) and runs; `loss` says what does not work without it."""
     if not program:
         yield "problem", f"{name} is missing: {loss}.", f"{fix}: {name}"
     elif not _version_of(program):
@@ -152,8 +152,8 @@ def check_local_model(subject: Subject) -> Iterator[Result]:
     elif any(folder.glob(".*.parts")):
         yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {install}"
     if name := subject.config.settings.local.model:
-        own = subject.models.local_path("default")  # the file that local.model names
-        if not own.is_file() or own.open("rb").read(4) != b"GGUF":
+        file = subject.models.local_path("default")  # the file that local.model names
+        if not file.is_file() or file.open("rb").read(4) != b"GGUF":
             yield "problem", f"local.model: {name} is not a GGUF file.", "Name an existing one, or unset local.model."
 
 
@@ -215,7 +215,7 @@ def check_settings(subject: Subject) -> Iterator[Result]:
 
 
 def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
-    """Read hooks or MCP servers; return them, and findings about those that cannot be used."""
+    """Read hooks or MCP servers; return them, and findings about those that cannot be used. `page` explains them."""
     notices: list[str] = []
     try:
         specs = read(notices.append)
@@ -291,12 +291,12 @@ def check_model(subject: Subject) -> Iterator[Result]:
     if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
         fix = "Run ./install.sh --extras local && agentcli local install, or name another GGUF file."
         yield "problem", f"{name}: its engine or its weights are not installed ({models.local_path(info.id)}).", fix
-    others = [other.id for other in models.table() if other.provider == info.provider]
-    if others and not info.is_known and info.provider != "local":
-        message = f"{name} is not in the table{did_you_mean(info.id, others)}, so its window and price are guesses."
+    known = [row.id for row in models.table() if row.provider == info.provider]  # none for a server of the settings
+    if known and not info.is_known and info.provider != "local":
+        message = f"{name} is not in the table{did_you_mean(info.id, known)}, so its window and price are guesses."
         yield "warning", message, "Correct its name (agentcli models list), or describe it in [models] of the settings."
-    if (second := subject.config.settings.provider.fallback_model) and not models.keys.has(split_name(second)[0]):
-        message = f"The fallback model {second} has no key."
+    if (fallback := subject.config.settings.provider.fallback_model) and not models.keys.has(split_name(fallback)[0]):
+        message = f"The fallback model {fallback} has no key."
         yield "warning", message, "Add one with agentcli login, or choose another model."
     yield "ok", name, ""
 
@@ -308,14 +308,17 @@ async def check_servers(subject: Subject) -> list[Result]:
     except AgentcliError:  # `check_model` reports it
         return []
     try:
-        results = await asyncio.gather(*(_ask_server(subject, name) for name in names if name))
+        results = await asyncio.gather(*(_check_server(subject, name) for name in names if name))
     finally:
         await subject.models.aclose()
     return [result for of_server in results for result in of_server]
 
 
-async def _ask_server(subject: Subject, name: str) -> list[Result]:
-    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key."""
+async def _check_server(subject: Subject, name: str) -> list[Result]:
+    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key.
+
+    A provider at its usual address is not asked: without a network, that would report problems that are none.
+    """
     models, (provider, model) = subject.models, split_name(name)
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")

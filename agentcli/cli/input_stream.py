@@ -59,8 +59,10 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
 
 
 def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
-    """Set the flags that a program's first request asks for, and return its client. Raises `UsageError`."""
-    # Imported here because only Agent SDKs need these modules.
+    """Set the flags that a program's first request asks for, and return its client. Raises `UsageError`.
+
+    `id` and `content` are those of the request; only one that initializes the client sets flags.
+    """
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder

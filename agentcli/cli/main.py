@@ -18,8 +18,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from agentcli.cli.claude_code_flags import CLAUDE_CODE_FLAGS, with_agent
-from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
-from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
+from agentcli.cli.options import FLAGS, load_for, make_main_parser, read_stdin, stdin_is_piped
+from agentcli.cli.output import LenientStderr, WatchedStdout, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
 from agentcli.frontends.printable import printable
@@ -33,9 +33,9 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 def run(arguments: list[str], signals: Sequence[int]) -> int:
     """Run the program and return the exit code; errors are reported. `signals` arrived during the imports."""
     use_locale_encoding()
-    LenientError.in_place_of_stderr()
+    LenientStderr.install()
     try:
-        out = WatchedOutput.in_place_of_stdout()
+        out = WatchedStdout.install()
     except UsageError as error:
         warn(str(error))
         return error.exit_code
@@ -57,6 +57,7 @@ def run(arguments: list[str], signals: Sequence[int]) -> int:
 
 
 def _run(arguments: list[str], ending: "Ending") -> int:
+    """Run the subcommand or session that the arguments ask for; only errors of stdout are raised."""
     try:
         _check_memory_limit()
         if arguments and arguments[0] in COMMANDS:
@@ -65,7 +66,7 @@ def _run(arguments: list[str], ending: "Ending") -> int:
         if arguments and arguments[0] == "__complete":  # called by the completion script of a shell
             from agentcli.cli.completion import print_words
 
-            return print_words(*arguments[1:2])
+            return print_words("".join(arguments[1:2]))
         return ending.finish(_run_session(_parse_options(arguments), ending))
     except KeyboardInterrupt:
         return 130
@@ -88,7 +89,7 @@ def _check_memory_limit() -> None:
 
 def _parse_options(arguments: list[str]) -> argparse.Namespace:
     """Return the flags and the prompt. Raises `UsageError`, also if the prompt is, or resembles, a command's name."""
-    flags = parser(COMMANDS)
+    flags = make_main_parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     prompt = "" if options.print else options.prompt or ""
     as_prompt = f" To send it as a prompt: agentcli -p {prompt}"
@@ -105,6 +106,7 @@ def _parse_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
+    """Run one prompt, the stream on stdin, or a terminal session, and return the exit code. Raises `UserError`."""
     config = load_for(options, _working_directory(options.cd))
     is_text = options.output_format == options.input_format == "text"
     is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
@@ -130,8 +132,8 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
         if options.plain or config.environment.get("TERM") == "dumb":
             from agentcli.cli.terminal_opener import open_plain
 
-            head = [" · ".join((*banner(config), "/help shows commands"))]
-            return asyncio.run(open_plain(config, options, prompt, head))
+            first_line = " · ".join((*banner(config), "/help shows commands"))
+            return asyncio.run(open_plain(config, options, prompt, [first_line]))
         return asyncio.run(_open_live(config, options, prompt))
 
 
@@ -162,7 +164,7 @@ def _working_directory(folder: str | None) -> Path:
 
 def _one_shot_prompt(options: argparse.Namespace) -> str:
     """Return the prompt of a one-shot run: the argument, stdin, or both. Raises `UsageError` if there is none."""
-    if options.input_format == "stream-json":
+    if options.input_format == "stream-json":  # stdin has more prompts
         return options.prompt or ""
     argument = "" if options.prompt == "-" else options.prompt
     piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
@@ -189,6 +191,7 @@ async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
+    """Run a session with a live screen: the person can type while the rest of the program is imported."""
     from agentcli.frontends.terminal.console import Console, ConsoleView  # prompt_toolkit: most of the start's time
     from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
@@ -217,7 +220,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 class Ending:
     """Makes sure that a run with JSON output ends with a result object."""
 
-    def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
+    def __init__(self, arguments: Sequence[str], out: WatchedStdout) -> None:
         self.session_id = ""
         # Builds the result of a run that a signal ends; replaced once there is a session.
         self.unfinished: Callable[[], dict[str, Any]] = lambda: self._result("interrupted", "")
@@ -244,7 +247,7 @@ class Ending:
             logging.getLogger(__name__).error("the run failed", exc_info=error)
             text = f"{error}." if isinstance(error, OSError) else f"Internal error: {error!r}. The log has details."
         warn(text)
-        if code != UsageError.exit_code:
+        if code != UsageError.exit_code:  # after a mistake in the arguments no run began, so it has no result
             self._write("error_during_execution", text, type(error).__name__)
         return code
 
@@ -281,8 +284,9 @@ class Ending:
         """End the process without waiting; the conversation is stored. The result bypasses all buffers."""
         if self._is_leaving:  # a second signal arrived while the first one is being handled
             return
-        if self._out.ends_with_result and (self._format == "json" or self.has_answered):
-            return  # the last result is written (a stream may have several): the run ends with its own exit code
+        is_last_result = self._format == "json" or self.has_answered  # a stream may have several
+        if self._out.ends_with_result and is_last_result:
+            return  # the run ends with its own exit code
         self._is_leaving = True
         if self._needs_result:
             from agentcli.agent.result import to_json_line

@@ -100,14 +100,14 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. `agentcli --help` shows all flags.")
 
 
-def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
+def make_main_parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     """Return the parser of `agentcli` itself; `subcommands` are listed in its help."""
     commands = "\n".join(f"  {name:<13}{text}" for name, text in subcommands.items())
     about = "A coding assistant for the terminal. Without -p it opens a session; PROMPT is its first message."
     help = "the task, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": decode_argument, "metavar": "PROMPT", "help": help})
-    main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
-    group = main_parser.add_argument_group("flags of Claude Code", claude_code_flags.HELP)
+    main_parser = make_flag_parser("agentcli", about, (prompt, *FLAGS))
+    group = main_parser.add_argument_group("flags of Claude Code", claude_code_flags.HELP)  # whose text names them
     for names, options in claude_code_flags.CLAUDE_CODE_FLAGS:
         group.add_argument(*names, help=argparse.SUPPRESS, **options)
     main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
@@ -124,8 +124,8 @@ SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
 DEFAULTS = claude_code_flags.DEFAULTS | {"input_format": "text"}
 
 
-def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
-    """Return a parser of these flags, also for a subcommand that needs no typer."""
+def make_flag_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
+    """Return a parser of these flags, for `agentcli` itself or for a subcommand that does without typer."""
     layout = argparse.RawDescriptionHelpFormatter
     flag_parser = _Parser(
         prog=prog, description=description, formatter_class=layout, allow_abbrev=False, add_help=False
@@ -180,9 +180,9 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     """Load the settings for `cwd`, overridden by the flags; `folders` join the workspace. Raises `UserError`."""
     flags = settings_from(options)
     if folders:
-        added = flags["permissions"].get("additional_directories", [])
-        flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
-    extra, notes = claude_code_flags.settings_layer(options.settings) if options.settings else (None, ())
+        by_flag = flags["permissions"].get("additional_directories", [])
+        flags["permissions"]["additional_directories"] = [*by_flag, *map(str, folders)]
+    extra, import_notes = claude_code_flags.settings_layer(options.settings) if options.settings else (None, ())
     config = load_config(
         cwd,
         flags=flags,
@@ -191,12 +191,14 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         trust=options.trust,
         sources=claude_code_flags.setting_sources(options.setting_sources),
     )
-    notices, root = [*config.notices, *claude_code_flags.unused_flag_notes(options), *notes], project_root(cwd)
-    if not (options.bare or options.setting_sources) and any(is_file(root / name) for name in CLAUDE_SETTINGS):
+    notices = [*config.notices, *claude_code_flags.unused_flag_notes(options), *import_notes]
+    uses_project = not (options.bare or options.setting_sources)
+    if uses_project and any(is_file(project_root(cwd) / name) for name in CLAUDE_SETTINGS):
         from agentcli.cli.importing import import_notice  # 50 ms, for few projects
 
-        notices.append(import_notice(config))
-    return replace(config, notices=tuple(filter(None, notices)))
+        if notice := import_notice(config):
+            notices.append(notice)
+    return replace(config, notices=tuple(notices))
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:
@@ -229,7 +231,7 @@ def unshared_stdin() -> BinaryIO:
     if sys.stdin is None:
         return io.BytesIO()
     try:
-        os.read(sys.stdin.fileno(), 0)
+        os.read(sys.stdin.fileno(), 0)  # reads nothing, but fails now for what cannot be read, such as a folder
     except OSError as error:
         raise UsageError(f"Could not read stdin: {error.strerror}.") from error
     return open(sys.stdin.fileno(), "rb", closefd=False)

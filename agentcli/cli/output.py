@@ -62,11 +62,11 @@ def banner(config: Config) -> tuple[str, str]:
     return f"agentcli {__version__}", with_tilde(printable(str(config.cwd)), str(Path.home()))
 
 
-class LenientError(io.FileIO):
+class LenientStderr(io.FileIO):
     """Stderr that drops text it cannot write, so that neither the run nor its exit code changes."""
 
     @classmethod
-    def in_place_of_stderr(cls) -> None:
+    def install(cls) -> None:
         before = sys.stderr
         if before is None:  # stderr is closed: occupy its number, or the next file that is opened would get it
             null = os.open(os.devnull, os.O_WRONLY)  # may itself get the number of stderr
@@ -91,7 +91,7 @@ _STDERR = 2
 _RESULT = b'{"type":"result"'  # the start of the last line of a run with JSON output
 
 
-class WatchedOutput(io.FileIO):
+class WatchedStdout(io.FileIO):
     """Stdout that drops writes after a `failure`, so that the interpreter's last flush does not fail as well."""
 
     failure: OSError | None = None  # the first failed write
@@ -108,7 +108,7 @@ class WatchedOutput(io.FileIO):
         return self._last_line() == (_RESULT, False)
 
     @classmethod
-    def in_place_of_stdout(cls) -> "WatchedOutput":
+    def install(cls) -> "WatchedStdout":
         """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next file would get its number."""
         before = sys.stdout
         if before is None:

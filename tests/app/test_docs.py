@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import typer
 
-from agentcli.cli.options import FLAGS, parser
+from agentcli.cli.options import FLAGS, make_main_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
 from agentcli.cli.subcommands.doctor import CHECKS
 
@@ -64,7 +64,7 @@ def test_every_flag_in_the_readme_exists() -> None:
 
 
 def test_help_names_every_command_and_flag() -> None:
-    text = parser(COMMANDS).format_help()
+    text = make_main_parser(COMMANDS).format_help()
     assert all(name in text for name in COMMANDS)
     assert all(name in text for names, _ in FLAGS for name in names)
 

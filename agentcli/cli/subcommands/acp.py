@@ -6,7 +6,7 @@ import os
 import sys
 from functools import partial
 
-from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser, unshared_stdin
+from agentcli.cli.options import SERVER_FLAGS, load_for, make_flag_parser, unshared_stdin
 from agentcli.cli.output import echo, set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError
@@ -22,7 +22,7 @@ _ABOUT = "Connect to an editor over the Agent Client Protocol. The editor starts
 
 
 def run(arguments: list[str]) -> int:
-    options = server_parser("agentcli acp", _ABOUT, FLAGS).parse_args(arguments)
+    options = make_flag_parser("agentcli acp", _ABOUT, FLAGS).parse_args(arguments)
     config = load_for(options, current_folder())
     if options.login:
         from agentcli.cli.subcommands import run_command

@@ -76,11 +76,12 @@ def run_tasks(
         settings=dict(read_layer(settings).values) if settings else {},
     )
     chosen = _chosen_tasks(folder, tasks or [], repositories)
-    place = "" if folder == BUNDLED else str(folder.resolve())
-    planned = _planned(chosen)
-    about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
+    about = About(
+        variant=variant, tasks=_planned(chosen), samples=samples, name=name, engine=engine,
+        tasks_folder="" if folder == BUNDLED else str(folder.resolve()),
+    )  # fmt: skip
     run = _finish_run(about, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
-    shared.print_answer(_result_object(run), _summary(run), as_json=json)
+    shared.print_answer(_run_object(run), _summary(run), as_json=json)
 
 
 @app.command("skill")
@@ -100,19 +101,21 @@ def evaluate_skill(
     config, runs = _without_tasks(shared.configuration(), folder / "evals"), []
     tasks, skills = skill_tasks(folder, config.paths.cache / "skill-evals")
     model = model or asyncio.run(Models(config).default())
-    for name, added in (("without", ()), ("with", (str(skills),))):
-        variant = Variant(model=model, judge=judge, skills=added)
+    for name, skill_folders in (("without", ()), ("with", (str(skills),))):
+        variant = Variant(model=model, judge=judge, skills=skill_folders)
         about = About(variant=variant, tasks=_planned(tasks), samples=samples, name=f"{folder.name}-{name}")
         runs.append(_finish_run(about, tasks, config, parallel=parallel, is_new=new))
-    found, reverse = compare(*runs), compare(*runs[::-1])
+    without_skill, with_skill = runs
+    comparison = compare(without_skill, with_skill)
+    reverse = compare(with_skill, without_skill)  # significantly worse without the skill: the skill helps
     if json:
-        helps = {"skill": folder.name, "better_beyond_chance": reverse.is_worse, "chance_of_gain": reverse.chance}
-        shared.print_json(helps | comparison_as_json(found))
+        gain = {"skill": folder.name, "better_beyond_chance": reverse.is_worse, "chance_of_gain": reverse.chance}
+        shared.print_json(gain | comparison_as_json(comparison))
     else:
-        print_comparison(found)
-        gain = f"helps (by chance in {reverse.chance:.1%} of cases)" if reverse.is_worse else "shows no certain gain"
-        echo(f"{folder.name} {gain}. A is without it, B with it.")
-    raise typer.Exit(int(found.is_worse))
+        print_comparison(comparison)
+        effect = f"helps (by chance in {reverse.chance:.1%} of cases)" if reverse.is_worse else "shows no certain gain"
+        echo(f"{folder.name} {effect}. A is without it, B with it.")
+    raise typer.Exit(int(comparison.is_worse))
 
 
 def _planned(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
@@ -120,6 +123,7 @@ def _planned(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
 
 
 def _finish_run(about: About, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
+    """Run the attempts that a new or an unfinished run still lacks, and return the finished run."""
     if parallel is None:  # the embedded model answers one request at a time
         parallel = 1 if about.variant.model.startswith("local/") else 4
     store, total = _store(), len(about.jobs)
@@ -169,7 +173,7 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
     return RayEngine(config, variant, parallel=parallel) if name == "ray" else LocalEngine(config, variant)
 
 
-def _result_object(run: EvalRun) -> dict[str, Any]:
+def _run_object(run: EvalRun) -> dict[str, Any]:
     return {
         "run_id": run.id,
         "passed": run.passed,
@@ -199,7 +203,7 @@ def list_runs(json: shared.AsJson = False) -> None:
     """List the runs, newest first."""
     runs = _store().runs()
     shared.print_list(
-        [{key: value for key, value in _result_object(run).items() if key != "tasks"} for run in runs],
+        [{key: value for key, value in _run_object(run).items() if key != "tasks"} for run in runs],
         ("run", "name", "begun", "passed", "cost", "state", "model"),
         list(map(_run_row, runs)),
         as_json=json,
@@ -220,7 +224,7 @@ def show(run_name: RunName, json: shared.AsJson = False) -> None:
     lines = [_summary(run)]
     for outcome in run.outcomes:
         lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
-    shared.print_answer(_result_object(run), "\n".join(lines), as_json=json)
+    shared.print_answer(_run_object(run), "\n".join(lines), as_json=json)
 
 
 @app.command("compare")
@@ -304,6 +308,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _run_differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
+    """Yield what makes two runs differ beside the model's answers: options, agentcli's version, prompt or tools."""
     for field in a.about.variant.__struct_fields__:
         if getattr(a.about.variant, field) != getattr(b.about.variant, field):
             yield field.replace("_", " ")

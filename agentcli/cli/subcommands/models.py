@@ -82,6 +82,7 @@ def login_app(
     """Save an API key, typed without echo or read from stdin. A free request to the provider tests it first."""
     config = configuration()
     models = Models(config)
+    # The variables of each name's key, the usual one first.
     variables = {name: models.keys.variables(name) for name in models.keys.providers_with_keys()} | SEARCH
     if provider and provider not in variables:
         near = did_you_mean(provider, variables)

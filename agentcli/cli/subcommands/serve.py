@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from agentcli.agent.result import to_json_line
-from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
+from agentcli.cli.options import SERVER_FLAGS, load_for, make_flag_parser
 from agentcli.cli.output import set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
@@ -54,7 +54,7 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(arguments: list[str]) -> int:
-    options = server_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
+    options = make_flag_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise UsageError(f"--workers must be a number from 1 to {_MAX_WORKERS}.")
     if not 0 <= options.port <= _MAX_PORT:
@@ -63,9 +63,9 @@ def run(arguments: list[str]) -> int:
     set_up_logging(config)
     for notice in config.notices:
         warn(notice)
-    token_file, token, own = open_access(config, options.token_file, "token")
+    token_file, token, owner = open_access(config, options.token_file, "token")
     listener, address = listen(options.host, options.port, options.socket)
-    worker = Worker(options, config, (own, *config.settings.serve.tokens.values()), listener)
+    worker = Worker(options, config, (owner, *config.settings.serve.tokens.values()), listener)
 
     def announce() -> None:
         sys.stdout.buffer.write(to_json_line({**address, "token_file": str(token_file)}))
@@ -197,13 +197,14 @@ class Workers:
         """Keep `count` workers running until a signal arrives, and return the exit code. Raises `UserError`."""
         for number in _END_SIGNALS:
             signal.signal(number, self._note_signal)
-        ready, report = os.pipe()
-        os.set_blocking(ready, False)
+        ready_reader, ready_writer = os.pipe()  # each worker writes one byte when it is ready
+        os.set_blocking(ready_reader, False)
         for _ in range(count):
-            self._start(partial(os.write, report, b"."))
-        while not self._signal and count:
+            self._start(partial(os.write, ready_writer, b"."))
+        starting = count
+        while not self._signal and starting:
             with suppress(BlockingIOError):
-                count -= len(os.read(ready, 1_024))  # each worker writes one byte when it is ready
+                starting -= len(os.read(ready_reader, 1_024))
             if self._reap():
                 self._end_all()
                 raise UserError("A worker could not start. Its error is above, or in the log.")
@@ -285,7 +286,7 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         )
         events = RedisEvents(settings.redis) if settings.redis else SqliteEvents(paths.sessions)
         hosting = Hosting(
-            open_session, store, events, account_of=partial(_account, worker), idle_s=settings.idle_minutes * 60
+            open_session, store, events, account_of=partial(_budget_of_user, worker), idle_s=settings.idle_minutes * 60
         )
         routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*settings.hosts, worker.options.host), bool(worker.options.socket)
@@ -304,13 +305,14 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
                 await server.serve(sockets=[worker.listener, inner])
             finally:
                 await store.close()
-        return 128 + received["signal"] if received else 1
+        return 128 + received["signal"] if received else 1  # 1: it ended by itself, because it failed
 
 
-def _account(worker: Worker, user_id: str) -> DayAccount | None:
-    """Return the account that limits the cost of a user's sessions per day; None if the user has no limit."""
+def _budget_of_user(worker: Worker, user_id: str) -> DayAccount | None:
+    """Return the budget for all sessions of a user in a day; None if it is unlimited."""
     limits = {token.user_id: token.budget_usd for token in worker.tokens}
-    if (limit := limits.get(user_id, limits[""])) is None:  # "": the token of the server itself
+    limit = limits.get(user_id, limits[""])  # "" is the owner; the owner's limit also applies to unknown users
+    if limit is None:
         return None
     folder = worker.config.paths.state / "serve" / "budgets"
     make_private_folder(folder)

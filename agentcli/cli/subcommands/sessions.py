@@ -52,7 +52,8 @@ def list_sessions(
     """List the sessions of this directory, newest first; people get the one-shots of -p below the conversations."""
     cwd = None if everywhere else current_folder()
     found = shared.in_store(lambda store: store.list(cwd=cwd, limit=_MAX_LISTED, user_id=user))
-    found = (found if json else sorted(found, key=lambda info: info.user_id == ONE_SHOTS))[: limit or None]
+    found = found if json else sorted(found, key=lambda info: info.user_id == ONE_SHOTS)
+    found = found[: limit or None]  # 0: all
     shared.print_list(
         # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
@@ -198,30 +199,31 @@ def redact(
         raise UsageError(f"Add what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
     config = shared.configuration()
 
-    async def work(store: SessionStore) -> tuple[str, int]:
+    async def redact_in(store: SessionStore) -> tuple[str, int]:
         info, entries = await store.load(session_id)
         to_redact = [*secrets]
         if found:
             for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED):
                 entries += (await store.load(agent.id))[1]
             masker = Masker((*credentials_in(os.environ), *config.stored_keys.values))
-            texts = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
-            to_redact += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
+            stored = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
+            to_redact += sorted({text[secret.start : secret.end] for text in stored for secret in masker.secrets(text)})
         return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
-    id, places = shared.in_store(work)
+    id, place_count = shared.in_store(redact_in)
     copies = _copies(config.paths.sessions)
-    done = f"Redacted in {counted(places, 'place')}, also in forks that share these entries."
+    done = f"Redacted in {counted(place_count, 'place')}, also in forks that share these entries."
     lines = [
-        done if places else "Found nothing to redact in this session.",
+        done if place_count else "Found nothing to redact in this session.",
         "Not changed: the prompt history, project files, and the sandbox's records of commands.",
         *(f"Not changed: {path}, which may contain it. Delete it if you do not need it." for path in copies),
     ]
-    data = {"session_id": id, "places": places, "not_touched": list(map(str, copies))}
+    data = {"session_id": id, "places": place_count, "not_touched": list(map(str, copies))}
     shared.print_answer(data, "\n".join(lines), as_json=json)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
+    """Yield all texts of a JSON value, also the keys of its objects."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -275,32 +277,34 @@ def usage_app(
     year, month, day, *_ = time.localtime()
     midnight = time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))  # -1: the system decides about summer time
     since = midnight - (days - 1) * 86_400 if days and not session else 0.0
-    found = shared.in_store(lambda store: store.usage(since=since, session=session))
+    usage = shared.in_store(lambda store: store.usage(since=since, session=session))
     if json:
-        shared.print_json(found.report())
-    elif not found.total.requests:
+        shared.print_json(usage.report())
+    elif not usage.total.requests:
         echo("No usage." if session or not days else f"No usage in the last {days} days. To see all, add --days 0.")
     else:
-        _print_usage(found, one_session=bool(session))
+        _print_usage(usage, is_of_session=bool(session))
 
 
-def _print_usage(found: UsageCollector, *, one_session: bool) -> None:
-    total = found.total
+def _print_usage(usage: UsageCollector, *, is_of_session: bool) -> None:
+    """Print a line with the total, then tables by day, model, user and tool."""
+    total = usage.total
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
-    sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
+    sessions = "" if is_of_session else f" in {counted(len(usage.sessions), 'session')}"
     echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{retries}\n")
-    _print_tallies("day", sorted(found.days.items()))
-    _print_tallies("model", by_cost(found.models))
-    if len(found.users) > 1:
-        _print_tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
-    if found.tools:
+    _print_tallies("day", sorted(usage.days.items()))
+    _print_tallies("model", by_cost(usage.models))
+    if len(usage.users) > 1:
+        _print_tallies("user", [(user or "(none)", tally) for user, tally in by_cost(usage.users)])
+    if usage.tools:
         rows = []
-        for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls):
+        for name, tool in sorted(usage.tools.items(), key=lambda item: -item[1].calls):
             success = f"{tool.success_rate:.0%} ok" if tool.ran else "none ran"
             figures = success, f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
             rows.append((name, counted(tool.calls, "call"), *figures, tool.top_errors(3)))
         print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
-        calls, skills = total.calls, "".join(f", skill {name} {n}×" for name, n in total.skills.most_common())
+        skills = "".join(f", skill {name} {count}×" for name, count in total.skills.most_common())
+        calls = total.calls
         means = f"{calls.mean_ms:,.0f} ms and {calls.tokens / calls.calls:,.0f} tokens on average"
         echo(f"\n{counted(calls.calls, 'call')}: {means}, {counted(calls.retries, 'retry', 'retries')}{skills}")
     if total.unpriced:

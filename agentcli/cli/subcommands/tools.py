@@ -73,22 +73,22 @@ def run_tools(
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     try:
         if not is_utf8(input):  # it contains bytes of a file's name, or of the locale's charset
-            input = json.dumps(_decoded(json.loads(input)))
+            input = json.dumps(_as_utf8(json.loads(input)))
         call = ToolCallLine(name, msgspec.json.decode(input, type=dict[str, Any])) if name else None
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
     raise typer.Exit(asyncio.run(_run_calls(call, parse_mode(permission_mode))))
 
 
-def _decoded(value: Any, key: str = "") -> Any:
-    """Decode all strings of a JSON value: paths to the names that tools use, others as `decode_argument` does."""
+def _as_utf8(value: Any, key: str = "") -> Any:
+    """Replace the bytes in a JSON value that are not UTF-8: escape them in paths, else decode them by the locale."""
     match value:
         case str():
             return display_name(value) if key in ("path", "cwd") else decode_argument(value)
         case dict():
-            return {decode_argument(name): _decoded(item, name) for name, item in value.items()}
+            return {decode_argument(name): _as_utf8(item, name) for name, item in value.items()}
         case list():
-            return list(map(_decoded, value))
+            return list(map(_as_utf8, value))
         case _:
             return value
 
@@ -98,6 +98,7 @@ def _builder() -> Builder:
 
 
 async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
+    """Run one call, or the calls on stdin, and return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
@@ -115,19 +116,21 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
 async def _answer_calls(single: ToolCallLine | None, bench: "Bench") -> int:
     if single is not None:
         answer = await bench.answer(single)
-        _write(answer)
+        _write_line(answer)
         return int(answer["is_error"])
     async for line in InputLines(unshared_stdin()):
-        _write(await _answer_line(line, bench))
+        _write_line(await _answer_line(line, bench))
     return 0
 
 
 async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
+    """Run the call in a line and return its result, which is an error for a line that is not a valid call."""
     try:
         call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
         example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
-        id, message = _id_in(line), f"Not a valid call: {_describe_error(line, error)}. Write a line like {example}"
+        message = f"Not a valid call: {_describe_error(line, error)}. Write a line like {example}"
+        id = _id_in(line)  # with it the program knows which call failed
         call_error = CallError("invalid_parameters", "invalid_parameters", message, id)
         finished = ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=call_error)
         return _result_object(ToolCallLine("", id=id), finished)
@@ -135,7 +138,7 @@ async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
 
 
 def _id_in(line: bytes) -> str:
-    """Return the id in a line that is not a valid call, even if it is not UTF-8; empty if there is no usable id."""
+    """Return the id in a line that is not a valid call, and perhaps not even UTF-8; empty if there is no usable id."""
     with suppress(ValueError, RecursionError):
         match json.loads(line.decode(errors="replace")):
             case {"id": str() as id} if is_utf8(id):
@@ -160,9 +163,10 @@ class Bench(NamedTuple):
     answers: TTLCache[bytes, dict[str, Any]]  # to idempotent calls, which run only once; by the hash of the call
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
+        """Run a call and return its result. A call with an id may be sent again if its answer was lost."""
         key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
-        if call.id and (known := self.answers.get(key)) is not None:
-            return known
+        if call.id and (earlier_answer := self.answers.get(key)) is not None:
+            return earlier_answer
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         run = Call(use, TurnCalls(session=self.calls, state=self.state, emit=lambda event: None))
         await run_call(run)
@@ -190,6 +194,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
 
 
 def _result_object(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
+    """Return the line that `tools run` writes about a call."""
     content = finished.result.content
     answer: dict[str, Any] = {
         "id": call.id,
@@ -206,7 +211,7 @@ def _result_object(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]
     return answer
 
 
-def _write(answer: dict[str, Any]) -> None:
+def _write_line(answer: dict[str, Any]) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(answer, enc_hook=str) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -234,9 +239,10 @@ def explain(
     explainer = CommandExplainer(permission_mode)
     if jsonl:
         for number, line in enumerate(sys.stdin.buffer):
-            line = line if number else line.removeprefix(codecs.BOM_UTF8)
+            if number == 0:
+                line = line.removeprefix(codecs.BOM_UTF8)  # with which some editors begin a file
             if line.strip():
-                _write(_explain_line(line, explainer))
+                _write_line(_explain_line(line, explainer))
     elif json:
         shared.print_json(explainer.explain(command))
     else:
@@ -278,10 +284,11 @@ class CommandExplainer:
         return is_on and not self._builder.workspace(self._rules).facts.dry_run_problem
 
     def _decide(self, command: str) -> tuple[PolicyDecision, CallFacts, CommandAnalysis]:
+        """Return the decision on a command, and the facts and the analysis that it is based on. Raises `ToolError`."""
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
         assert analysis is not None  # the tool is bash
-        if analysis.effects.remotes and not self._knows_sandbox:
+        if analysis.effects.remotes and not self._knows_sandbox:  # it connects by ssh: examine the sandbox first
             self._workspace, self._knows_sandbox = self._builder.workspace(self._rules), True
             return self._decide(command)
         if analysis.verdict == "try":
@@ -300,14 +307,14 @@ class CommandExplainer:
         }
 
     def _explain_segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
-        """Return the verdict on one part of a command, as if that were the whole command."""
+        """Return the verdict on one part of a command, as if that were the whole command.
+
+        A `problem` of the whole command applies to each part: no grant covers it.
+        """
         analysis = CommandAnalysis(
-            segments=(segment,),
-            verdict=segment.verdict,
-            reason=segment.reason,
-            effects=segment.effects,
+            segments=(segment,), verdict=segment.verdict, reason=segment.reason, effects=segment.effects,
             problem=problem,
-        )
+        )  # fmt: skip
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
         if segment.verdict == "block":

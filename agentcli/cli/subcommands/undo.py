@@ -30,6 +30,8 @@ _MAX_PROMPT_CHARS = 30
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
+    """Return the subcommand `undo` or `redo`."""
+
     def command(
         session: Annotated[str, typer.Option(help="Its id or name (this directory's newest).")] = "",
         only_list: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
@@ -38,7 +40,8 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
     ) -> None:
         if not (only_list or yes) and (json or not sys.stdin.isatty()):
             raise UsageError(f"Cannot ask here. Add --yes to {direction} the changes, or --list to list them.")
-        config, argument = configuration(), "list" if only_list else "yes" if yes else ""
+        config = configuration()
+        argument = "list" if only_list else "yes" if yes else ""  # as `/undo` takes it
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
         id, result = in_store(
@@ -92,17 +95,19 @@ async def _undo_or_redo(
 
 
 async def _find_session(store: SqliteSessions, config: Config, direction: Direction) -> str:
-    """Return the newest of this directory's 50 newest sessions that has a turn to undo or redo."""
+    """Return this directory's newest session with a turn to undo or redo, of the 50 newest; empty without a session."""
     sessions = await store.list(cwd=config.cwd, limit=50)
-    with_conflicts = ""  # a session whose turn has already failed with conflicts; used only if there is no other
+    with_conflicts = ""  # the newest session in which only conflicts of an earlier undo are left; the second choice
     for info in sessions:
         _, entries = await store.load(info.id)
         turn = History(entries).find(direction)
-        # Changes of an interrupted call are not in the log yet, but can be undone.
-        is_usable = turn.is_untried if turn else direction == "undo" and has_interrupted_calls(config, info.id)
+        if turn is None:  # changes of an interrupted call are not in the log yet, but can be undone
+            is_usable = direction == "undo" and has_interrupted_calls(config, info.id)
+        else:
+            is_usable = turn.is_untried
+            with_conflicts = with_conflicts or info.id
         if is_usable:
             return info.id
-        with_conflicts = with_conflicts or (info.id if turn else "")
     return with_conflicts or (sessions[0].id if sessions else "")
 
 
