@@ -185,7 +185,7 @@ _MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 
 class AnswerSchema:
-    """A JSON Schema for answers, by default of 2020-12, or `convert` as the check. Raises `UsageError` if invalid."""
+    """Checks answers against a JSON Schema, by default of draft 2020-12, or with `convert`. Raises `UsageError`."""
 
     max_tries = 2  # times that the model is asked again
 
@@ -194,16 +194,16 @@ class AnswerSchema:
         from referencing.exceptions import Unresolvable
 
         self.schema, self._convert = schema, convert
-        self._unanswerable = (Unresolvable, RecursionError)
+        self._reference_errors = (Unresolvable, RecursionError)
         self._best_match = jsonschema.exceptions.best_match
         try:
-            kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-            kind.check_schema(schema)
-            self._validator = kind(schema)
+            validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+            validator.check_schema(schema)
+            self._validator = validator(schema)
             list(self._validator.iter_errors(None))  # raises an error for a reference without a target
         except jsonschema.SchemaError as error:
             raise UsageError(f"{name} is not valid: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
-        except self._unanswerable as error:
+        except self._reference_errors as error:
             raise UsageError(f"{name} has a reference that is missing or circular: {error}.") from error
 
     @property
@@ -222,7 +222,7 @@ class AnswerSchema:
             return self._convert(value)
         try:
             problem = self._best_match(self._validator.iter_errors(value))
-        except self._unanswerable as error:
+        except self._reference_errors as error:
             raise ValueError(f"it cannot be checked against the schema ({error})") from error
         if problem:
             raise ValueError(f"{problem.json_path}: {problem.message[:_MAX_PROBLEM_CHARS]}")

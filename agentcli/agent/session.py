@@ -52,7 +52,7 @@ class Session:
         self._storing: set[asyncio.Task[None]] = set()  # they store entries outside of turns
         self._is_closing = False
         self._questions = Questions(self.publish)
-        self._watching = asyncio.create_task(self._watch_for_takeover())
+        self._takeover_watch = asyncio.create_task(self._watch_for_takeover())
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -115,13 +115,13 @@ class Session:
                 if queue.remove(position):
                     self._store_queue()
             case ops.RunQueued() if queue.follow_ups and not self.is_busy:
-                self._begin([queue.follow_ups.popleft()], from_queue=True)
+                self._begin_turn([queue.follow_ups.popleft()], from_queue=True)
             case ops.GoOn() if self.is_busy:  # the turn may wait for servers that are still connecting
                 if delegates.servers is not None:
                     delegates.servers.stop_waiting()
             case ops.GoOn(if_unanswered):
                 if (turn := resume_turn(state, self.runtime, self.publish, if_unanswered=if_unanswered)) is not None:
-                    self._start(turn)
+                    self._start_turn(turn)
             case ops.Interrupt(reason, returns_prompt):
                 if returns_prompt and self._newest_turn is not None:
                     self._newest_turn.log.returns_prompt = True
@@ -136,7 +136,7 @@ class Session:
                 asked = self.open_questions.get(id)
                 if self._questions.answer(id, op):
                     self.publish(ApprovalSettled(id))
-                    self._apply_answer(op, asked)
+                    self._act_on_answer(op, asked)
             case ops.SetModel(name):
                 state.model.name, self._model_afterwards = name, ""
             case ops.SetMode(mode, is_step):
@@ -171,18 +171,18 @@ class Session:
         if (web := self.runtime.calls.workspace.resources.web) is not None:
             web.note_typed(typed_text(op.blocks))
         queue = self.state.conversation.queue
-        waiting, model = queue.steering, ""
+        messages, model = queue.steering, ""
         if isinstance(op, ops.Prompt):
-            waiting, model = queue.follow_ups, op.model
+            messages, model = queue.follow_ups, op.model
             try:
                 self.offer_tools(op.tools)
             except UserError as error:
                 self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
                 return
         if not self.is_busy:
-            self._begin([op.blocks], model=model)
+            self._begin_turn([op.blocks], model=model)
             return
-        waiting.append(op.blocks)
+        messages.append(op.blocks)
         self._store_queue()
         if model:
             self.publish(Notice(f"The message is queued. {model} is used only for messages that are answered at once."))
@@ -196,7 +196,7 @@ class Session:
         """Switch the permission mode, with a note for the model when plan mode begins or ends."""
         state, agents = self.state, self.runtime.calls.delegates.subagents
         before, state.mode = state.mode, parse_mode(mode)
-        if not is_step:
+        if not is_step:  # while the person cycles through the modes, plan mode still returns to the earlier one
             state.remember_mode()
         if before == state.mode:
             return
@@ -276,7 +276,7 @@ class Session:
         return one_by_one(self._subscribers.batches(has_deltas=has_deltas))
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
-        """Return a generator like that of `subscribe`, which yields lists of all events that have arrived."""
+        """Like `subscribe`, but yield lists, each with all events that have arrived since the last one."""
         return self._subscribers.batches()
 
     async def stored(self) -> int:
@@ -293,21 +293,21 @@ class Session:
         self.last_event_at = self.loop.time()
         self._subscribers.put(event)
 
-    def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
+    def _begin_turn(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
         """Start a turn. When this returns, its prompt is in the queue of entries to store."""
         if model:
             self._model_afterwards, self.state.model.name = self.state.model.name, model
-        self._start(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
+        self._start_turn(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
 
-    def _start(self, turn: Turn) -> None:
+    def _start_turn(self, turn: Turn) -> None:
         if self.next_tools is not None:
             self.runtime.calls.tools, self.next_tools = self.next_tools, None
         self.turns_begun += 1
         self.runtime.calls.delegates.client.answered.clear()
         self._newest_turn = turn
-        self._turn = asyncio.create_task(self._run(turn))
+        self._turn = asyncio.create_task(self._run_turn(turn))
 
-    async def _run(self, turn: Turn) -> None:
+    async def _run_turn(self, turn: Turn) -> None:
         """Run a turn, and start the next one if messages wait. Only this function catches all exceptions."""
         is_answered = False
         try:
@@ -332,9 +332,9 @@ class Session:
         if self._is_closing:
             return
         if late := queue.take_steering():  # messages that were meant for this turn
-            self._begin(late, from_queue=True)
+            self._begin_turn(late, from_queue=True)
         elif is_answered and not self.deliver_reports() and queue.follow_ups:  # after a failed turn, they stay queued
-            self._begin([queue.follow_ups.popleft()], from_queue=True)
+            self._begin_turn([queue.follow_ups.popleft()], from_queue=True)
 
     def deliver_reports(self) -> bool:
         """Start a turn with reports of background subagents, if there are any. A running turn takes them itself."""
@@ -343,10 +343,10 @@ class Session:
             return False
         reports = agents.take_reports()
         if reports:
-            self._begin([(Text(report),) for report in reports])
+            self._begin_turn([(Text(report),) for report in reports])
         return bool(reports)
 
-    def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
+    def _act_on_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
         """Stop the turn or switch the mode, if the answer to the question `asked` requests that."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):  # a yes to no hunks is a no
             if self._newest_turn is not None:
@@ -377,7 +377,7 @@ class Session:
         """End the turn and commands, wait until all is stored, and release everything. Queued messages stay queued."""
         calls = self.runtime.calls
         self._is_closing = True
-        self._watching.cancel()
+        self._takeover_watch.cancel()
         if calls.parent_call is None:  # a subagent's session is part of its parent's session
             await fire(calls, "SessionEnd", reason="other")
         self._handle(ops.Pause())

@@ -142,7 +142,7 @@ class SlashCommand(Struct, frozen=True):
         return outcome
 
 
-def listed(options: Sequence[tuple[str, str]], instruction: str, *, marks: Sequence[str] = ()) -> str:
+def numbered_list(options: Sequence[tuple[str, str]], instruction: str, *, marks: Sequence[str] = ()) -> str:
     """Return options as lines, numbered or with these marks, and an `instruction` to choose one without a picker."""
     width = max(len(label) for label, _ in options)
     marks = marks or [f"  {n:>2} " for n in range(1, len(options) + 1)]
@@ -150,9 +150,11 @@ def listed(options: Sequence[tuple[str, str]], instruction: str, *, marks: Seque
     return "\n".join([*rows, instruction])
 
 
-def marked(options: Sequence[tuple[str, str]], current: int | None, instruction: str) -> str:
+def marked_list(options: Sequence[tuple[str, str]], current: int | None, instruction: str) -> str:
     """Return the values of a setting as lines, the present one marked, and an `instruction` to change it."""
-    return listed(options, instruction, marks=["●" if number == current else " " for number in range(len(options))])
+    return numbered_list(
+        options, instruction, marks=["●" if number == current else " " for number in range(len(options))]
+    )
 
 
 def split_keep(argument: str) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""Commands about the model: the choice of it, its effort, window, usage and cache, and side questions."""
+"""Commands about the model: choosing it, its effort, window, usage and cache, and side questions."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import Struct
 
 from agentcli.agent.accounting import UsageCollector, format_amount
-from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, split_keep
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked_list, split_keep
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.requests.attempts import PaidRequest, without
 from agentcli.agent.requests.request import build_request
@@ -46,18 +46,19 @@ _WHY_LOST = (
 )
 
 
-async def _model(host: CommandHost, argument: str) -> Outcome:
+async def _run_model(host: CommandHost, argument: str) -> Outcome:
     name, keeps = split_keep(argument)
     name, _, effort = name.partition(" ")
     if not name:
-        options = list(await host.models())
-        now = host.session.state.model.name
-        if now not in (label for label, _ in options):
-            options.insert(0, (now, ""))
-        current = [label for label, _ in options].index(now)
+        options, name_now = list(await host.models()), host.session.state.model.name
+        if name_now not in (label for label, _ in options):
+            options.insert(0, (name_now, ""))
+        current = [label for label, _ in options].index(name_now)
         picked = await host.choose("Model · window · $ per million tokens", options, current=current, can_keep=True)
         if picked is None:
-            return marked(options, current, "To switch: /model PROVIDER/MODEL (models that are not listed work too)")
+            return marked_list(
+                options, current, "To switch: /model PROVIDER/MODEL (models that are not listed work too)"
+            )
         name, keeps = options[picked][0], picked.keeps
     level = _parse_effort(effort) if effort.strip() else None
     sentences = [await host.check_model(name)]
@@ -73,7 +74,7 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
     return " ".join(sentences)
 
 
-async def _effort(host: CommandHost, argument: str) -> Outcome:
+async def _run_effort(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     level, keeps = split_keep(argument)
     if not level:
@@ -82,7 +83,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
         current = names.index(session.state.model.effort or "default")
         picked = await host.choose("Reasoning effort", options, current=current, can_keep=True)
         if picked is None:
-            return marked(options, current, "To change it: /effort LEVEL")
+            return marked_list(options, current, "To change it: /effort LEVEL")
         level, keeps = names[picked], picked.keeps
     effort = None if level == "default" else _parse_effort(level)
     session.submit(SetEffort(effort))
@@ -99,15 +100,15 @@ def _parse_effort(text: str) -> Effort:
     raise UsageError(f"Unknown effort {text.strip()!r}. Choose one of {', '.join(_LEVELS)}.")
 
 
-async def _context(host: CommandHost, argument: str) -> Outcome:
+async def _run_context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
     share, min_tokens = use.request / use.window, MIN_SHARE * use.window
     other = sum(tokens for tokens in use.parts.values() if tokens < min_tokens)
-    rows = [*use.parts.items(), ("free", max(0, use.window - use.request))]
+    rows = [(name, tokens) for name, tokens in use.parts.items() if tokens >= max(1, min_tokens)]
+    rows += [("other", other)] if other else []  # even if it is small, because all rows add up to the total
+    rows += [("free", free)] if (free := use.window - use.request) >= max(1, min_tokens) else []
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share:.0%})"]
-    rows = [(name, n) for name, n in rows if n >= max(1, min_tokens)]
-    rows[-1:-1] = [("other", other)] if other else []  # even if it is small, because all rows add up to the total
-    lines += [f"  {name:<12}  {n:>9,}  {n / use.window:>6.1%}" for name, n in rows]
+    lines += [f"  {name:<12}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in rows]
     lines.append(
         "The total builds on the provider's newest count, if it has sent one; each source's share is estimated."
     )
@@ -116,7 +117,7 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     return "\n".join(lines)
 
 
-async def _btw(host: CommandHost, question: str) -> Outcome:
+async def _run_btw(host: CommandHost, question: str) -> Outcome:
     if not question:
         raise UsageError("Add a question: /btw QUESTION. It does not become part of the conversation.")
     return await answer_side_question(host.session, question)
@@ -126,19 +127,19 @@ MODEL_COMMANDS = (
     SlashCommand(
         "model",
         "show the models, or switch to another one",
-        _model,
+        _run_model,
         "[MODEL]",
         forms=("", "PROVIDER/MODEL", "PROVIDER/MODEL EFFORT", "PROVIDER/MODEL [EFFORT] keep"),
     ),
     SlashCommand(
         "effort",
         "show or set the reasoning effort",
-        _effort,
+        _run_effort,
         "[LEVEL]",
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
-    SlashCommand("context", "show what fills the context window", _context),
-    SlashCommand("btw", "ask a side question", _btw, "QUESTION", aliases=("side",), is_aside=True),
+    SlashCommand("context", "show what fills the context window", _run_context),
+    SlashCommand("btw", "ask a side question", _run_btw, "QUESTION", aliases=("side",), is_aside=True),
 )
 
 
@@ -171,7 +172,7 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
     return reply.message.text.strip()
 
 
-async def _usage(host: CommandHost, argument: str) -> Outcome:
+async def _run_usage(host: CommandHost, argument: str) -> Outcome:
     """Show the cost of each model, and then of the newest turn, the conversation, its tools and budgets."""
     session, collector = host.session, host.session.state.usage
     if not collector.by_model:
@@ -243,7 +244,7 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         if before is None or reply.stop_reason == "interrupted":
             continue
         prices = model_info(f"{reply.provider}/{reply.model}").prices
-        held = min(_cached_tokens(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
+        held = min(_cached_tokens(before.usage, reply.usage, prices), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
         # Without counts of cache writes, `held` is an estimate, which may be wrong by a step or two.
         tolerance = 0 if _counts_cache_writes(prices, before.usage) else 2 * _STEP_TOKENS
@@ -265,18 +266,18 @@ def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 
-def _cached_tokens(before: Usage, prices: Prices | None, now: Usage) -> int:
-    """Return the tokens that the cache held after a request with the usage `before`; 0 without signs of a cache."""
-    written = before.cache_read_input_tokens + before.cache_creation_input_tokens
-    if _counts_cache_writes(prices, before):
-        return written
-    is_cached = written or now.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
-    is_long = before.prompt_tokens >= _MIN_CACHED_TOKENS
-    full_steps = before.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS
-    return full_steps if is_cached and is_long else 0
+def _cached_tokens(usage: Usage, next_usage: Usage, prices: Prices | None) -> int:
+    """Return the tokens that the cache held between two requests with these usages; 0 without signs of a cache."""
+    counted = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    if _counts_cache_writes(prices, usage):
+        return counted
+    has_cache = counted or next_usage.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
+    if not has_cache or usage.prompt_tokens < _MIN_CACHED_TOKENS:
+        return 0
+    return usage.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS  # uncounted writes: the whole prompt, in full steps
 
 
-async def _show_cache(host: CommandHost, argument: str) -> Outcome:
+async def _run_cache(host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "why"):
         raise UsageError("Usage: /cache, or /cache why to list the latest cache misses.")
     entries = host.session.state.conversation.entries
@@ -306,6 +307,6 @@ def _usd(losses: Sequence[CacheLoss]) -> str:
 
 
 USAGE_COMMANDS = (
-    SlashCommand("usage", "show this session's tokens and cost", _usage, aliases=("cost", "stats")),
-    SlashCommand("cache", "show the hits and misses of the prompt cache", _show_cache, "[why]", forms=("", "why")),
+    SlashCommand("usage", "show this session's tokens and cost", _run_usage, aliases=("cost", "stats")),
+    SlashCommand("cache", "show the hits and misses of the prompt cache", _run_cache, "[why]", forms=("", "why")),
 )

@@ -37,10 +37,10 @@ _ONE_FILE = lazy_pattern(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTIL
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and untracked files)"
 
 
-async def _diff(host: CommandHost, argument: str) -> Outcome:
+async def _run_diff(host: CommandHost, argument: str) -> Outcome:
     calls = host.session.runtime.calls
     if argument == "all":
-        return await _uncommitted(calls.workspace)
+        return await _uncommitted_changes(calls.workspace)
     if argument:
         raise UsageError("Usage: /diff, or /diff all for all uncommitted changes.")
     checkpoints = calls.recording.checkpoints
@@ -100,11 +100,11 @@ def _recorded_text(state: log_entries.FileState | None, checkpoints: Checkpoints
     return decoded.text if decoded else None
 
 
-async def _uncommitted(workspace: Workspace) -> Outcome:
+async def _uncommitted_changes(workspace: Workspace) -> Outcome:
     has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
     against = "HEAD" if has_commit else "--cached"  # before the first commit, show the staged changes
-    ok, changes = await _git(workspace, *_DIFF, against)
-    if not ok:
+    succeeded, changes = await _git(workspace, *_DIFF, against)
+    if not succeeded:
         raise UserError(f"Could not create the diff: {changes.strip() or 'git failed'}")
     _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
     untracked = [f"Untracked: {name}" for name in names.splitlines()]
@@ -138,7 +138,7 @@ async def _ask_model(command: str, host: CommandHost, what: str) -> Outcome:
     return AsPrompt(text.replace("{what}", what or WORKING_CHANGES))
 
 
-async def _add_dir(host: CommandHost, argument: str) -> Outcome:
+async def _run_add_dir(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     workspace = session.runtime.calls.workspace
     if not argument:
@@ -159,10 +159,12 @@ def _existing_folder(cwd: Path, name: str) -> Path:
 
 _REVIEW = partial(_ask_model, "review")
 PROJECT_COMMANDS = (
-    SlashCommand("diff", "show this session's file changes, or all uncommitted ones", _diff, "[all]", is_aside=True),
+    SlashCommand(
+        "diff", "show this session's file changes, or all uncommitted ones", _run_diff, "[all]", is_aside=True
+    ),
     SlashCommand("review", "have the model review the uncommitted changes, or what you name", _REVIEW, "[WHAT]"),
     SlashCommand("init", "have the model write AGENTS.md for this repository", partial(_ask_model, "init")),
-    SlashCommand("add-dir", "add a folder to the workspace", _add_dir, "PATH"),
+    SlashCommand("add-dir", "add a folder to the workspace", _run_add_dir, "PATH"),
 )
 
 
@@ -171,7 +173,7 @@ _WHY_UNREAD = "another file has the same text, or it was left out"  # why a rule
 _INSTRUCTIONS = lazy_pattern(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
 
 
-async def _remember(host: CommandHost, text: str) -> Outcome:
+async def _run_remember(host: CommandHost, text: str) -> Outcome:
     if not text:
         raise UsageError("Add what to remember: /remember TEXT")
     memory = _memory_of(host)
@@ -181,7 +183,7 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
     return f"Added to {memory.place_of(NOTES)}"
 
 
-async def _memory(host: CommandHost, argument: str) -> Outcome:
+async def _run_memory(host: CommandHost, argument: str) -> Outcome:
     verb, _, name = argument.partition(" ")
     if verb == "edit":
         return await _edit(host, name.strip() or NOTES)
@@ -257,8 +259,8 @@ def _memory_of(host: CommandHost) -> Memory:
 
 
 MEMORY_COMMANDS = (
-    SlashCommand("remember", "add a line to this project's memory", _remember, "TEXT"),
+    SlashCommand("remember", "add a line to this project's memory", _run_remember, "TEXT"),
     SlashCommand(
-        "memory", "show memory and instruction files, or edit memory", _memory, "[edit]", forms=("", "edit [FILE]")
+        "memory", "show memory and instruction files, or edit memory", _run_memory, "[edit]", forms=("", "edit [FILE]")
     ),
 )

@@ -36,7 +36,10 @@ def conversation_commands() -> CommandSet:
         "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,
-        PROGRAM: (*STATUS_COMMANDS, SlashCommand("quit", "exit; the session is saved", _quit, aliases=("exit", "q"))),
+        PROGRAM: (
+            *STATUS_COMMANDS,
+            SlashCommand("quit", "exit; the session is saved", _run_quit, aliases=("exit", "q")),
+        ),
     }
     commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
@@ -80,12 +83,12 @@ def _command_help(command: SlashCommand) -> str:
     return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
 
 
-async def _quit(host: CommandHost, argument: str) -> Outcome:
+async def _run_quit(host: CommandHost, argument: str) -> Outcome:
     host.leave()
     return ""
 
 
-async def _status(host: CommandHost, argument: str) -> Outcome:
+async def _run_status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await session.runtime.context_use(state)
@@ -106,14 +109,14 @@ async def _describe(topic: Topic, host: CommandHost, argument: str) -> Outcome:
 
 
 STATUS_COMMANDS = (
-    SlashCommand("status", "show the model, the mode, the session and its folders", _status),
+    SlashCommand("status", "show the model, the mode, the session and its folders", _run_status),
     SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
     SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
     SlashCommand("hooks", "list the hooks in use", partial(_describe, "hooks")),
 )
 
 
-async def _tasks(host: CommandHost, which: str) -> Outcome:
+async def _run_tasks(host: CommandHost, which: str) -> Outcome:
     calls = host.session.runtime.calls
     jobs = {job.id: job for job in calls.workspace.sandbox.jobs.list()}
     if not which:
@@ -151,7 +154,7 @@ def _job_row(job: BackgroundJob) -> str:
     return f"  {job.id:<7} {state:<5}  {' '.join(job.command.split())}{why}"
 
 
-async def _stop(host: CommandHost, which: str) -> Outcome:
+async def _run_stop(host: CommandHost, which: str) -> Outcome:
     workspace = host.session.runtime.calls.workspace
     running = [job.id for job in workspace.running_jobs()]
     if which:
@@ -167,13 +170,13 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
 
 JOB_COMMANDS = (
     SlashCommand(
-        "tasks", "list background jobs, or show one's output", _tasks, "[JOB]", aliases=("bashes", "ps", "shells")
+        "tasks", "list background jobs, or show one's output", _run_tasks, "[JOB]", aliases=("bashes", "ps", "shells")
     ),
-    SlashCommand("stop", "stop a background job, or all of them", _stop, "[JOB]"),
+    SlashCommand("stop", "stop a background job, or all of them", _run_stop, "[JOB]"),
 )
 
 
-async def _compact(host: CommandHost, argument: str) -> Outcome:
+async def _run_compact(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     words = argument.split()
     is_dry = DRY in words
@@ -201,7 +204,7 @@ def _plan_text(plan: Compaction) -> str:
     return f"{tokens}\nThe log stays complete. Before the recent turns, the model would read:\n\n{carried}"
 
 
-async def _pin(host: CommandHost, argument: str) -> Outcome:
+async def _run_pin(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     facts = session.state.conversation.pins
     if not argument:
@@ -221,16 +224,16 @@ COMPACTION_COMMANDS = (
     SlashCommand(
         "compact",
         "summarize older turns to free context",
-        _compact,
+        _run_compact,
         "[FOCUS]",
         aliases=("summarize", "compress"),
         forms=("", "FOCUS", f"{DRY} [FOCUS]"),
     ),
-    SlashCommand("pin", "pin a fact, or list the pinned ones", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
+    SlashCommand("pin", "pin a fact, or list the pinned ones", _run_pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
 )
 
 
-async def _permissions(host: CommandHost, argument: str) -> Outcome:
+async def _run_permissions(host: CommandHost, argument: str) -> Outcome:
     verb, _, rest = argument.partition(" ")
     rules = host.session.state.rules
     match verb:
@@ -331,7 +334,7 @@ async def _forget(host: CommandHost, what: str) -> str:
     return f"Rule removed: {text}." if has_restricted else f"Rule removed: {text} will ask again."
 
 
-async def _plan(host: CommandHost, argument: str) -> Outcome:
+async def _run_plan(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     if session.state.mode == "plan":
         session.submit(SetMode(session.state.mode_before_plan))
@@ -340,7 +343,7 @@ async def _plan(host: CommandHost, argument: str) -> Outcome:
     return "Plan mode is on: the model reads and plans but changes nothing. To end it: /plan"
 
 
-async def _sandbox(host: CommandHost, argument: str) -> Outcome:
+async def _run_sandbox(host: CommandHost, argument: str) -> Outcome:
     workspace = host.session.runtime.calls.workspace
     verb, _, name = argument.partition(" ")
     name = name.strip()
@@ -368,7 +371,7 @@ PERMISSION_COMMANDS = (
     SlashCommand(
         "permissions",
         "show or change the permission mode and rules",
-        _permissions,
+        _run_permissions,
         "[RULE]",
         aliases=("approvals",),
         forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE|NUMBER"),
@@ -376,9 +379,9 @@ PERMISSION_COMMANDS = (
     SlashCommand(
         "sandbox",
         "show what confines commands, or let them reach a host",
-        _sandbox,
+        _run_sandbox,
         "[HOST]",
         forms=("", "host NAME", "forget NAME"),
     ),
-    SlashCommand("plan", "turn plan mode on or off", _plan),
+    SlashCommand("plan", "turn plan mode on or off", _run_plan),
 )

@@ -1,11 +1,11 @@
-"""Commands about conversations: new, stored and forked ones, earlier points, and the changes of files by turns."""
+"""Commands about conversations: new, stored and forked ones, earlier points, and the file changes of each turn."""
 
 import re
 import time
 from collections.abc import Sequence
 from functools import partial
 
-from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in, numbered_list
 from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
 from agentcli.agent.session import Session
 from agentcli.agent.state import Point, points
@@ -25,13 +25,13 @@ MAX_TITLE = 46  # characters of a title, so that there is room for prompts besid
 MAX_PROMPT = 60  # characters
 
 
-async def _clear(host: CommandHost, argument: str) -> Outcome:
+async def _run_clear(host: CommandHost, argument: str) -> Outcome:
     before = host.session.id
     await host.open_session(None)
     return f"New session. To return to the previous one: /resume {before[:13]}"
 
 
-async def _resume(host: CommandHost, which: str) -> Outcome:
+async def _run_resume(host: CommandHost, which: str) -> Outcome:
     if not which:
         return await _choose_session(host)
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
@@ -44,19 +44,20 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
-    """Let the person choose a conversation of this directory, with its one-shots, or of all directories."""
+    """Let the person choose a conversation of this directory; a second list has one-shots, or all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
-    chosen = await host.choose(
-        "Resume session", [*options, ("With one-shots…", "also of -p"), ("All directories…", "")]
-    )
+    longer_lists = [("With one-shots…", "include agentcli -p"), ("All directories…", "")]
+    chosen = await host.choose("Resume session", [*options, *longer_lists])
     if chosen is None:
         if not options:
             return "There are no other sessions in this directory. To search all directories: /resume WORDS"
-        return listed(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
+        return numbered_list(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
     if chosen >= len(options):
-        cwd, user = (host.session.runtime.calls.workspace.cwd, None) if chosen == len(options) else (None, "")
-        found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED, user_id=user)
+        with_one_shots = chosen == len(options)  # the first entry after the sessions
+        cwd = host.session.runtime.calls.workspace.cwd if with_one_shots else None
+        user_id = None if with_one_shots else ""  # None: of any user, because one-shots have a user of their own
+        found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED, user_id=user_id)
         sessions = [info for info in found if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
         chosen = await host.choose("Resume session", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
@@ -76,7 +77,7 @@ async def _choose_by_words(host: CommandHost, words: str) -> Outcome:
     chosen = await host.choose("Resume session", options)
     if chosen is None:  # this front end has no picker
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
-        return listed(rows[:MAX_LISTED], "To resume one: /resume ID")
+        return numbered_list(rows[:MAX_LISTED], "To resume one: /resume ID")
     return await _open_session(host, hits[chosen].session_id)
 
 
@@ -121,28 +122,27 @@ def age(seconds: float) -> str:
     return f"{int(seconds / 31_556_952)} y ago"
 
 
-async def _fork(host: CommandHost, argument: str) -> Outcome:
-    before = host.session
-    if before.is_busy:
-        raise UsageError("A turn is running. Interrupt it first, then fork the session.")
-    if not before.state.conversation.entries:
+async def _run_fork(host: CommandHost, argument: str) -> Outcome:
+    original = host.session
+    _require_idle(original, "then fork the session")
+    if not original.state.conversation.entries:
         return "There is nothing to fork yet."
-    copy = await host.open_session(before.id, fork=True)
-    return f"Forked to {copy.id}. The original is unchanged: /resume {before.id[:13]}"
+    copy = await host.open_session(original.id, fork=True)
+    return f"Forked to {copy.id}. The original is unchanged: /resume {original.id[:13]}"
 
 
 def one_line(text: str) -> str:
     return shorten(" ".join(text.split()), MAX_LABEL)
 
 
-async def _rename(host: CommandHost, name: str) -> Outcome:
+async def _run_rename(host: CommandHost, name: str) -> Outcome:
     if not name:
         raise UsageError("Add a name: /rename NAME")
     await host.stored_sessions.rename(host.session.id, name)
     return f"Renamed this session to {name}."
 
 
-async def _export(host: CommandHost, name: str) -> Outcome:
+async def _run_export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
     title = text.split("\n", 1)[0]  # without a name, it is Markdown, which begins with its title
     name = name or (re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation") + ".md"
@@ -162,18 +162,18 @@ async def _export(host: CommandHost, name: str) -> Outcome:
 
 
 SESSION_COMMANDS = (
-    SlashCommand("clear", "start a new session; this one stays saved", _clear, aliases=("new", "reset")),
+    SlashCommand("clear", "start a new session; this one stays saved", _run_clear, aliases=("new", "reset")),
     SlashCommand(
         "resume",
         "resume a saved session",
-        _resume,
+        _run_resume,
         "[ID]",
         aliases=("sessions", "continue"),
         forms=("", "NUMBER|ID|NAME", "WORDS to search for"),
     ),
-    SlashCommand("fork", "continue in a copy of this session", _fork, aliases=("branch",)),
-    SlashCommand("rename", "rename this session", _rename, "NAME", aliases=("title",)),
-    SlashCommand("export", "export this session to a file: .md, .html or .json", _export, "[FILE]"),
+    SlashCommand("fork", "continue in a copy of this session", _run_fork, aliases=("branch",)),
+    SlashCommand("rename", "rename this session", _run_rename, "NAME", aliases=("title",)),
+    SlashCommand("export", "export this session to a file: .md, .html or .json", _run_export, "[FILE]"),
 )
 
 
@@ -212,7 +212,7 @@ async def _undo_or_redo(direction: Direction, host: CommandHost, argument: str) 
     return (await undo_in(host.session, direction, argument, host.confirm)).text
 
 
-async def _why(host: CommandHost, argument: str) -> Outcome:
+async def _run_why(host: CommandHost, argument: str) -> Outcome:
     if not argument:
         raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
     find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
@@ -226,7 +226,7 @@ async def _why(host: CommandHost, argument: str) -> Outcome:
 _PARTS = ("conversation", "files", "both")
 
 
-async def _rewind(host: CommandHost, argument: str) -> Outcome:
+async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
     """Rewind the conversation, the files or both to a point. If the argument names the point, nothing is asked."""
     session, report, now = host.session, [], time.time()
     offered = points(session.state.conversation)
@@ -241,7 +241,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         options = [(one_line(point.text), kinds[point.kind] + age(now - point.time)) for point in offered]
         chosen = await host.choose("Rewind to before which prompt?", options)
         if chosen is None:
-            return listed(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
+            return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = offered[chosen]
     changes = History(session.state.conversation.entries).since(point.entry_id)
     if not part and not which and changes is not None:
@@ -277,7 +277,7 @@ def _named_point(which: str, offered: Sequence[Point]) -> Point:
     raise UsageError(f"There is no label {which!r}. To list the points: /rewind")
 
 
-async def _label(host: CommandHost, name: str) -> Outcome:
+async def _run_label(host: CommandHost, name: str) -> Outcome:
     if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
         raise UsageError(f"Choose a label that is not a number and does not end in {', '.join(_PARTS)}: /label NAME")
     _require_idle(host.session, "then add the label")
@@ -290,12 +290,12 @@ UNDO_COMMANDS = (
     SlashCommand(
         "rewind",
         "rewind the conversation, the files or both to before a prompt",
-        _rewind,
+        _run_rewind,
         "[WHERE]",
         aliases=("checkpoint",),
         forms=("", "LABEL [conversation|files|both]", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
     ),
-    SlashCommand("label", "label this point of the conversation, to rewind to it", _label, "NAME"),
-    SlashCommand("why", "show which turn and tool call wrote a file or a line", _why, "PATH[:LINE]"),
+    SlashCommand("label", "label this point of the conversation, to rewind to it", _run_label, "NAME"),
+    SlashCommand("why", "show which turn and tool call wrote a file or a line", _run_why, "PATH[:LINE]"),
     SlashCommand("redo", "reapply the changes that /undo reverted", partial(_undo_or_redo, "redo"), "[list|yes]"),
 )

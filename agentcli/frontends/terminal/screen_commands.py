@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
-from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, split_keep
+from agentcli.agent.commands.command import CommandHost, SlashCommand, marked_list, split_keep
 from agentcli.agent.commands.session import PROGRAM
 from agentcli.agent.loop import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
@@ -104,7 +104,7 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
         if (picked := await host.choose("Theme", options, current=current, can_keep=True)) is None:
-            return marked(options, current, "To choose another: /theme NAME")
+            return marked_list(options, current, "To choose another: /theme NAME")
         choice, keeps = names[picked], picked.keeps
     if choice not in names:
         raise UsageError(f"There is no theme {choice!r}. Choose one of {', '.join(names)}.")
