@@ -62,7 +62,7 @@ FORK_BOMB = (
 )
 
 
-# Returns why a program must not run with these arguments, or "". The judge of a program has its name.
+# Returns why a program must not run with these arguments, or "".
 Judge = Callable[[Sequence[Field], State], str]
 
 
@@ -127,15 +127,15 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     """Return why a command must never run, or "". Its wrappers and redirections are not looked at."""
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
     # Only the first argument, because a later `--help` may be the value of another option.
-    answers = first in ("--help", "--version") and name in _PROGRAMS_WITH_HELP
+    prints_help = first in ("--help", "--version") and name in _PROGRAMS_WITH_HELP
     is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
-    judge = None if answers or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
+    judge = None if prints_help or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
     return judge(fields[1:], state) if judge else ""
 
 
 def write_catastrophe(path: Field) -> str:
-    """Return the reason why a file must never be written, or an empty string."""
+    """Return the reason why a file must never be written, or an empty string: it is a disk, or stops the machine."""
     text = normal(path.text) if path.text.startswith("/") else path.text
     folder, _, name = text.rpartition("/")
     # A glob is refused if it matches one of the usual names of disks.
@@ -187,6 +187,7 @@ def _chown_catastrophe(arguments: Sequence[Field], state: State) -> str:
 
 
 def _any_word(pattern: str, why: str) -> Judge:
+    """Return the judge for a program that must not run if one of its arguments begins with a match of `pattern`."""
     return lambda arguments, state: why if any(re.match(pattern, field.text) for field in arguments) else ""
 
 
@@ -195,7 +196,7 @@ def _first_write_catastrophe(targets: Iterable[Field]) -> str:
 
 
 def _writes_operands(first: int) -> Judge:
-    # For programs that write their operands from index `first` on; -1 is the last one only.
+    """Return the judge for a program that writes its operands from index `first` on; -1 is the last one only."""
     return lambda arguments, state: _first_write_catastrophe(operands_of(arguments)[first:])
 
 
@@ -205,15 +206,15 @@ def _dd_catastrophe(arguments: Sequence[Field], state: State) -> str:
 
 
 def _writes_option_value(letter: str, name: str) -> Judge:
-    # For programs that write the file named by an option: `-ofile`, `-o file`, `--output=file`, `--output file`.
+    """Return the judge for a program that writes the value of an option: `-ofile`, `-o file`, `--output=file`."""
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:
         targets = []
         for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
             if found := form.fullmatch(field.text):
-                text = found["short"] or found["long"]
-                targets.append(Field(text, field.is_glob) if text else follower)
+                value = found["short"] or found["long"]
+                targets.append(Field(value, field.is_glob) if value else follower)
         return _first_write_catastrophe(targets)
 
     return judge
@@ -224,17 +225,17 @@ def _sed_catastrophe(arguments: Sequence[Field], state: State) -> str:
     return _first_write_catastrophe(operands_of(arguments)) if is_in_place else ""
 
 
-def _disk_tool(*verbs: str, unless: str = "") -> Judge:
+def _disk_tool(*verbs: str, dry_run_letter: str = "") -> Judge:
     """Return the judge for a tool that wipes the disk in its arguments if an argument contains one of the verbs.
 
-    A tool without verbs always wipes it. With the option `unless`, or `--no-act`, it only shows what it would do.
+    A tool without verbs always wipes it. With the option `dry_run_letter`, or `--no-act`, it only prints its actions.
     """
 
     def judge(arguments: Sequence[Field], state: State) -> str:
         texts = [field.text for field in arguments]
         wipes = not verbs or any(verb in text for text in texts for verb in verbs)
-        is_dry = bool(unless) and _has_option(arguments, unless, "--no-act")
-        return "it wipes a disk" if wipes and not is_dry and any(map(_DISK.fullmatch, texts)) else ""
+        is_dry_run = dry_run_letter and _has_option(arguments, dry_run_letter, "--no-act")
+        return "it wipes a disk" if wipes and not is_dry_run and any(map(_DISK.fullmatch, texts)) else ""
 
     return judge
 
@@ -261,12 +262,12 @@ def _ruins_found_files(words: Sequence[Field]) -> bool:
     """Return True if a command of `-exec`, perhaps inside wrappers, deletes or damages the files that `find` found."""
     while words and (wrapper := find_wrapper(words)) is not None:
         words = wrapper.inner
-    name, arguments = words[0].text.rpartition("/")[2] if words else "", words[1:]
-    if name in ("mv", "cp", "install"):
-        sources, targets = sources_and_targets(arguments)
-        arguments = sources if name == "mv" else targets
-    ruins = name in "rm srm unlink shred truncate chmod chown chgrp mv cp install".split()
-    return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)  # `{}` or `{}/*`
+    name, ruined = words[0].text.rpartition("/")[2] if words else "", words[1:]
+    if name in ("mv", "cp", "install"):  # a move takes its sources away, a copy overwrites its target
+        sources, targets = sources_and_targets(ruined)
+        ruined = sources if name == "mv" else targets
+    can_ruin = name in "rm srm unlink shred truncate chmod chown chgrp mv cp install".split()
+    return can_ruin and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in ruined)  # `{}` or `{}/*`
 
 
 def _rsync_catastrophe(arguments: Sequence[Field], state: State) -> str:
@@ -288,7 +289,7 @@ _JUDGES: dict[str, Judge] = {  # by program: why a call of it, without the progr
     "sed": _sed_catastrophe,
     "curl": _writes_option_value("o", "--output"),
     "wget": _writes_option_value("O", "--output-document"),
-    "wipefs": _disk_tool("-a", "--all", "af", "fa", unless="n"),
+    "wipefs": _disk_tool("-a", "--all", "af", "fa", dry_run_letter="n"),
     "blkdiscard": _disk_tool(),
     "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),
     "sfdisk": _disk_tool("--delete", "--wipe"),

@@ -26,8 +26,8 @@ _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//|:)()")  # `user@host:
 
 def _host_in(found: re.Match[str]) -> str:
     """Return the host of a match, with its port unless that is a web port, which every grant of a host covers."""
-    has_port = found[2] and int(found[2]) not in WEB_PORTS and 0 < int(found[2]) < 65_536
-    return f"{found[1]}:{found[2]}" if has_port else found[1]
+    port = int(found[2] or 0)
+    return f"{found[1]}:{port}" if 0 < port < 65_536 and port not in WEB_PORTS else found[1]
 
 
 EffectsFunction = Callable[[Sequence[Field], State], Effects]
@@ -39,14 +39,14 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     if not fields[0].is_known:
         return UNKNOWN_EFFECTS
     name = name_of(fields)
-    if program := _EFFECTS_BY_PROGRAM.get(name):
-        return program(fields[1:], state)
-    called, _ = _program_and_subcommand(fields)
-    hosts = _REGISTRY_HOSTS.get(called, ()) if beyond_workspace(fields) else ()  # an installer fetches from these
-    if not hosts:  # it may reach any host; those in its addresses are named
+    if program_effects := _EFFECTS_BY_PROGRAM.get(name):
+        return program_effects(fields[1:], state)
+    installer, _ = _program_and_subcommand(fields)
+    hosts = _REGISTRY_HOSTS.get(installer, ()) if beyond_workspace(fields) else ()
+    if not hosts:  # it may reach any host, also those in its arguments
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
-        hosts = (UNKNOWN, *(_host_in(host) for host in found if host and host[1] not in this_machine))
+        hosts = (UNKNOWN, *(_host_in(url) for url in found if url and url[1] not in this_machine))
     return replace(UNKNOWN_EFFECTS, hosts=hosts, runs=(name,))
 
 
@@ -68,8 +68,8 @@ def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
     return tuple(itertools.chain.from_iterable(paths_by_word))
 
 
-def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
-    """Return the arguments that are neither options nor values of options; `values` are the letters that take one."""
+def operands_of(arguments: Sequence[Field], letters_with_value: str = "") -> list[Field]:
+    """Return the arguments that are neither options nor values, which the options in `letters_with_value` take."""
     operands: list[Field] = []
     remaining = list(reversed(arguments))
     while remaining:
@@ -78,17 +78,19 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
             return [*operands, *reversed(remaining)]
         if not field.text.startswith("-") or field.text == "-":
             operands.append(field)
-        elif len(field.text) == 2 and field.text[1] in values and remaining:
+        elif len(field.text) == 2 and field.text[1] in letters_with_value and remaining:
             remaining.pop()
     return operands
 
 
-def _effect_on_operands(kind: str, values: str = "", skipped: int = 0) -> EffectsFunction:
-    """Return a function for programs that have one effect, `kind`, on all operands after the first `skipped` ones.
+def _effect_on_operands(kind: str, letters_with_value: str = "", skipped: int = 0) -> EffectsFunction:
+    """Return a function for programs with one effect, a field of `Effects`, on all operands but the `skipped` first."""
 
-    `kind` is a field of `Effects`; `values` are the letters of the options that take a value.
-    """
-    return lambda arguments, state: Effects(**{kind: absolute_paths(operands_of(arguments, values)[skipped:], state)})
+    def effects(arguments: Sequence[Field], state: State) -> Effects:
+        operands = operands_of(arguments, letters_with_value)
+        return Effects(**{kind: absolute_paths(operands[skipped:], state)})
+
+    return effects
 
 
 def _copy_effects(arguments: Sequence[Field], state: State) -> Effects:
@@ -120,20 +122,16 @@ def _written_paths(sources: Sequence[Field], targets: Sequence[Field], state: St
     # The target must be a folder if there are several sources, or if it is `..` or ends in a slash.
     is_folder = bool(targets) and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))
     folders = [path for path in written if path != UNKNOWN and (is_folder or path == state.home)]
-    names = [PurePath(source.text).name for source in sources]
-    return (*written, *(f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))))
+    names = [name for source in sources if is_auto_executed(PurePath(name := PurePath(source.text).name))]
+    return (*written, *(f"{folder}/{name}" for folder in folders for name in names))
 
 
 def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the auto-executed files that a copy creates if its target is a folder, which the text may not show."""
     # A target that is not known may be the folder in which the command starts.
     folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
-    names = [
-        name
-        for source in sources
-        for name in _with_auto_executed_files(PurePath(source.text).name, is_glob=source.is_glob)
-    ]
-    paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
+    lists = (_with_auto_executed_files(PurePath(source.text).name, is_glob=source.is_glob) for source in sources)
+    paths = (f"{folder.rstrip('/')}/{name}" for names in lists for name in names for folder in folders)
     return tuple(path for path in paths if is_auto_executed(PurePath(path)))
 
 
@@ -142,11 +140,10 @@ def _with_auto_executed_files(name: str, *, is_glob: bool) -> list[str]:
 
     For a glob such as `.*`, return the auto-executed files and folders that it matches.
     """
-    lists = auto_executed()
-    known = (*lists.names, *lists.reviewed)
+    known_paths = (*auto_executed().names, *auto_executed().reviewed)
     if is_glob and name.startswith("."):
-        return [path for path in known if fnmatchcase(path.partition("/")[0], name)]
-    return [name, *(path for path in known if path.startswith(f"{name}/"))]
+        return [path for path in known_paths if fnmatchcase(path.partition("/")[0], name)]
+    return [name, *(path for path in known_paths if path.startswith(f"{name}/"))]
 
 
 def _dd_effects(arguments: Sequence[Field], state: State) -> Effects:
@@ -157,7 +154,8 @@ def _dd_effects(arguments: Sequence[Field], state: State) -> Effects:
 
 def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
     is_output_option = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix").fullmatch
-    pairs = itertools.pairwise(arguments)  # in `curl -O URL`, the word after the option is not its value
+    pairs = itertools.pairwise(arguments)
+    # In `curl -O URL`, the word after the option is not its value.
     writes = [value for option, value in pairs if is_output_option(option.text) and not _URL.match(value.text)]
     # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
     others = [field.text for field in arguments if not any(field is value for value in writes)]
@@ -171,10 +169,12 @@ def _ssh_effects(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of ssh, whose first operand is a host; the other operands are run there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
-    return Effects(reads=(UNKNOWN,), hosts=(host,), runs=tuple(field.text for field in operands[1:2]))
+    program = tuple(field.text for field in operands[1:2])
+    return Effects(reads=(UNKNOWN,), hosts=(host,), runs=program)
 
 
 def _remote_copy_effects(arguments: Sequence[Field], state: State) -> Effects:
+    """Return the effects of scp and the like, whose sources and target may be on other machines: `host:path`."""
     operands = operands_of(arguments)
     hosts = tuple(found[1] for field in operands if (found := _REMOTE_PATH.match(field.text)))
     sources, targets = operands[:-1], operands[-1:]
@@ -188,12 +188,12 @@ _GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-file
 
 
 def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
-    subcommand = git_words([Field("git"), *arguments])
-    options = arguments[: len(arguments) - len(subcommand)]  # git's own, before the subcommand
-    for option, folder in itertools.pairwise(options):
+    subcommand = git_words([Field("git"), *arguments])  # with its arguments
+    options_of_git = arguments[: len(arguments) - len(subcommand)]
+    for option, folder in itertools.pairwise(options_of_git):
         if option.text == "-C":
             state = state.entering(folder)
-    words = [field.text for field in operands_of(subcommand, "Cc")]  # as in `git commit -C HEAD`
+    words = [field.text for field in operands_of(subcommand, "Cc")]  # `HEAD` in `git commit -C HEAD` is a value
     name = words[0] if words else ""
     here = absolute_paths([Field(".")], state)  # the text does not show which files of the repository are used
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
@@ -208,14 +208,16 @@ def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
 
 def _sed_effects(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
-    is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
+    has_script_option = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
     operands = operands_of(arguments, "ef")
-    paths = absolute_paths(operands if is_scripted else operands[1:], state)  # without `-e`, the first is the script
+    paths = absolute_paths(operands if has_script_option else operands[1:], state)  # else the first is the script
     # A script may write files, with `w` or `s///w`.
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
 def _interpreter_effects(name: str) -> EffectsFunction:
+    """Return a function for an interpreter: its script may do anything."""
+
     def effects(arguments: Sequence[Field], state: State) -> Effects:
         has_script_file = bool(arguments) and not arguments[0].text.startswith("-")
         script_files = absolute_paths(arguments[:1], state) if has_script_file else ()
@@ -258,13 +260,13 @@ _OPTIONS_WITH_VALUE = frozenset(
 
 
 def beyond_workspace(fields: Sequence[Field]) -> str:
-    """Return the reason to ask before a command runs, if it acts beyond the workspace; an empty string if not."""
+    """Return the reason to ask before a command that acts beyond the workspace runs; an empty string for others."""
     name, subcommand = _program_and_subcommand(fields)
     if name == "parallel":
         if any(field.text.startswith(("-S", "--sshlogin")) for field in fields):
             return "parallel runs on other machines"
-        fields = [*itertools.dropwhile(lambda field: field.text.startswith("-"), fields[1:])]
-        return beyond_workspace(fields) if fields else ""
+        command = [*itertools.dropwhile(lambda field: field.text.startswith("-"), fields[1:])]
+        return beyond_workspace(command) if command else ""
     texts = [field.text for field in fields]
     has_global_option = not {"-g", "--global", "--system"}.isdisjoint(texts)
     is_global = has_global_option and (name in _REGISTRY_HOSTS or subcommand == "config")
@@ -293,7 +295,7 @@ def _program_and_subcommand(fields: Sequence[Field]) -> tuple[str, str]:
     """Return the program and its subcommand; `python -m pip` is `pip`, `go mod download` is `go download`."""
     words = [field.text for field in fields]
     name = words[0].rpartition("/")[2]
-    if name.startswith("python") and words[1:2] == ["-m"] and len(words) > 2:
+    if name.startswith("python") and len(words) > 2 and words[1] == "-m":
         name, words = words[2], words[2:]
     remaining = words[1:]
     while remaining and remaining[0].startswith("-"):

@@ -24,7 +24,7 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
         state = state.entering(option_value)
     if call.problem or not call.words or not state.folders or state.home is None:
         return effects
-    name, found = call.words[0].text, list[Effects | None]()
+    name, found = call.words[0].text, list[Effects | None]()  # None: it is not certain what is reached
     for folder in state.folders:
         if (setup := workspace.git_setup(folder)) is None:
             return effects
@@ -46,16 +46,17 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
     if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
     operands, known = [field.text for field in read.operands], [name for name, _ in setup.sections("remote", "url")]
+    if name == "remote update" and not operands and not setup.values("remotes.default"):
+        return known
     if name.startswith("remote "):
-        uses_all = name == "remote update" and not operands and not setup.values("remotes.default")
-        return known if uses_all else operands if set(operands) <= set(known) else []
+        return operands if set(operands) <= set(known) else []
     if name in ("fetch", "pull") and "--all" in read.option_names:
         return known
     of_branch = f"branch.{setup.branch}"
     keys = (f"{of_branch}.pushremote", "remote.pushdefault") if name == "push" else ()
     defaults = [values[-1] for key in (*keys, f"{of_branch}.remote") if (values := setup.values(key))]
     remote = (*operands, *defaults, "origin")[0]
-    # A name that is no remote may be one of the old form, in a file below .git.
+    # A name that is not in the settings may be a remote of the old form, in a file below .git.
     return [remote] if name == "clone" or remote in known or "/" in remote else []
 
 
@@ -67,20 +68,20 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     keys = ["pushinsteadof", "insteadof"] if is_push and not push_urls else ["insteadof"]
     for url in push_urls or (own if is_push else own[:1]) or [remote]:
         by_key = ([pair for pair in setup.sections("url", key) if url.startswith(pair[1])] for key in keys)
-        # Of several texts to replace, git takes the longest.
-        new, text = max(next(filter(None, by_key), [("", "")]), key=lambda pair: len(pair[1]))
-        urls.append(new + url.removeprefix(text))
+        replacements = next(filter(None, by_key), [("", "")])
+        new, old = max(replacements, key=lambda pair: len(pair[1]))  # git takes the longest
+        urls.append(new + url.removeprefix(old))
     return urls
 
 
 def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
     """Return the effect of connecting to an address; None if it leads to another program or is not clear."""
     if found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url):
-        address = found[found.lastindex or 1]
+        address, is_web = found[found.lastindex or 1], url.startswith(("http://", "https://"))
         with suppress(ValueError):
             host, port = split_port(address, default=None)
-            host, is_web = read_host(host), found.lastindex == 2 and found[1] in ("http", "https")
-            host = f"[{host}]" if ":" in host else host
+            host = read_host(host)
+            host = f"[{host}]" if ":" in host else host  # IPv6
             shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
             return Effects(hosts=(shown,), remotes=() if is_web else (f"ssh://{shown}",))
         return None

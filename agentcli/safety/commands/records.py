@@ -163,7 +163,10 @@ def _matches(form: str, pattern: str) -> bool:
 
 
 def _rules_for(segment: Segment) -> tuple[str, ...]:
-    """Return a rule for the exact command, then rules for its program and subcommand with any arguments."""
+    """Return a rule for the exact command, then rules for its program and subcommand with any arguments.
+
+    Empty if a rule could allow anything, or if the command's words are not known.
+    """
     if not segment.allow_forms or segment.words is None or _runs_anything(segment.words):
         return ()
     exact = escaped(segment.allow_forms[-1])  # the last form has the fewest wrappers and git options
@@ -194,7 +197,7 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
 def _is_known_module(words: tuple[str, ...]) -> bool:
     """Return True for `python3 -m pytest` and other modules that do the same as the program of their name."""
     is_python = words[0] in _offered_words("interpreters") and words[0].startswith("py")
-    return is_python and words[1:2] == ("-m",) and words[2:3] != () and words[2] in _offered_words("single_purpose")
+    return is_python and len(words) > 2 and words[1] == "-m" and words[2] in _offered_words("single_purpose")
 
 
 def escaped(text: str) -> str:
@@ -247,26 +250,29 @@ def _expand_braces(pattern: str) -> tuple[str, ...]:
     if found is None:
         return (pattern,)
     before, behind = pattern[: found.start()], pattern[found.end() :]
-    return (pattern, *(each for choice in found[1].split(",") for each in _expand_braces(f"{before}{choice}{behind}")))
+    patterns = (f"{before}{choice}{behind}" for choice in found[1].split(","))
+    return (pattern, *(each for expanded in patterns for each in _expand_braces(expanded)))
 
 
 def _anchored(pattern: str, base: PatternBase) -> str:
-    # Returns a glob of absolute paths, by the rules in `matches_path`.
+    """Return a glob of absolute paths, by the rules in `matches_path`."""
     if pattern.startswith("//"):
         return pattern[1:]
     if pattern == "~" or pattern.startswith("~/"):
         return f"{escaped(str(base.home))}{pattern[1:]}"
     if pattern.startswith("/"):
-        folders = [escaped(str(folder)) for folder in (base.root, base.cwd, base.home)]
-        return pattern if pattern.startswith(tuple(f"{folder}/" for folder in folders)) else f"{folders[0]}{pattern}"
+        root, *others = (escaped(str(folder)) for folder in (base.root, base.cwd, base.home))
+        is_absolute = pattern.startswith(tuple(f"{folder}/" for folder in (root, *others)))
+        return pattern if is_absolute else f"{root}{pattern}"
     depth = "" if "/" in pattern else "**/"
     return f"{escaped(str(base.cwd))}/{depth}{pattern.removeprefix('./')}"
 
 
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
+    """Translate a glob; the expression also matches everything in a folder that the glob matches."""
     clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    return re.compile(_GLOB_TOKEN.sub(_translate_token, clean) + "(?:/.*)?", re.DOTALL)  # or anything in such a folder
+    return re.compile(_GLOB_TOKEN.sub(_translate_token, clean) + "(?:/.*)?", re.DOTALL)
 
 
 _GLOB_TOKEN = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
