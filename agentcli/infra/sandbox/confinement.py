@@ -295,6 +295,7 @@ class SecretCovers:
         return NOTHING
 
     def _cover_like(self, status: os.stat_result) -> str:
+        """Return the path of a cover that git takes for a file with this status."""
         mode = status.st_mode & stat.S_IXUSR  # the only bit of the mode that git compares
         path = self._folder / f"{status.st_size}-{status.st_mtime_ns}-{mode}"
         if not path.exists():

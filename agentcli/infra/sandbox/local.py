@@ -144,6 +144,7 @@ class LocalSandbox:
         return self._secret_values.values_in(self._secret_files, roots, apart_from=apart_from)
 
     def _git_setup(self, folder: Path, use: Use, grants: Grants) -> GitSetup | None:
+        """Return the programs that git may start in a folder and, for `remotes`, its settings; None if harmless."""
         confinement = self.confinement
         if use == "git" and confinement.confines and not confinement.backend.weakness:
             return None  # git then runs in a strong read-only sandbox, where a program can do no harm

@@ -7,8 +7,7 @@ done so since 3.18), and with it the protection.
 
 Each command therefore holds a shared lock (flock) on its mount points; a command that ends removes those on which it
 gets the exclusive lock. A mount point is recognised by its mode and content, not by a list. After a kill the keeper, or
-else the next start, removes those in the session's `CleanupNote`. Folders are removed by rmdir, which fails if the
-person has put something into one.
+else the next start, removes those in the session's `CleanupNote`, but no folder that the person has put something into.
 """
 
 import errno

@@ -146,8 +146,7 @@ class SecretValues:
     """The secret values of one workspace. Files are read again only after they change. Git runs in `environment`.
 
     A value in a committed file is not a secret, unless that file is itself a secret file. The commit is the HEAD of the
-    first call: the index and later commits are not used, because commands can write them. `secrets_among` returns the
-    secret files among paths below a root.
+    first call, because commands can write the index and later ones. `secrets_among` finds the secret ones among paths.
     """
 
     def __init__(
@@ -210,6 +209,7 @@ class SecretValues:
                 yield path, known
 
     def _read_tracked_if_changed(self, root: Path, state: GitState) -> None:
+        """Read the values in the secret files of the index and HEAD, if `state` is not that of the last call."""
         last_state, _ = self._tracked.get(root, ((), frozenset[str]()))
         if state in ((), last_state):  # there is no repository, or nothing changed
             return

@@ -157,6 +157,7 @@ class SessionConfinement:
         return tuple(grant.address(port) for grant, port in ports if has_jobs or is_listened_on(port))
 
     def _connect_to_job(self, port: int) -> socket.socket | None:
+        """Connect to a server among the session's jobs, whose networks are not the proxy's; None if there is none."""
         from agentcli.infra.sandbox.network.jobs import connect_beside
         from agentcli.infra.sandbox.processes.stall import find_listener
 
@@ -168,8 +169,7 @@ class SessionConfinement:
     def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
         """Yield the auto-executed names in the roots, and all other paths that commands must not write."""
         table, home = auto_executed(), self.limits.home
-        # `exists` is needed because `present_names` looks only for `a` of `a/b`, and returns all names for a folder
-        # that cannot be listed.
+        # For `a/b`, `present_names` looks only for `a`; and it returns all names for a folder that it cannot list.
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
         # Without `.git`, because `plan_protection` protects only parts of it, so that commands can commit.
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})

@@ -53,12 +53,10 @@ from agentcli.infra.sandbox.network.relay import python_folders, relay_command, 
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
-# The PATH is not searched, because a project can have changed it. Ubuntu's AppArmor lets only /usr/bin/bwrap make
-# namespaces.
+# The PATH is not searched: a project can change it, and Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
 
-# Root does not need a user namespace, and could not enter other users' folders in one. Only root without capabilities
-# (in a container) needs it.
+# Root cannot enter other users' folders in a user namespace, but without capabilities (in a container) it needs one.
 NAMESPACES = {
     "all": ("--unshare-all",),
     "all but user": ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -234,6 +232,7 @@ def render_mounts(launch: Launch) -> Iterator[Launch]:
 
 
 def _mount_options(mount: Mount) -> tuple[str, ...]:
+    """Return bubblewrap's options for a mount."""
     if not mount.source:
         return ("--perms", mount.mode, "--tmpfs", mount.path)
     option = "--bind" if mount.is_writable else "--ro-bind"

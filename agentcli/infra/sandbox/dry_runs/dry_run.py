@@ -92,6 +92,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
     def _apply(
         self, groups: Sequence[ChangeGroup], hunks: Mapping[str, Collection[int]], note: Path | None
     ) -> ApplyOutcome:
+        """Apply groups with only their chosen hunks; a group that cannot be reduced to these becomes a conflict."""
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):

@@ -1,7 +1,6 @@
 """Describes the changes of a dry run to repositories, and marks the changes that lose work.
 
-Git itself is asked, in the sandbox, for the states before and after and for the diffs. It runs no program that a
-repository configures.
+Git itself is asked for them, in the sandbox. It runs no program that a repository configures.
 """
 
 import os
@@ -338,6 +337,7 @@ def _find_gone_files(changes: ChangeSet) -> set[str]:
 
 
 def _count_files_up_to(limit: int, root: str) -> int:
+    """Count the files below a root, without those that can be installed again; end soon above the limit."""
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name not in _NOT_COUNTED]

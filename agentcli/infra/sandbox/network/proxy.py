@@ -77,6 +77,7 @@ class NetworkProxy:
         self.socket.unlink(missing_ok=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client; a denied request is answered and kept in `denials`."""
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)

@@ -305,6 +305,7 @@ class Supervisor:
         return True
 
     def _write_to_file(self, data: bytes) -> None:
+        """Write a job's output to its file, which is closed at its limit."""
         try:
             free = MAX_OUTPUT_BYTES - os.fstat(self._file).st_size
             while data and free > 0:

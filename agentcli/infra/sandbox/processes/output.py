@@ -172,6 +172,7 @@ class _LiveOutput:
         self._timer: asyncio.TimerHandle | None = None  # set during the pause after a piece
 
     def add(self, text: str) -> None:
+        """Take text, which is shown at once except during a pause."""
         self._pending += text
         max_chars = max(_LIVE_LAST, self._max_piece)
         if len(self._pending) > 2 * max_chars:  # not at each overflow, because a cut copies the rest

@@ -25,13 +25,11 @@ from agentcli.tools.command import BackgroundJob, Command, CommandResult
 # Prepares a command's start from the shell's arguments. Its context is left when all processes have ended.
 Launcher = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
 
-# The shell reports that it has begun, where it ended and what it left running. It writes to the pipe by its path,
-# because a command may use every short descriptor itself. The command follows on the same line, so that line numbers in
-# its errors are right.
+# The shell reports that it has begun, where it ended and what it left running. It opens the pipe by its path, because a
+# command may use every short descriptor. The command follows on the same line, so line numbers in its errors are right.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-# If the shell's parent is the first process of a namespace, whose processes all end with the shell, all of them are
-# reported, even those that left its jobs, except zombies and the relay. They are listed twice, so that those which are
-# about to end are left out.
+# If the shell's parent is the first process of a namespace, all processes in it end with the shell, and are reported
+# except zombies and the relay. They are listed twice, so that those which are about to end are left out.
 _LEFT = (
     "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "

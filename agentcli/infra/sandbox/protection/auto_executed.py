@@ -45,8 +45,7 @@ _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
 _FALSE = frozenset(("", "false", "no", "off", "0"))
-# `section.key`, without the subsection. A partial clone fetches missing objects when they are read, with programs that
-# many settings name.
+# `section.key`, without the subsection. A partial clone fetches missing objects with programs that many settings name.
 _PROGRAMS = frozenset(
     "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
     " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()

@@ -25,8 +25,7 @@ MAX_MODULES = 100
 _MAX_WORKTREES = 30  # per repository; further ones are completely read-only, so commands cannot commit in them
 _MAX_MODULE_DEPTH = 6
 
-# The mount point for a missing file that a configuration includes, because git refuses a folder there. It is recognized
-# by this content, which git ignores.
+# The mount point for a missing file that a configuration includes is known by this content; git refuses a folder there.
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 

@@ -50,8 +50,7 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
     name = pattern.removeprefix("**/")
     if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
-        # A glob for names alone can be a file type, whose ignored files stay left out. In a type, `:` and `include:`
-        # have a special meaning.
+        # A glob for names alone can be a file type (where `:` and `include:` are special), so ignored files stay out.
         return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
     # Any other glob makes ripgrep list ignored files too, so the result is the files that both listings have.
     options = _glob_options(pattern, listing.folder, listing.base)
@@ -113,6 +112,7 @@ async def _search(
 
 
 def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader[Any]:
+    """Return the reader of the format in which ripgrep prints what this search finds."""
     match search.mode:
         case "files":
             return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))

@@ -186,6 +186,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
             self._take(found)
 
     def _read_message(self, kind: str, data: Mapping[str, Any], found: list[FoundRows]) -> None:
+        """Keep the rows of a message; the message `end` makes those of its file a result."""
         if kind in ("match", "context"):
             self._rows.append((data["absolute_offset"], _rows(data, b":" if kind == "match" else b"-")))
         elif kind == "end":
