@@ -62,6 +62,7 @@ class Callbacks(Struct, frozen=True):
 
 
 def _to_approve(id: str, answer: object, *, is_text: bool) -> Approve:
+    """Return the answer of a callback as an operation; `is_text`: it answers a question of the model."""
     match answer:
         case str() | None if is_text:  # None: no answer
             return Approve(id, allowed=answer is not None, comment=answer or "")

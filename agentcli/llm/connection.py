@@ -134,6 +134,7 @@ class Connections:
         return stream.reader, stream.writer
 
     def _connecting_error(self, error: OSError) -> ProviderError:
+        """Return the error for a failed attempt to connect, with what the person can do about it."""
         if isinstance(error, TimeoutError):
             return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -369,6 +370,5 @@ def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
             "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
             "beside the others you need."
         )
-    return ConnectionFailed(
-        f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}", is_retryable=False
-    )
+    message = f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}"
+    return ConnectionFailed(message, is_retryable=False)

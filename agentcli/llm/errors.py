@@ -144,11 +144,8 @@ def error_for_status(
 ) -> ProviderError:
     """Return the error for a status and its body's `message` and `code`; `otherwise` stands for a missing message."""
     text = f"{code} {message}"
-    kind = next(
-        row_kind
-        for statuses, pattern, row_kind in _KINDS
-        if status in statuses and re.search(pattern, text, re.IGNORECASE)
-    )
+    matching = (row for row in _KINDS if status in row[0] and re.search(row[1], text, re.IGNORECASE))
+    _, _, kind = next(matching)  # the last row matches everything
     error = kind(message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry)
     if isinstance(error, ContextOverflow):
         error.is_guess = not message.strip()
@@ -184,9 +181,8 @@ def error_in_json(data: Any, mask: Mask = str) -> tuple[str, str]:
     if not isinstance(error, dict):
         return str(error), ""
     message = error.get("message") or error.get("detail") or data.get("detail") or ""
-    details, metadata = (
-        part if isinstance(part, dict) else {} for part in (error.get("details"), error.get("metadata"))
-    )
+    parts = (error.get("details"), error.get("metadata"))
+    details, metadata = (part if isinstance(part, dict) else {} for part in parts)
     # The most precise one first. `code` may be a number, and `type` the bare word "error".
     codes = (details.get("error_code"), error.get("code"), error.get("type"))
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")

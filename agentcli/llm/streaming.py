@@ -37,7 +37,7 @@ class EventReader(Protocol):
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         """Translate an event, and append ours to `out`. Raises `ProviderError` for an error that it reports."""
 
-    def done(self, out: list[StreamEvent]) -> Done:
+    def finish(self, out: list[StreamEvent]) -> Done:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
 
     def partial(self) -> Message:
@@ -92,7 +92,7 @@ async def stream_reply(
             if not reader.has_all_content:
                 raise
         last_events: list[StreamEvent] = []
-        done = reader.done(last_events)
+        done = reader.finish(last_events)
         for event in last_events:
             yield event
         if 0 < window < done.usage.prompt_tokens:

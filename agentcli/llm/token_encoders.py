@@ -177,9 +177,8 @@ class Encoders:
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
         known = (*BUNDLED_ENCODERS, *self._custom)
         if row.encoder not in known:
-            raise ValueError(
-                f"no encoder {row.encoder!r}{did_you_mean(row.encoder, known)}; there is {', '.join(known)}"
-            )
+            nearest = did_you_mean(row.encoder, known)
+            raise ValueError(f"no encoder {row.encoder!r}{nearest}; there is {', '.join(known)}")
         self._rows.pop(key, None)  # so that it becomes the last registered one
         self._rows[key] = row
 

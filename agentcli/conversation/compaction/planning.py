@@ -160,11 +160,9 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
-        size_with_few, size_with_many = (
-            self.budget.size(self._carried_text([], files)) for files in (FEW_FILES, MAX_FILES)
-        )
-        shows_many = size_with_many - size_with_few < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - size_with_few)
-        files, carried_size = (MAX_FILES, size_with_many) if shows_many else (FEW_FILES, size_with_few)
+        few_size, many_size = (self.budget.size(self._carried_text([], files)) for files in (FEW_FILES, MAX_FILES))
+        shows_many = many_size - few_size < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - few_size)
+        files, carried_size = (MAX_FILES, many_size) if shows_many else (FEW_FILES, few_size)
         room -= self.budget.prefix + carried_size  # for the turns
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)

@@ -26,9 +26,7 @@ Comparison = tuple[bool | None, Sequence[str]]  # True if a claim is true (None:
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
 _NOT_STARTED = (126, 127)  # exit codes if a command cannot be run (bash(1), EXIT STATUS)
-_SELECTING_ALL = frozenset(
-    "run all auto test tests src test/ tests/ ./... .".split()
-)  # arguments that select all tests
+_ALL_TESTS = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # arguments that select all tests
 
 
 class CallEnd(Struct, frozen=True, kw_only=True):
@@ -175,9 +173,7 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
         is_redirected = any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
-            names = [
-                word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _SELECTING_ALL)
-            ]
+            names = [word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _ALL_TESTS)]
             # The check is partial if the command names tests or files, or selects some by an option.
             is_partial = bool(names) or any(word in row.get("selects", ()) for word in arguments)
             for kind in row["kinds"]:
@@ -292,7 +288,8 @@ def _can_be_about(claim: Statement, run: CheckRun) -> bool:
 
 
 def _compare_all_checks(claim: Statement, record: Record) -> Comparison:
-    runs = list({(run.kind, run.program): run for run in record.runs}.values())  # the last one of each
+    """Compare a claim such as `all checks pass` with the last run of each program."""
+    runs = list({(run.kind, run.program): run for run in record.runs}.values())
     failed = [run.end.entry_id for run in runs if run.passed is False]
     if failed:
         return not claim.is_good, failed
@@ -301,6 +298,7 @@ def _compare_all_checks(claim: Statement, record: Record) -> Comparison:
 
 
 def _compare_command(claim: Statement, record: Record) -> Comparison:
+    """Compare a claim that a command ran, passed or failed with the last call that contains it."""
     named = " ".join(claim.target.split())
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:  # perhaps it ran inside a script
@@ -316,6 +314,7 @@ def _compare_command(claim: Statement, record: Record) -> Comparison:
 
 
 def _compare_files(claim: Statement, record: Record) -> Comparison:
+    """Compare a claim that a file was created, changed, deleted or left unchanged with the changes in the log."""
     is_unchanged = claim.kind == "file_unchanged"
     since = record.turn_start if is_unchanged else (0, 0)  # "nothing was changed" is about the newest turn
     found = [(change, id) for change, at, id in record.changes if at >= since and record.is_claim_about(change, claim)]

@@ -86,16 +86,14 @@ class AnthropicProvider(MessagesProvider):
                 read_timeout=read_timeout,
             )
         else:
-            header = "x-api-key" if api_key else "authorization"
-            self._carrier = HttpClient(
-                address, sent, key=api_key or auth_token, key_header=header, read_timeout=read_timeout
-            )
+            key, header = (api_key, "x-api-key") if api_key else (auth_token, "authorization")
+            self._carrier = HttpClient(address, sent, key=key, key_header=header, read_timeout=read_timeout)
         if not (api_key or auth_token):
-            self._carrier.missing_key_problem = (
-                "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
-            )
+            problem = "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
+            self._carrier.missing_key_problem = problem
 
     async def _check(self) -> Health | None:
+        """Read the model's limits, which needs a valid key."""
         listed = await self._carrier.fetch_json(f"/v1/models/{self.model}")
         if not isinstance(listed, dict):
             where = self._carrier.shown_url

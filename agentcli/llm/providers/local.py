@@ -70,12 +70,10 @@ class LocalProvider(BaseProvider):
                 await self.aclose()
             if self._carrier is None:
                 try:
-                    self._server = await self._start()
+                    self._server = server = await self._start()
                 except UserError as error:
                     raise BadRequest(str(error)) from error
-                self._carrier = HttpClient(
-                    self._server.base_url, {}, key=self._server.api_key, read_timeout=self._read_timeout
-                )
+                self._carrier = HttpClient(server.base_url, {}, key=server.api_key, read_timeout=self._read_timeout)
             return self._carrier
 
     async def _check(self) -> None:

@@ -147,6 +147,8 @@ def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
 
 
 class OllamaReader:
+    """Builds a reply from the lines of a stream."""
+
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
         self.model, self.has_all_content, self.has_ended = info.id, False, False
         self._request, self._info, self._ids = request, info, ids
@@ -181,7 +183,7 @@ class OllamaReader:
         self._uses.append(use)
         out += call_events(use)
 
-    def done(self, out: list[StreamEvent]) -> Done:
+    def finish(self, out: list[StreamEvent]) -> Done:
         if self._load_reason and not self.has_ended:
             raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
         if not self.has_ended:

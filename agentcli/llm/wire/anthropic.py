@@ -177,7 +177,7 @@ class _ContentBlock(ArrivingBlock):
     def name(self) -> str:
         return str(self.start.get("name", ""))
 
-    def finish(self) -> Block | None:
+    def to_block(self) -> Block | None:
         """Return the block as far as it has arrived; None for an empty text and a block without a kind."""
         match self.kind:
             case "text":
@@ -239,7 +239,7 @@ class AnthropicReader:
         """True once only `message_stop` may be missing."""
         return bool(self._stop_reason) and all(block.is_whole for block in self._blocks)
 
-    def done(self, out: list[llm.StreamEvent]) -> llm.Done:
+    def finish(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not (self._has_stopped or self.has_all_content):
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
         may_end_in_a_block = self._stop_reason in (*_CUT_REASONS, "refusal")
@@ -259,11 +259,11 @@ class AnthropicReader:
             raise ConnectionFailed("The reply ended without any content.")
         if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
-        return llm.Done(
-            message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=lost_call, note=note
-        )
+        usage = usage_from_wire(self._usage)
+        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
 
     def _start_block(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _ContentBlock:
+        """Begin a block, which some servers announce with its first text or all arguments."""
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
         block = _ContentBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
@@ -281,6 +281,7 @@ class AnthropicReader:
         return block
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
+        """Add a delta to its block. Deltas of unknown types are ignored."""
         delta = event.get("delta")
         if not isinstance(delta, dict) or (block := self._delta_block(event, delta.get("type"), out)) is None:
             return
@@ -325,7 +326,7 @@ class AnthropicReader:
 
     def _message(self) -> Message:
         """Return the message so far. Blocks that have not ended are left out, except text and thinking."""
-        blocks = (block.finish() for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
+        blocks = (block.to_block() for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
         return Message("assistant", tuple(block for block in blocks if block is not None))
 
 

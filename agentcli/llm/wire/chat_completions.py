@@ -161,7 +161,7 @@ def _assistant_message(message: Message, quirks: Quirks, provider: str) -> dict[
             wire["reasoning_content"] = message.unsigned_thinking
     extras: dict[str, Any] = {}  # the extra content that this server gave to calls, by their ids
     for block in message.content:
-        if isinstance(block, Opaque) and block.provider == provider:  # `ChatReader.done` added it to send it back
+        if isinstance(block, Opaque) and block.provider == provider:  # `ChatReader.finish` added it to send it back
             extras |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:
@@ -208,6 +208,8 @@ def wire_id(id: str, quirks: Quirks) -> str:
 
 
 class ChatReader:
+    """Builds a reply from the chunks of a stream, or from one whole JSON object."""
+
     def __init__(
         self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: reply_parts.CallIds
     ) -> None:
@@ -268,7 +270,7 @@ class ChatReader:
             self._usage = usage_from_wire(usage, chunk.get("timings") or {})
             out.append(UsageUpdate(self._usage))
 
-    def done(self, out: list[StreamEvent]) -> Done:
+    def finish(self, out: list[StreamEvent]) -> Done:
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
         is_complete = self.has_all_content or (self._has_begun and (self.has_ended or self._is_unstreamed))

@@ -203,7 +203,7 @@ class ResponsesReader:
             out.append(llm.UsageUpdate(self._usage))
         self.has_all_content = self.has_ended = True
 
-    def done(self, out: list[llm.StreamEvent]) -> llm.Done:
+    def finish(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not self.has_all_content:
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
         message = self._message()

@@ -59,7 +59,7 @@ def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
         if not reader.has_ended:  # as `stream_reply` does
             reader.feed(event, out)
     if reader.has_ended:
-        done = reader.done(out)
+        done = reader.finish(out)
         out.append(done)
     return out
 

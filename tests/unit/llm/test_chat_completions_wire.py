@@ -66,7 +66,7 @@ def read_all(*chunks: dict[str, Any], **options: Any) -> list[StreamEvent]:
     one, out = reader(**options), []
     for chunk in chunks:
         one.feed(chunk, out)
-    done = one.done(out)
+    done = one.finish(out)
     return [*out, done]
 
 

@@ -98,7 +98,7 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
     assert_can_be_stored(heard)
     if failure is None:
         try:
-            assert_sound(reader.done([]).message)
+            assert_sound(reader.finish([]).message)
         except ProviderError:
             pass
 
@@ -108,7 +108,7 @@ def assert_message_is_sound(reader: Any, events: Any) -> None:
     assert_can_be_stored(heard)
     if failure is None:
         try:
-            done = reader.done([])
+            done = reader.finish([])
             assert_sound(done.message)
             assert_can_be_stored([done])
         except ProviderError:

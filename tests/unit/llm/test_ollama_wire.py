@@ -37,7 +37,7 @@ def read_all(*lines: Any) -> list[StreamEvent]:
     reader, out = OllamaReader(asking("Hi"), INFO, ids=CallIds(prefix="call_x_")), []
     for line in lines:
         reader.feed(line if isinstance(line, dict) else {}, out)  # as the loop does
-    return [*out, reader.done(out)]
+    return [*out, reader.finish(out)]
 
 
 def done(*lines: Any) -> Done:

@@ -53,7 +53,7 @@ def read_all(*events: dict[str, Any]) -> tuple[list[StreamEvent], ResponsesReade
 
 def done(*events: dict[str, Any]) -> Done:
     out, reader = read_all(*events)
-    return reader.done(out)
+    return reader.finish(out)
 
 
 def body_of(*messages: Message, model: ModelInfo = MODEL, quirks: Quirks = PLAIN, **more: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_what_came_without_deltas_is_reported_at_the_end() -> None:
     empty = {"type": "response.output_text.delta", "output_index": 0, "delta": ""}
     for some in (whole, whole[-1:], [empty, whole[-1]], [events[-1]["response"]]):
         out, reader = read_all(*some)
-        reply = reader.done(out)
+        reply = reader.finish(out)
         assert TextDelta("Yes.") in out
         assert ThinkingDelta("Hm.") in out
         assert {ToolCallStarted("call_1", "read_file"), ToolCallEnded("call_1")} <= {
@@ -147,7 +147,7 @@ def test_a_stream_that_ends_early_is_a_failure_that_keeps_text_and_whole_calls()
     events = responses_events(Said("Yes.", "Hm.", (READ, Call("call_2", "list_files", {}))))
     out, reader = read_all(*events[:-2])
     with pytest.raises(ConnectionFailed):
-        reader.done(out)
+        reader.finish(out)
     assert [use.id for use in reader.partial().tool_uses] == ["call_1"]
     assert reader.partial().text == "Yes."
 
