@@ -198,7 +198,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
     own_colours = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
-    theme = Theme(palette, own_colours, is_true=has_true_colours(config.environment))
+    theme = Theme(palette, own_colours, is_true_colour=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
     console.banner = [[("bold", name), ("muted", f" · {folder}")], [], []]

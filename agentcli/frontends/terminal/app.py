@@ -242,7 +242,7 @@ class TerminalApp:
         if self._actions.shows_todo:
             lines += todo_lines(self._todo_items()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
-            lines += self._open_todo_lines(self._todo_items(since=self._view.activity.clock.began))
+            lines += self._open_todo_lines(self._todo_items(since=self._view.activity.clock.started_unix))
         return [clipped(line, columns) for line in lines]
 
     def _open_todo_lines(self, items: Sequence[TodoItem]) -> list[Row]:

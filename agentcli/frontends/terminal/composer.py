@@ -26,7 +26,6 @@ from agentcli.llm.messages import Base64Source, Block, Image, Text
 SAVE_DRAFT_AFTER_S = 0.2  # after the first unsaved change
 _NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 MAX_ENTRIES_COMPARED = 50  # of the history, with a returned message
-
 # What the input is used for: for a question, the answer, a denial in words, comments on a plan's lines, or a rule.
 Purpose = Literal["prompt", "answer", "denial", "plan_comment", "rule", "secret"]
 MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hint

@@ -33,7 +33,6 @@ ESCAPE_ALONE_S = 0.02  # an Esc that nothing follows for this long is a key, not
 REPORTS_DUE_S = 10.0  # until then, the start of a terminal's report is not taken for keys: ssh can be slow
 SWITCH_S = 0.001  # a key press waits at most this long for a busy thread; Python's default is 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
-
 log = logging.getLogger(__name__)
 
 

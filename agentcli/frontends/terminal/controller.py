@@ -28,7 +28,6 @@ from agentcli.frontends.terminal.status import NothingChosen, SessionStatus, Sta
 from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
-
 MAX_SENT = 20  # newest messages that can return to the input as they were typed
 
 
@@ -210,10 +209,8 @@ class TerminalController(OpenerHost):
             self._unsent = tuple(block for content in returned for block in content)
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it.
-
-        `shown` is the text as it was typed, with tokens in place of its pastes; if it is empty, there are none.
-        """
+        """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it."""
+        # `shown` is the text as it was typed, with tokens in place of its pastes; empty for a text without pastes.
         if not self.is_open and text != "/resume":  # /resume opens its list at once, so it is not shown as queued
             unsent = self.view.activity.queue.steering  # shown as "next"
             self.view.activity.queue = Queued(steering=(*unsent, (Text(shown or text),)))

@@ -27,7 +27,6 @@ CHORD_S = 2.0  # the second key of a chord must come within this time
 _NEXT_MODES: dict[Mode, Mode] = {"default": "acceptEdits", "acceptEdits": "plan", "plan": "auto"}  # others: default
 MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text that a list shows
-
 # A binding: the name of an action in the settings, or fixed keys; the effect; the state in which it applies.
 # For `Keys.Any` (any character) and `Keys.BracketedPaste`, the effect gets the text.
 Binding = tuple[str | tuple[str, ...], Callable[..., object], Filter]

@@ -29,7 +29,6 @@ MAX_RULE_ROWS = 6  # of a rule below the choices
 MAX_CHOICE_ROWS = 100  # if the caller sets no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
 KEY_COLUMNS = 4  # for the key before a choice's label
-
 _SHOWN_IN_TITLE = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
 _CHANGE_PLAN = Choice("words", "Tab", "No, and say what to change")
@@ -46,11 +45,7 @@ _SCOPES = {"session": " for this session", "always": " always, in this project"}
 
 
 class QuestionPanel:
-    """A question, and the state of the answer: the marked choice, the rule, a review of hunks or of a plan's lines.
-
-    Enter selects the marked choice, which at first is yes, or no if a yes may do harm. `asker` is the subagent that
-    asks, and its task; empty for the main agent.
-    """
+    """A question, and the state of the answer: the marked choice, the rule, a review of hunks or of a plan's lines."""
 
     def __init__(self, question: events.AnyQuestion, asker: str = "") -> None:
         self.question = question
@@ -59,10 +54,10 @@ class QuestionPanel:
         self.unread: list[Fragment] = []  # the end of the preview, which was not on the screen yet; it prevents a yes
         self.unread_rows = 0  # rows that `unread` takes
         self._plan_comments = PlanComments(question)  # used if the question has a plan
-        self._asker = asker
+        self._asker = asker  # the subagent that asks, and its task; empty for the main agent
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
         self._rule_index = 0  # the index in `rules` of the rule that a lasting yes would set
-        self._marked_id = self._default_id  # the id of the marked choice
+        self._marked_id = self._default_id  # the id of the marked choice, which Enter selects
 
     @property
     def _default_id(self) -> str:
@@ -95,11 +90,8 @@ class QuestionPanel:
 
     @property
     def selectable_choices(self) -> list[Choice]:
-        """The choices that can be made now: none of them a yes until all of the question was on the screen.
-
-        A hunk that was on the screen can be taken, though other hunks were not.
-        """
-        is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end
+        """The choices that can be made now: none of them a yes until all of the question was on the screen."""
+        is_hunk_read = isinstance(self.review, HunkReview) and self.review.has_shown_end  # others may be unread
         ids = (*_NEED_NO_READING, "take") if is_hunk_read else _NEED_NO_READING
         return [choice for choice in self.choices if not self.unread or choice.id in ids]
 

@@ -60,10 +60,10 @@ class PlainTerminal(TerminalActions):
         self._controller = TerminalController(opener, self, commands, self._view)
         commands.add(trust_command(self._controller, opener))
         self._panels: list[QuestionPanel] = []
-        self._choosing: asyncio.Future[str] | None = None  # the next line, while a list is open
+        self._list_answer: asyncio.Future[str] | None = None  # gets the next line, while a list is open
         self._leaving, self._exit_code = asyncio.Event(), 0
         self._leave_deadline = 0.0  # a Ctrl-C leaves until then, by `time.monotonic()`
-        self._typed = b""  # the unfinished line
+        self._unfinished_line = b""  # typed so far
         self._mode = "default"  # the permission mode that was printed last
 
     async def run(self, prompt: str | None) -> int:
@@ -91,6 +91,7 @@ class PlainTerminal(TerminalActions):
         return self._exit_code
 
     def _read(self) -> None:
+        """Handle the lines that have arrived; leave at the end of the input."""
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, 65_536)
@@ -99,16 +100,16 @@ class PlainTerminal(TerminalActions):
             if not self._leaving.is_set():
                 self.show_prompt_sign()
             return
-        *lines, self._typed = (self._typed + data).split(b"\n")
+        *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
         self._output.at_line_start = True  # the terminal has shown the line end
         for line in lines:
-            self._take(printable(line.decode("utf-8", "replace")).strip())
+            self._handle_line(printable(line.decode("utf-8", "replace")).strip())
 
-    def _take(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         """Handle a typed line: for an open list, a question or the session, which an empty line may continue."""
         self._leave_deadline = 0.0
-        if self._choosing is not None and not self._choosing.done():
-            self._choosing.set_result(line)
+        if self._list_answer is not None and not self._list_answer.done():
+            self._list_answer.set_result(line)
         elif self._panels:
             self._answer(line)
         elif line:
@@ -120,34 +121,34 @@ class PlainTerminal(TerminalActions):
 
     def _answer(self, line: str) -> None:
         """Take a line as an answer: a choice by its key or number, else words. An empty line is a no."""
-        # Until the whole preview was printed, an empty line or a yes prints more of it.
+        # But until the whole preview was printed, an empty line or a yes prints more of it.
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
         if shows_all or (panel.unread and (not word or (choice is not None and choice.is_yes))):
-            self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.unread, shows_all=shows_all)
+            shown = panel.preview(WIDTH, is_whole=True) if shows_all else panel.unread
+            self._print_preview(panel, shown, shows_all=shows_all)
             return
         commands = self._controller.commands  # a mistyped one may be an answer to the model, such as /srv
-        is_asked = isinstance(panel.question, Question)
-        if not choice and (commands.is_known(line) if is_asked else commands.is_command(line)):
-            first = (
-                f"Answer the question first (Enter {'skips it' if is_asked else 'declines'}), then type {line} again.\n"
-            )
-            self._view.print_question([("warning", first)])
-            self._ask(panel)
+        is_models = isinstance(panel.question, Question)
+        if not choice and (commands.is_known(line) if is_models else commands.is_command(line)):
+            effect = "skips it" if is_models else "declines"
+            text = f"Answer the question first (Enter {effect}), then type {line} again.\n"
+            self._view.print_question([("warning", text)])
+            self._print_choices(panel)
             return
         self._panels.pop(0)
         answer = panel.answer(choice) if choice and choice.answer else panel.answer_in_words(line)
         self._view.print_answer(answer, panel.outcome(answer, WIDTH))
         self._controller.answer(answer)
-        self._show_first()
+        self._show_question()
 
-    def _show_first(self) -> None:
+    def _show_question(self) -> None:
         self._view.end_question()
         if self._panels:
-            self._show(self._panels[0], self._panels[0].preview(WIDTH))
+            self._print_preview(self._panels[0], self._panels[0].preview(WIDTH))
 
-    def _show(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
+    def _print_preview(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
         """Print as much of a preview as the window has room for, and ask once all of it was printed."""
         # A pipe has no pages: there, and in a window of unknown size, everything is printed at once.
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
@@ -155,9 +156,9 @@ class PlainTerminal(TerminalActions):
         if size.lines and size.columns and not shows_all:
             shown, panel.unread = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_question(shown)
-        self._ask(panel)
+        self._print_choices(panel)
 
-    def _ask(self, panel: QuestionPanel) -> None:
+    def _print_choices(self, panel: QuestionPanel) -> None:
         """Print a question's choices below its preview, or how to see the rest of the preview."""
         if panel.unread:
             count = rows_of(panel.unread, os.get_terminal_size(self._stdin).columns)
@@ -169,11 +170,12 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", text)])
 
     def _interrupted(self) -> None:
+        """Handle Ctrl-C: interrupt what runs, else close a list, else leave when it is pressed twice."""
         self._output.at_line_start = False  # the terminal has written ^C
         if self._controller.is_open and (self._controller.is_busy or self._view.activity.is_busy):
             self._controller.session.submit(Interrupt())
-        elif self._choosing is not None and self._controller.is_open:
-            self._take("")  # an empty answer chooses nothing
+        elif self._list_answer is not None and self._controller.is_open:
+            self._handle_line("")  # an empty answer chooses nothing
             self._output.print([("", "\n")])
             self.show_prompt_sign()
         elif self._controller.warn_about_jobs():  # only the first time: the next Ctrl-C leaves, however late it comes
@@ -194,20 +196,21 @@ class PlainTerminal(TerminalActions):
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
         is_above_input: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
+        """Print the options with numbers, and read a choice: a number, y or n, or a word that narrows a long list."""
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
         answers = "a number" if len(options) < MIN_NARROWED else "a number, or a word to narrow the list"
         self._output.print([("", f"{title} (type {answers}, or Enter to cancel): ")])
-        self._choosing = asyncio.get_running_loop().create_future()
+        self._list_answer = asyncio.get_running_loop().create_future()
         try:
-            answer = await self._choosing
+            answer = await self._list_answer
         finally:
-            self._choosing = None
+            self._list_answer = None
         if is_above_input and answer and not answer.isdecimal():  # a prompt for later; the list stays open
             self._controller.submit(answer)
             return await self.choose(title, options, current=current, is_above_input=True)
-        if (place := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
-            return ChoiceIndex(place)
+        if (index := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
+            return ChoiceIndex(index)
         if len(options) >= MIN_NARROWED and answer and not answer.isdecimal():
             found = [n for n, texts in enumerate(options) if answer.lower() in " ".join(texts).lower()]
             narrowed = await self.choose(title, [options[n] for n in found]) if found else None
@@ -238,12 +241,12 @@ class PlainTerminal(TerminalActions):
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
         if len(self._panels) == 1:
-            self._show_first()
+            self._show_question()
 
     def forget_question(self, id: str) -> None:
         before, self._panels = self._panels, [panel for panel in self._panels if panel.question.id != id]
         if self._panels[:1] != before[:1]:  # the question on the screen was withdrawn
-            self._show_first()
+            self._show_question()
 
     def changed(self) -> None:
         if self._output.is_gone:
@@ -256,6 +259,7 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, end: TurnEnd) -> None:
+        """Withdraw the turn's questions; a queued message begins the next turn at once."""
         still_open = self._controller.session.open_questions  # questions of background agents
         self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._panels:

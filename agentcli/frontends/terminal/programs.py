@@ -33,11 +33,9 @@ TWICE_S = 2.0  # a second Esc or Ctrl-C within this time is a repetition
 LAST_OUTPUT_S = 0.3  # how long to wait for the last output when a command has ended
 MAX_KEPT_BYTES = 200_000  # kept of the output's beginning, and as many of its end
 _CHUNK = 65_536
-
 # The alternate screen: `h` enters it, `l` leaves it. A program's whole stay on it.
 _FULL_SCREEN = lazy_pattern(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 _SCREENS = lazy_pattern(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
-
 # Undo what a killed program may leave: colours and a hidden cursor; the alternate screen, mouse and paste reports.
 _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
@@ -90,8 +88,8 @@ class _PtySession:
         os.set_blocking(self._pty, False)
         self._unsent = bytearray()  # keys that the command has not taken yet
         self._escape_timer: asyncio.TimerHandle | None = None
-        self._interrupted_at = float("-inf")  # when Esc was last pressed alone, by `time.monotonic()`
-        self._running: asyncio.Future[str] | None = None
+        self._escape_pressed_at = float("-inf")  # when Esc last interrupted, by `time.monotonic()`
+        self._command: asyncio.Future[str] | None = None  # runs it; cancelled to end it
         self._output_ended = asyncio.Event()  # set once the output has ended
 
     async def run(self, start: Callable[[str], Awaitable[str]]) -> str | None:
@@ -103,19 +101,19 @@ class _PtySession:
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile go to the command
         self._loop.add_reader(self._stdin, self._read_keys)
         self._loop.add_reader(self._pty, self._read_output)
-        self._running = asyncio.ensure_future(start(os.ttyname(self._tty)))
+        self._command = asyncio.ensure_future(start(os.ttyname(self._tty)))
         with attach_winch_signal_handler(self._copy_window_size):
             try:
-                await asyncio.wait({self._running})
+                await asyncio.wait({self._command})
             finally:
-                self._running.cancel()
-                await asyncio.wait({self._running})
+                self._command.cancel()
+                await asyncio.wait({self._command})
                 os.close(self._tty)
                 self._tty = -1  # closed
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_OUTPUT_S):
                         await self._output_ended.wait()
-        return None if self._running.cancelled() else self._running.result()
+        return None if self._command.cancelled() else self._command.result()
 
     def close(self) -> None:
         """Restore the terminal, with the cursor at the start of a line."""
@@ -139,6 +137,7 @@ class _PtySession:
             fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
 
     def _read_output(self) -> None:
+        """Pass the command's output on to our terminal, and keep it."""
         try:
             data = os.read(self._pty, _CHUNK)
         except BlockingIOError:
@@ -154,6 +153,7 @@ class _PtySession:
             _write_all(self._stdout, data)
 
     def _read_keys(self) -> None:
+        """Pass keys on to the command, but hold back an Esc until it is known to be pressed alone."""
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, _CHUNK)
@@ -170,19 +170,20 @@ class _PtySession:
     def _escape(self) -> None:
         """Handle a lone Esc: a key for a program that reads single keys, else an interrupt; a second Esc ends it."""
         self._escape_timer = None
-        if self._tty < 0 or self._running is None:
+        if self._tty < 0 or self._command is None:
             return
         _, _, _, modes, _, _, characters = termios.tcgetattr(self._tty)  # local modes, control characters
         if not modes & termios.ICANON:  # the program reads single keys
             self._send(b"\x1b")
             return
-        before, self._interrupted_at = self._interrupted_at, time.monotonic()
-        if self._interrupted_at - before < TWICE_S or not modes & termios.ISIG:  # without ISIG no key interrupts
-            self._running.cancel()
+        before, self._escape_pressed_at = self._escape_pressed_at, time.monotonic()
+        if self._escape_pressed_at - before < TWICE_S or not modes & termios.ISIG:  # without ISIG no key interrupts
+            self._command.cancel()
         else:
             self._send(characters[termios.VINTR])  # the kernel sends SIGINT, even to processes that we may not signal
 
     def _send(self, data: bytes) -> None:
+        """Send keys to the command as soon as it reads them."""
         self._unsent += data
         try:
             while self._unsent:
@@ -297,11 +298,15 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 
 
 async def run_program(
-    argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None, out: int | None = None
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    data: bytes | None = None,
+    stdout: int | None = None,
 ) -> int | None:
-    """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
+    """Run a program with `data` on stdin, else with our terminal; return its exit code. Raises `OSError`."""
+    # It is in our process group, so that Ctrl-Z stops both.
     stdin = None if data is None else asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin, stdout=out)
+    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin, stdout=stdout)
     # Ctrl-C and Ctrl-\ are for the program now. If it were started after this, it would inherit the ignored signals.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:

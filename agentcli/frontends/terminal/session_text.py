@@ -36,10 +36,10 @@ class TranscriptPart(Struct, frozen=True, kw_only=True):
 
 
 class FoundPart(Struct, frozen=True, order=True):
-    """A matching part. `number` 0 is the newest part, `position` is the match's offset; the lowest `rank` is best."""
+    """A matching part. `part_index` 0 is the newest, `position` is the match's offset; the lowest `rank` is best."""
 
     rank: int
-    number: int
+    part_index: int
     position: int
 
 
@@ -58,38 +58,40 @@ class SessionText:
         Without words, all prompts are returned.
         """
         if words := query.lower().split():
-            self._found = sorted([*self._with_words(words)] or self._with_letters(words))[:MAX_FOUND]
+            self._found = sorted([*self._find_words(words)] or self._find_letters(words))[:MAX_FOUND]
         else:
-            self._found = [FoundPart(0, number, 0) for number, part in enumerate(self._parts) if part.label == "prompt"]
-        return [self._option(found) for found in self._found]
+            self._found = [FoundPart(0, index, 0) for index, part in enumerate(self._parts) if part.label == "prompt"]
+        return [self._as_option(found) for found in self._found]
 
     def page_at(self, choice: int) -> tuple[str, int]:
         """Return the session's text, and the line number of a result of the newest search, given by its index."""
         found = self._found[choice]
         texts = [printable(part.text).rstrip("\n") + "\n\n" for part in reversed(self._parts)]  # oldest first again
-        before = printable(self._parts[found.number].text[: found.position])
-        above = [*texts[: len(texts) - 1 - found.number], before]
+        before = printable(self._parts[found.part_index].text[: found.position])
+        above = [*texts[: len(texts) - 1 - found.part_index], before]
         return "".join(texts), "".join(above).count("\n") + 1
 
-    def _with_words(self, words: Sequence[str]) -> Iterator[FoundPart]:
+    def _find_words(self, words: Sequence[str]) -> Iterator[FoundPart]:
+        """Yield the parts that have all words; those that have them as one phrase are better."""
         phrase = " ".join(words)
-        for number, text in enumerate(self._lowered):
+        for index, text in enumerate(self._lowered):
             if phrase in text:
-                yield FoundPart(0, number, text.find(phrase))
+                yield FoundPart(0, index, text.find(phrase))
             elif all(word in text for word in words):
-                yield FoundPart(1, number, text.find(words[0]))
+                yield FoundPart(1, index, text.find(words[0]))
 
-    def _with_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
+    def _find_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
+        """Yield the parts that have the letters of each word in order within a word."""
         patterns = [_letters_in_order(word) for word in words]
-        for number, text in enumerate(self._lowered):
+        for index, text in enumerate(self._lowered):
             matches = [match for pattern in patterns if (match := pattern.search(text))]
             if len(matches) == len(words):
                 rank = sum(len(match.group()) for match in matches)  # letters that are close together fit best
-                yield FoundPart(rank, number, matches[0].start())
+                yield FoundPart(rank, index, matches[0].start())
 
-    def _option(self, found: FoundPart) -> tuple[str, str]:
+    def _as_option(self, found: FoundPart) -> tuple[str, str]:
         """Return the text around a match, and its part's label and age."""
-        part = self._parts[found.number]
+        part = self._parts[found.part_index]
         start = 0
         if found.position > MAX_EXCERPT_CHARS // 2:  # else the excerpt is the part's beginning
             start = found.position - CHARS_BEFORE
@@ -108,7 +110,7 @@ class SearchList(Picker):
         self._searched: str | None = None  # the query whose results are the options
 
     @property
-    def shown(self) -> list[int]:
+    def matching_indices(self) -> list[int]:
         if self._query != self._searched:
             self._searched = self._query
             self._options = [(printable(label), printable(detail)) for label, detail in self._search(self._query)]
@@ -145,7 +147,7 @@ def _letters_in_order(word: str) -> re.Pattern[str]:
 
 
 def replay(conversation: Conversation, view: TurnView) -> None:
-    """Print the newest part of a stored conversation."""
+    """Print the newest `MAX_ENTRIES` of a stored conversation, and its calls that have no result."""
     bodies = [e.body for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
     bodies = [
         body for body in bodies if not (isinstance(body, User) and (body.is_reminder or body.text.startswith(_REPORT)))
@@ -170,7 +172,7 @@ def replay(conversation: Conversation, view: TurnView) -> None:
             case Unreadable(error):
                 view.print_line(f"[{error}]", "warning")
     for id in conversation.open_calls:  # the program ended before these calls did
-        if call := calls.get(id):
+        if call := calls.get(id):  # else it is above the printed entries
             result, end = ToolResult(id, "", is_error=True), "cut off; it may have partially run"
             if call in conversation.unstarted_calls:
                 end = "not run: it waited for your answer"

@@ -214,13 +214,14 @@ def coloured_rows(output: str) -> list[Row]:
     text, codes = list[Fragment](), ""
     for number, part in enumerate(_COLOURS.split(output)):
         if number % 2:  # a code's parameters, added to those before, which a 0 among them resets
-            codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
+            codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""  # old ones are long overridden
         else:
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))
     return [row for row in lines_of(text) if plain(row).strip()][:MAX_CUSTOM_ROWS]
 
 
 def _figures(status: Status) -> Iterator[tuple[str, str]]:
+    """Yield the figures of the status line with their roles, the most important first."""
     use = status.use
     if use.window and use.tokens:
         yield "warning" if use.share >= 0.8 else "muted", f"{use.share:.0%} context"
@@ -267,6 +268,7 @@ class StatusCommand:
             self._running.cancel()
 
     async def run(self, status: Status) -> None:
+        """Run the command once, and show its output; a command that failed shows nothing."""
         try:
             end = await run_short_program(
                 ("/bin/sh", "-c", self._command),
@@ -276,7 +278,7 @@ class StatusCommand:
                 stdin=self._encode(status),
             )
             output = end.stdout.decode(errors="replace") if end.exit_code == 0 else ""
-        except OSError:  # as after a failed command, nothing is shown, and the next change tries again
+        except OSError:  # there is no shell; the next change of the figures tries again
             output = ""
         self.rows = coloured_rows(output)
         self._changed()
@@ -327,6 +329,7 @@ class SessionStatus:
             self._timer.cancel()
 
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
+        """Return the figures; if the cache `is_cold`, with the price of reading the conversation without it."""
         info, tokens = self._opener.model_info(now.model), now.context_tokens
         lost_cache = is_cold and info.prices is not None and info.prices.cache_read is not None
         cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and lost_cache else None  # [0]: of a prompt

@@ -28,12 +28,10 @@ FIRST_LISTING_S = 1.0  # the longest that a query waits for the first listing
 LISTING_TIMEOUT_S = 60.0
 MAX_ENTRIES = 10_000  # of a folder outside the project
 _BLOCK_PATHS = 1_500  # searched before the event loop runs again, in a millisecond or two
-
 # The tier of a path, 0 for the best, and its place among the paths of that tier.
 Rank = tuple[int, tuple[int, str]]
 # Given a command's name and the typed argument, returns the values that may replace it, each with a note.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
-
 _COMMAND = lazy_pattern(r"/([^\s/]*)\Z")
 _ARGUMENT = lazy_pattern(r"/([^\s/]+) +(\S.*)?\Z")
 # As conversation/mentions.py reads them: characters that end a plain mention need quotes.
@@ -118,7 +116,7 @@ class FileIndex:
         self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
-        self._searches = 0  # the number of the newest search
+        self._newest_search = 0  # its number
 
     async def match(self, query: str, limit: int = 12, *, is_wanted: Callable[[], bool] = lambda: True) -> list[str]:
         """Return the best matches, best first; none if a later query has begun, or `is_wanted` returns False.
@@ -126,7 +124,7 @@ class FileIndex:
         A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
         letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
         """
-        search = self._searches = self._searches + 1  # a search ends when a later one has begun
+        search = self._newest_search = self._newest_search + 1  # a search ends when a later one has begun
         is_listing = self._listing is not None and not self._listing.done()
         if not is_listing and self._clock() - self._listed_at > FRESH_S:
             self._listing = asyncio.get_running_loop().create_task(self._list())
@@ -139,10 +137,11 @@ class FileIndex:
         for find in (pattern.entries, pattern.matches) if is_folder else (pattern.matches,):
             best: list[tuple[Rank, str]] = []
             for block in self._blocks or ():
-                if search != self._searches or not is_wanted():
+                if search != self._newest_search or not is_wanted():
                     return []
                 best = heapq.nsmallest(limit, [*best, *find(block)])
-                if len(best) == limit and best[-1][0][0] == 0:
+                last_tier = best[-1][0][0] if len(best) == limit else None
+                if last_tier == 0:
                     break  # all are of the best tier, and the paths of later blocks are longer
                 await asyncio.sleep(0)
             if best:
@@ -155,6 +154,7 @@ class FileIndex:
             await asyncio.wait([self._listing])
 
     async def _list(self) -> None:
+        """List the files anew for this query and later ones."""
         files: Sequence[str] = ()
         with suppress(OSError, ToolError):  # without files, only completion is missing
             files = await self._list_files()

@@ -54,6 +54,7 @@ class TerminalInput(Vt100Input):
         self.expects_reports = False  # while True, the start of one is held longer than a lone Esc
 
     def read_keys(self) -> list[KeyPress]:
+        """Return the keys that have arrived; an unfinished report is held back until its end."""
         data, self._report_start = self._report_start + self.stdin_reader.read(), ""
         if "\x1b" in data:
             if (found := _REPORT_START.search(data)) and len(found.group()) <= _MAX_START_CHARS:
@@ -316,46 +317,44 @@ class Picker:
     ) -> None:  # fmt: skip
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current = None if is_above_input else current  # the index of the option in force, if there is one
-        self._selected = current or 0  # the marked one's place among the options that are shown
+        self._index_in_force = None if is_above_input else current  # of the option that applies now, if one does
+        self._marked_position = current or 0  # of the marked option among those that match the query
         self._query = ""  # typed to narrow the list
 
     @property
-    def shown(self) -> list[int]:
+    def matching_indices(self) -> list[int]:
         """The indices of the options that have all words of the query."""
         words = self._query.lower().split()
-        return [
-            number
-            for number, (label, detail) in enumerate(self._options)
-            if all(word in f"{label} {detail}".lower() for word in words)
-        ]
+        texts = (f"{label} {detail}".lower() for label, detail in self._options)
+        return [index for index, text in enumerate(texts) if all(word in text for word in words)]
 
     @property
     def marked_index(self) -> int | None:
-        shown = self.shown
-        return shown[min(self._selected, len(shown) - 1)] if shown else None
+        shown = self.matching_indices
+        return shown[min(self._marked_position, len(shown) - 1)] if shown else None
 
     def move(self, by: int) -> None:
-        if count := len(self.shown):
-            self._selected = (min(self._selected, count - 1) + by) % count
+        if count := len(self.matching_indices):
+            self._marked_position = (min(self._marked_position, count - 1) + by) % count
 
     def type(self, text: str) -> bool:
         """Add to the query, or remove its last character if `text` is empty; return True if it selects Yes or No."""
         from agentcli.frontends.choices import yes_or_no  # not for the first frame
 
+        # Only the first character is an answer: `y` after others narrows the list.
         answer = None if self._query else yes_or_no(text, [label for label, _ in self._options])
         if answer is not None:
-            self._selected = answer
+            self._marked_position = answer
             return True
         self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
-        self._selected = 0
+        self._marked_position = 0
         return False
 
     def paste(self, text: str) -> bool:
         """Narrow the list by a pasted text. One that nothing matches is not shown, because it may be a secret."""
         before, self._query = self._query, self._query + printable(text).replace("\n", " ")
-        if is_found := bool(self.shown):
-            self._selected = 0
+        if is_found := bool(self.matching_indices):
+            self._marked_position = 0
         else:
             self._query = before
         return is_found
@@ -365,26 +364,29 @@ class Picker:
         return width(f"{self.title} {self._query}")
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
-        shown = self.shown
+        """Return the title, the options around the marked one, its detail in full if it was cut, and the keys."""
+        shown = self.matching_indices
         # Details begin after the widest label that leaves them half of the row.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns // 2), default=0)
         room = max(1, min(MAX_OPTIONS, max_rows - 3))  # between the title and the last row, with a row for a detail
-        at = min(self._selected, max(0, len(shown) - 1))
+        at = min(self._marked_position, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))  # so that the marked one is in the middle
         hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
         rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
         draw = partial(option_row, label_width=label_width, columns=columns)
         for position, number in enumerate(shown[first : first + room], first):
             label, detail = self._options[number]
-            signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
+            in_force = [("ok", "● " if number == self._index_in_force else "  ")]
+            signs: Row = [] if self._index_in_force is None else in_force
             row = draw(label, detail, is_marked=position == at, signs=signs)
             is_cut = position == at and " ".join(detail.split()) not in " ".join(plain(row).split())
             rows += [row, clipped([("muted", f"    {detail}")], columns)] if is_cut else [row]
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
-        leave = [] if self.is_above_input else ["Esc to cancel"]  # the first start needs a choice
-        keys = [count, "Enter to select", *leave, *["Ctrl-S to keep it for good"] * self.can_keep]
-        rows.append(clipped([("muted", f"  {join_fitting(keys, columns - 2)}")], columns))
+        leave = [] if self.is_above_input else ["Esc to cancel"]  # a first start needs a model before anything else
+        keep = ["Ctrl-S to keep it for good"] if self.can_keep else []
+        text = join_fitting([count, "Enter to select", *leave, *keep], columns - 2)
+        rows.append(clipped([("muted", f"  {text}")], columns))
         return rows[: max(0, max_rows)]

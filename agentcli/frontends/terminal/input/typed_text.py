@@ -25,7 +25,6 @@ MAX_CLIPBOARD_BYTES = 64 * 1024 * 1024
 MAX_LINES = 8  # of a paste that is inserted without a token
 MAX_CHARS = 1_000  # of such a paste
 _MAX_PATH_CHARS = 4_096
-
 _CLIPBOARD = (
     ("wl-paste", "-t", "image/png"), ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"), ("pngpaste", "-"),
 )  # fmt: skip
@@ -319,8 +318,5 @@ class Drafts:
             return None
 
     def _file_of(self, session: str) -> Path:
-        return (
-            self._first_file.with_name(hashlib.sha256(session.encode()).hexdigest()[:16])
-            if session
-            else self._first_file
-        )
+        name = hashlib.sha256(session.encode()).hexdigest()[:16]
+        return self._first_file.with_name(name) if session else self._first_file

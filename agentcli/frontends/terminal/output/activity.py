@@ -23,7 +23,6 @@ SHOW_TAIL_AFTER_S = 0.5  # shorter commands show no output while they run
 SILENCE_S = 30.0  # without any event, after which the status row says so
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments that are searched for the path
-
 _PATH = lazy_pattern(r'"path"\s*:\s*"([^"\\]+)"')  # a path without escapes, in JSON
 # By tool, the row of a call whose arguments the model is still writing, with a place for the path.
 _ARRIVING = {
@@ -33,19 +32,16 @@ _ARRIVING = {
 
 
 class RunningCall(Struct, kw_only=True):
-    """A running call; `tail` is the end of its output, or a subagent's newest call.
-
-    `rounds`, `tokens`, `cost_usd` and the end of the `transcript` are those of the subagent that the call started.
-    """
+    """A running call; the fields after `tail` are about the subagent that it started."""
 
     name: str
     title: str
     started: float  # by `time.monotonic()`
-    tail: str = ""
+    tail: str = ""  # the end of its output, or a subagent's newest call
     rounds: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    transcript: str = ""
+    transcript: str = ""  # its end
 
     def add_output(self, text: str) -> None:
         self.tail = (self.tail + printable(text))[-MAX_TAIL_CHARS:]
@@ -105,11 +101,11 @@ class PendingRetry(Struct, frozen=True):
 class TurnClock(Struct):
     """Measures a turn, except while questions wait for the person. Times are `time.monotonic()`."""
 
-    started: float | None = None  # None while no turn runs
+    started: float | None = None  # later by the time that questions took; None while no turn runs
     questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
     paused_at: float = 0.0  # when the first open question was asked
     last_event: float = 0.0  # when the session's last event came, other than changes of the queue
-    began: float = 0.0  # the Unix time of the start, which questions do not move
+    started_unix: float = 0.0  # the Unix time of the start
 
     def pause(self, question_id: str) -> None:
         now = time.monotonic()
@@ -165,7 +161,7 @@ class Activity(Struct, kw_only=True):
         return call.title if call else ""
 
     def follow_subagent(self, event: events.Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
-        """Update the row of a subagent, which may be its call's. Return a line to print with its role, or None."""
+        """Update a subagent's row, or that of the call that runs it; return a line to print and its role, or None."""
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:
@@ -254,10 +250,11 @@ class Activity(Struct, kw_only=True):
         return [*rows[:head_end], gap, *rows[hidden + head_end + 1 :]]
 
     def _call_rows(self, columns: int) -> list[Row]:
+        """Return a row for each running call and slash command; the end of a call's output below its row."""
         rows: list[Row] = []
         now = time.monotonic()
         for id, call in self.calls.items():
-            if id in self.clock.questions:  # it has a panel
+            if id in self.clock.questions:  # its question is shown instead
                 continue
             spending: Row = [("muted", call.format_spending(now))]
             room = columns - row_width(spending)
@@ -275,12 +272,13 @@ class Activity(Struct, kw_only=True):
         return rows
 
     def _status_rows(self, columns: int) -> list[Row]:
+        """Return what the turn waits for, unless calls or questions show it, and the end of the model's thoughts."""
         started, pending, now = self.clock.started, self.pending, time.monotonic()
         resent = pending.at if isinstance(pending, PendingRetry) else 0.0
         silent_s = now - max(resent, self.clock.last_event, started or 0.0)
         if started is not None and silent_s < SILENCE_S and isinstance(pending, PendingRetry | ArrivingCall):
             return [pending.row(now, columns)]
-        if started is None or self.calls or self.clock.questions:  # calls and questions show what is going on
+        if started is None or self.calls or self.clock.questions:
             return []
         if silent_s >= SILENCE_S:
             text = f"{spinner(now)} Nothing received for {silent_s:.0f} s · Esc to stop"
@@ -294,9 +292,11 @@ class Activity(Struct, kw_only=True):
         return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]
 
     def _queue_rows(self, columns: int, max_rows: int) -> list[Row]:
+        """Return a row for each message that waits; in the last row, the number of those without one."""
         waiting = [("next: ", content) for content in self.queue.steering]
         waiting += [("queued: ", content) for content in self.queue.follow_ups]
-        rows: list[Row] = [[("accent", kind), ("muted", " ".join(message_text(c).split()))] for kind, c in waiting]
+        texts = [(when, " ".join(message_text(content).split())) for when, content in waiting]
+        rows: list[Row] = [[("accent", when), ("muted", text)] for when, text in texts]
         if len(rows) > max_rows > 1:
             rows[max_rows - 1 :] = [[("muted", f"and {len(rows) - max_rows + 1} more")]]
         return [clipped(row, columns) for row in rows[:max_rows]]

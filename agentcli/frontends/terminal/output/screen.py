@@ -41,10 +41,7 @@ class Frame(Struct, frozen=True):
 
 
 class Screen(Renderer):
-    """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, maximum rows).
-
-    `draw_later` renders the screen again after the given seconds; without it, a resize is drawn at once.
-    """
+    """Replaces prompt_toolkit's renderer. `draw_region` gets columns and maximum rows, `draw_later` seconds."""
 
     def __init__(
         self, output: Output, theme: Theme, draw_region: Callable[[int, int], Frame], *,
@@ -53,10 +50,10 @@ class Screen(Renderer):
         self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
         self.synchronizes = False  # True once the terminal reports that it can
-        self._lines: list[Fragment] = []  # transcript lines that the next frame prints
-        self._rows: list[Row] = []  # the region's rows as they are on the screen
-        self._row = self._column = 0  # the cursor's cell, counted from the region's first
-        self._size = self._size_seen = Size(rows=0, columns=0)  # as drawn; as last reported, maybe still changing
+        self._new_lines: list[Fragment] = []  # of the transcript: the next frame prints them
+        self._shown_rows: list[Row] = []  # the region's rows as they are on the screen
+        self._cursor_row = self._cursor_column = 0  # counted from the region's first cell
+        self._drawn_size = self._reported_size = Size(rows=0, columns=0)  # of the window; may still change
         self._resized_at = 0.0  # by `time.monotonic()`; 0 while the window keeps its size
         self._modes_are_on = False  # bracketed paste and focus events
         super().__init__(DummyStyle(), output)
@@ -67,9 +64,9 @@ class Screen(Renderer):
         for roles, text in fragments:
             text, column = with_spaces(text, column)
             if text:
-                self._lines.append((roles, text))
+                self._new_lines.append((roles, text))
         if column:
-            self._lines.append(("", "\n"))
+            self._new_lines.append(("", "\n"))
 
     # Called by prompt_toolkit
 
@@ -77,18 +74,19 @@ class Screen(Renderer):
         if is_done:
             self.finish()
             return
-        if self._is_resizing():
+        if self._wait_for_resize():
             return
         self._erase_after_resize()
         self._switch_modes(on=True)
-        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows of the transcript stay
-        self._show([*map(list, frame.rows)], frame.cursor)
+        size = self._drawn_size
+        frame = self._draw_region(size.columns, max(1, size.rows - 2))  # two rows of the transcript stay
+        self._write_frame([*map(list, frame.rows)], frame.cursor)
         self.output.flush()
 
     def finish(self) -> None:
         """Write all of the transcript, erase the region and leave the cursor at the start of a line."""
         self._erase_after_resize()
-        self._show([], (0, 0))
+        self._write_frame([], (0, 0))
         self.reset()
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
@@ -98,9 +96,9 @@ class Screen(Renderer):
             return
         self._resized_at = 0.0
         size = self.output.get_size()
-        if self._rows:
+        if self._shown_rows:
             self.output.write_raw(up(self._rows_above_cursor(size.columns)) + ERASE_BELOW)
-        self._size = size
+        self._drawn_size = size
         self._forget_region()
 
     clear = erase  # for Ctrl-L: the transcript stays
@@ -110,22 +108,22 @@ class Screen(Renderer):
         self._forget_region()
 
     def _forget_region(self) -> None:
-        self._rows, self._row, self._column = [], 0, 0
+        self._shown_rows, self._cursor_row, self._cursor_column = [], 0, 0
         self._switch_modes(on=False)
         self.output.flush()
 
     def request_absolute_cursor_position(self) -> None:
         """Not needed: all moves are relative."""
 
-    def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
-        """Write the waiting lines, and draw the region below them."""
-        lines, self._lines = self._reuse_top_rows(self._lines), []
-        before = len(self._rows)
-        new_rows, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
+    def _write_frame(self, rows: list[Row], cursor: tuple[int, int]) -> None:
+        """Print the new lines of the transcript, and draw the region below them."""
+        lines, self._new_lines = self._reuse_top_rows(self._new_lines), []
+        region_rows, line_rows = len(self._shown_rows), rows_of(lines, self._drawn_size.columns)
+        has_room = line_rows <= min(self._drawn_size.rows - region_rows - 1, MAX_INSERTED_ROWS)
         if not lines:
-            out = self._redraw_changed(rows, cursor) if rows or before else []
-        elif 0 < before <= len(rows) and new_rows <= min(room, MAX_INSERTED_ROWS) and not _may_differ_in_width(lines):
-            out = [*self._insert(lines, new_rows), *self._redraw_changed(rows, cursor)]
+            out = self._redraw_changed(rows, cursor) if rows or region_rows else []
+        elif 0 < region_rows <= len(rows) and has_room and not _may_differ_in_width(lines):
+            out = [*self._insert(lines, line_rows), *self._redraw_changed(rows, cursor)]
         else:  # also for a region that shrinks while text arrives: it keeps its place only if both are drawn at once
             out = self._redraw_all(lines, rows, cursor)
         if self.synchronizes and (lines or len(out) > 8):  # a few codes are drawn too fast to be seen half done
@@ -135,64 +133,72 @@ class Screen(Renderer):
     def _reuse_top_rows(self, lines: list[Fragment]) -> list[Fragment]:
         """Let the region's top rows become transcript if they already show the next lines; return the other lines."""
         new_lines = lines_of(lines)
-        both = zip(new_lines, self._rows[: self._row], strict=False)
+        both = zip(new_lines, self._shown_rows[: self._cursor_row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _may_differ_in_width(pair[0]), both)
         if not (count := sum(1 for _ in same)):
             return lines
-        self._rows, self._row = self._rows[count:], self._row - count
+        self._shown_rows, self._cursor_row = self._shown_rows[count:], self._cursor_row - count
         return [part for line in new_lines[count:] for part in (*line, ("", "\n"))]
 
-    def _insert(self, lines: list[Fragment], new_rows: int) -> list[str]:
-        """Write lines above the region, which moves down by the rows that they take (`new_rows`)."""
-        last_row, (roles, last) = len(self._rows) - 1, lines[-1]
+    def _insert(self, lines: list[Fragment], line_rows: int) -> list[str]:
+        """Return the codes that write lines above the region, which moves down by the `line_rows` that they take."""
+        last_row, (roles, last) = len(self._shown_rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
         # Line ends at the bottom scroll the window if it is full; then as many rows are inserted above the region.
-        room = [down(last_row - self._row), "\r", "\n" * new_rows, up(last_row + new_rows), f"\x1b[{new_rows}L"]
-        return [*room, text, down(1 + self._row), to_column(self._column)]
+        room = [
+            down(last_row - self._cursor_row),
+            "\r",
+            "\n" * line_rows,
+            up(last_row + line_rows),
+            f"\x1b[{line_rows}L",
+        ]
+        return [*room, text, down(1 + self._cursor_row), to_column(self._cursor_column)]
 
     def _redraw_all(self, lines: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        out = [up(self._row), ERASE_BELOW] if self._rows else []
+        """Return the codes that erase the region, write lines in its place, and draw all of it again below them."""
+        out = [up(self._cursor_row), ERASE_BELOW] if self._shown_rows else []
         out += [self._theme.paint(lines), "\n".join(self._painted(row) for row in rows)]
-        self._rows, (self._row, self._column) = rows, cursor
+        self._shown_rows, (self._cursor_row, self._cursor_column) = rows, cursor
         if rows:
-            out += [up(len(rows) - 1 - self._row), to_column(self._column)]
+            out += [up(len(rows) - 1 - self._cursor_row), to_column(self._cursor_column)]
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """Draw the rows that differ from those on the screen, from their first difference on."""
+        """Return the codes that draw the rows that differ from those on the screen, from their first difference on."""
         # `at` and `column` are the cell of the terminal's cursor; a `column` of -1 is unknown.
         out: list[str] = []
-        at, column, before = self._row, self._column, self._rows
-        if before and (added := len(rows) - len(before)) > 0:
-            out += [down(len(before) - 1 - at), "\n" * added]
+        at, column, old_rows = self._cursor_row, self._cursor_column, self._shown_rows
+        if old_rows and (added := len(rows) - len(old_rows)) > 0:  # line ends at the bottom make room for more rows
+            out += [down(len(old_rows) - 1 - at), "\n" * added]
             at, column = len(rows) - 1, 0
-            same_below = common_length(rows[::-1], before[::-1])
-            first_below = len(before) - same_below
+            same_below = common_length(rows[::-1], old_rows[::-1])
+            first_below = len(old_rows) - same_below
             if same_below:  # these rows only move down
                 out += [up(same_below + added - 1), f"\x1b[{added}L"]
                 at = first_below
-            before = [*before[:first_below], *([] for _ in range(added)), *before[first_below:]]
+            old_rows = [*old_rows[:first_below], *([] for _ in range(added)), *old_rows[first_below:]]
         for number, row in enumerate(rows):
-            old = before[number] if before else []
-            if before and row == old:
+            old_row = old_rows[number] if old_rows else []
+            if old_rows and row == old_row:
                 continue
-            is_shorter = row_width(row) < row_width(old)
+            is_shorter = row_width(row) < row_width(old_row)
             # When tmux rewraps a line, it treats cells that were erased from the middle on as a part of the line.
-            redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old) or _may_differ_in_width(row)
-            same, rest = (0, row) if redraws_row or not before else _difference(old, row)
-            is_there = before or number == 0  # otherwise a line break creates the row
-            out.append(down(number - at) if is_there else "\n" * (number - at))
-            column = column if is_there else 0
-            out += [to_column(same) if same != column else "", ERASE_RIGHT if redraws_row else "", self._painted(rest)]
+            redraws_row = (self._reflows and is_shorter) or _may_differ_in_width(old_row) or _may_differ_in_width(row)
+            same_columns, rest = (0, row) if redraws_row or not old_rows else _difference(old_row, row)
+            is_on_screen = old_rows or number == 0  # otherwise a line break creates the row
+            out.append(down(number - at) if is_on_screen else "\n" * (number - at))
+            column = column if is_on_screen else 0
+            out += [to_column(same_columns)] if same_columns != column else []
+            out += [ERASE_RIGHT if redraws_row else "", self._painted(rest)]
             if is_shorter and not redraws_row:
                 out.append(ERASE_RIGHT)
             at, column = number, -1
-        if len(before) > len(rows):
+        if len(old_rows) > len(rows):
             out += [down(len(rows) - at), ERASE_BELOW]
             at, column = len(rows), 0
         if rows and (at != cursor[0] or column != cursor[1]):
             out += [down(cursor[0] - at), to_column(cursor[1])]
-        self._rows, (self._row, self._column) = rows, cursor
+        self._shown_rows, (self._cursor_row, self._cursor_column) = rows, cursor
         return out
 
     def _painted(self, row: Row) -> str:
@@ -200,14 +206,14 @@ class Screen(Renderer):
         text = self._theme.paint(row)
         return f"{WRAP_OFF}{text}{WRAP_ON}" if _may_differ_in_width(row) else text
 
-    def _is_resizing(self) -> bool:
-        """Return True while the window may still change its size: rows written now would be miscounted."""
-        if self._draw_later is None:
+    def _wait_for_resize(self) -> bool:
+        """Return True, and ask for a later frame, while the window may change its size: rows would be miscounted."""
+        if self._draw_later is None:  # a resize is drawn at once
             return False
         now, size = time.monotonic(), self.output.get_size()
-        if size != self._size_seen:
-            self._resized_at = now if self._size_seen.rows else 0.0  # the first size is not a resize
-            self._size_seen = size
+        if size != self._reported_size:
+            self._resized_at = now if self._reported_size.rows else 0.0  # the first size is not a resize
+            self._reported_size = size
         settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
         if settles_in_s > 0:
             self._draw_later(settles_in_s)
@@ -216,19 +222,19 @@ class Screen(Renderer):
         return settles_in_s > 0
 
     def _erase_after_resize(self) -> None:
-        if self.output.get_size() != self._size:
+        if self.output.get_size() != self._drawn_size:
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
         """Count the region's rows above the cursor at another width."""
         # If the terminal might not rewrap its rows, the smaller count is right: erasing more would delete transcript.
-        if columns == self._size.columns or not self._reflows:
-            return self._row
-        texts = [plain(row) for row in self._rows[: self._row + 1]]
+        if columns == self._drawn_size.columns or not self._reflows:
+            return self._cursor_row
+        texts = [plain(row) for row in self._shown_rows[: self._cursor_row + 1]]
         # The cursor's row counts up to the character under the cursor, because the cursor is wrapped with it.
-        chars_before_cursor = sum(end <= self._column for end in accumulate(map(width, texts[-1])))
+        chars_before_cursor = sum(end <= self._cursor_column for end in accumulate(map(width, texts[-1])))
         texts[-1] = texts[-1][: chars_before_cursor + 1]
-        return self._row + sum(extra_rows for extra_rows, _ in (advance(0, text, columns) for text in texts))
+        return self._cursor_row + sum(extra_rows for extra_rows, _ in (advance(0, text, columns) for text in texts))
 
     def _switch_modes(self, *, on: bool) -> None:
         if self._modes_are_on != on:

@@ -24,12 +24,10 @@ MAX_JOB_CHARS = 60  # of an ended job's command
 MAX_CLAIM_CHARS = 60  # of a claim's subject
 MAX_REPEATED_CELLS = 40  # of a call's title that its question has already shown
 MAX_LINE_CHARS = 400  # of a line in an excerpt
-
 # Ends of a result that repeat the call's own line: the exit code, or the interruption.
 _SHOWN_IN_HEAD = lazy_pattern(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
-
 _SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending": ("muted", "○")}  # role, sign
 
 
@@ -115,7 +113,7 @@ def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str)
         text = re.sub(rf"(?m)^(\[?){re.escape(event.error_kind)}(?: \([^)\n]*\))?: ", r"\1", text)
     subject = title.partition(" ")[2]  # such as the path in `Read src/a.py`, with which many errors begin
     body = _output_excerpt(text.removeprefix(f"{subject} ") if subject else text, unfold_hint)
-    return wrapped(body, columns, hang=2) if event.error_kind else body
+    return wrapped(body, columns, hang=2) if event.error_kind else body  # a message is prose, an output is not
 
 
 def job_end(job: BackgroundJob) -> list[Fragment]:
@@ -147,10 +145,11 @@ def _output_excerpt(text: str, unfold_hint: str) -> list[Fragment]:
 
 
 def _todo_body(event: ToolFinished, columns: int, unfold_hint: str) -> list[Fragment]:
+    """Return the to-do list that a call has written."""
     try:
         items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
     except (msgspec.ValidationError, TypeError, KeyError):
-        return _output_excerpt(event.result.text, unfold_hint)  # stored by an older or a newer version
+        return _output_excerpt(event.result.text, unfold_hint)  # another version stored the items in another form
     return [fragment for line in todo_lines(items) for fragment in wrapped([*line, ("", "\n")], columns, hang=4)]
 
 

@@ -22,7 +22,6 @@ from agentcli.tools.observation import call_title, diff_counts
 MAX_FOLDED = 50  # newest cut texts that can be unfolded
 MAX_PROMPT_LINES = 20  # of a prompt in the transcript
 LONG_TURN_S = 30.0  # a longer turn ends with a line on its duration and usage
-
 TurnEnd = Literal["done", "failed", "auth", "interrupted"]
 
 
@@ -47,10 +46,10 @@ class TurnView:
         # Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
         self._printer = printer
         self.activity = Activity()
-        self._clean = PrintableStream()
+        self._printable_stream = PrintableStream()
         self._is_live, self._wraps = is_live, wraps and is_live
         self._home, self._shows_claims, self._unfold_key = home, shows_claims, unfold_key
-        self._markdown = self._new_stream()
+        self._markdown = self._new_markdown()
         self._has_text = False  # True while an answer's text arrives
         self._thinking_since = 0.0  # by `time.monotonic()`
         # By call id: answers whose question, with the diff or the output, is on the screen already.
@@ -74,6 +73,7 @@ class TurnView:
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
+        """Print what an event has finished, and update the unfinished work."""
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
@@ -98,7 +98,7 @@ class TurnView:
                     self._end_text()
             case events.TurnStarted(number):
                 activity.clock.started = activity.clock.started or time.monotonic()
-                activity.clock.began = activity.clock.began or time.time()
+                activity.clock.started_unix = activity.clock.started_unix or time.time()
                 if number == 1:
                     warm_up()
             case events.ToolStarted(id, name, _, title):
@@ -126,14 +126,15 @@ class TurnView:
             case events.Done():
                 self._print_end(event)
             case _:
-                self._print_notice(event)
+                self._print_event_line(event)
 
-    def _print_notice(self, event: events.Event) -> None:
+    def _print_event_line(self, event: events.Event) -> None:
+        """Print the line of an event that has no other effect."""
         match event:
             case events.Notice(text):
-                answer = self._markdown if self._has_text else None
-                self.print_line(text, "warning")
-                self._markdown = answer or self._markdown  # the rest of the answer belongs to the same block
+                interrupted_answer = self._markdown if self._has_text else None
+                self.print_line(text, "warning")  # begins a new Markdown stream, but the answer continues its block
+                self._markdown = interrupted_answer or self._markdown
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
             case events.Steered(skipped):
@@ -167,7 +168,7 @@ class TurnView:
     def print_line(self, text: str, roles: str = "") -> None:
         self.print_block(self._wrapped([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
-    def print_block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
+    def print_block(self, fragments: Sequence[Fragment], kind: str = "notice") -> None:
         """Print whole lines; an empty line separates them from a block of another kind."""
         self._end_text()
         self._begin_block(kind)
@@ -205,7 +206,7 @@ class TurnView:
     def begin_prompt(self, text: str) -> None:
         """Begin a prompt that was just typed, and print it unless the terminal has echoed it (a plain one)."""
         self._end_text()
-        self._markdown = self._new_stream()
+        self._markdown = self._new_markdown()
         if self._is_live:
             self.print_prompt(text)
         else:
@@ -219,8 +220,8 @@ class TurnView:
             self._print([("muted", f"  … {len(lines) - MAX_PROMPT_LINES:,} more lines\n")])
 
     def print_answer(self, answer: Approve, line: Sequence[Fragment]) -> None:
-        """Print the person's answer below the question; the call's line need not repeat it."""
-        if line:
+        """Print a line on the person's answer below the question; the call's line need not repeat it."""
+        if line:  # empty if the call's line will show the answer
             self._answers[answer.id] = answer
             self.print_question(line)  # at once, like the question
             # The call's line follows without a gap, unless output was held back, which is printed between them.
@@ -236,9 +237,9 @@ class TurnView:
         )  # fmt: skip
         if view.folded is not None:
             self.folded.append(view.folded)
-        # True if the outcome is what the person decided; False if something failed.
-        is_as_decided = answer is not None and (answer.allowed is not event.result.is_error)
-        if answer is not None and is_as_decided and event.answer.startswith(("declined", "discarded", "applied")):
+        # An allowed call has succeeded, or a denied one was not run.
+        is_as_decided = answer is not None and answer.allowed != event.result.is_error
+        if is_as_decided and event.answer.startswith(("declined", "discarded", "applied")):
             return
         if self._last_kind == "question":  # the call's line shows the answer
             self._last_kind = "calls"
@@ -257,32 +258,36 @@ class TurnView:
         return exposed(with_tilde(title, self._home))
 
     def _add_text(self, text: str) -> None:
+        """Add a piece of the model's answer, and print the blocks of Markdown that it ends."""
         self._end_thinking()
         if not self._has_text:
             self._begin_block("answer")
             self._has_text = True
-        text = self._clean.feed(text)
+        text = self._printable_stream.feed(text)
         self._print(self._markdown.feed(text) if self._is_live else [("", text)])
         self.activity.answer = self._markdown
 
     def _end_thinking(self) -> None:
+        """Print a line about the thoughts that have ended; their text can be unfolded."""
         thought = self.activity.thinking
         if not thought:
             return
         self.activity.thinking = ""
         took = duration((time.monotonic() - self._thinking_since) * 1000)
-        how_long, key = f" for {took}" if took else "", f" ({self._unfold_key})" if self._unfold_key else ""
+        how_long = f" for {took}" if took else ""
+        key = f" ({self._unfold_key})" if self._unfold_key else ""
         self.folded.append(FoldedText("Thinking", thought))
         self._begin_block("calls")  # thoughts and calls follow each other without an empty line
         self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{key}\n")])
 
     def _end_text(self) -> None:
+        """Print the rest of the answer; whatever is printed next begins on a new line."""
         self._end_thinking()
         if self._has_text:
             self._has_text = False
-            rest = self._clean.close()
+            rest = self._printable_stream.close()
             self._print([*self._markdown.feed(rest), *self._markdown.close()] if self._is_live else [("", rest)])
-            self._markdown = self._new_stream()
+            self._markdown = self._new_markdown()
             self.activity.answer = None
         self._end_line()
 
@@ -291,14 +296,14 @@ class TurnView:
         if not is_at_start:
             self._print([("", "\n")])
 
-    def _new_stream(self) -> MarkdownStream:
+    def _new_markdown(self) -> MarkdownStream:
         return MarkdownStream(width=lambda: self._printer.columns, wraps=self._wraps)
 
     def _change_queue(self, queue: Queued) -> None:
         """Print the messages that have left the queue because the model has received them."""
         waiting = [*queue.steering, *queue.follow_ups]
         for content in self.activity.queued:
-            if content in waiting:
+            if content in waiting:  # it still waits; equal messages are told apart by their number
                 waiting.remove(content)
             elif content in self.taken_back:
                 self.taken_back.remove(content)
@@ -311,15 +316,16 @@ class TurnView:
         self.activity.end_turn()
 
     def _print_failure(self, event: events.TurnFailed) -> None:
-        answer = self._markdown if event.broke_off and self._has_text else None
-        self._end_turn()
-        self._markdown = answer or self._markdown  # the rest of the answer belongs to the same block
+        interrupted_answer = self._markdown if event.broke_off and self._has_text else None
+        self._end_turn()  # begins a new Markdown stream, but the answer continues its block
+        self._markdown = interrupted_answer or self._markdown
         self.print_line(f"✗ {event.error}", "error")
         if event.broke_off:
             self.print_line("The answer broke off. Press Enter in the empty input to continue it.", "warning")
         self.print_gap()
 
     def _print_end(self, done: events.Done) -> None:
+        """Print how a turn ended: an unusual reason, the claims in its answer, the usage of a long one."""
         for id in list(self.activity.clock.questions):
             self.activity.close_question(id)
         took = time.monotonic() - (self.activity.clock.started or time.monotonic())

@@ -19,15 +19,12 @@ from agentcli.frontends.terminal.text.fragments import Fragment, common_length, 
 from agentcli.patterns import lazy_pattern
 
 log = logging.getLogger(__name__)
-
 MAX_LINE_CHARS = 2_000  # some lexers take quadratic time for a long line
-
 Token = tuple[_TokenType, str]
 # A lexer's rules, by state: the function that matches, the action on a match, and the state that follows.
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
 # By the opening of a comment or string: its end, and its token. With "<<" the language has here-documents.
 Spans = dict[str, tuple[str, _TokenType]]
-
 _ALIASES = {
     "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
     "ps1": "powershell", "yml": "yaml", "h": "c", "hpp": "cpp", "cc": "cpp", "cxx": "cpp", "htm": "html",
@@ -58,6 +55,7 @@ class CodeHighlighter:
 
     def __init__(self, language: str) -> None:
         self._lexer = lexer_for(language)
+        # The states of the lexer, the present one last; `startinline` is for PHP without its opening tag.
         self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
         # A comment or string that a line has left open: the pattern that closes it, and its token.
         self._span: tuple[re.Pattern[str], _TokenType] | None = None
@@ -117,7 +115,7 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
             elif action is not None:
                 yield from action(lexer, found)
             at = found.end()
-            if isinstance(state, int):
+            if isinstance(state, int):  # negative: so many states end
                 del stack[max(1, len(stack) + state) :]
             else:
                 for name in (state,) if isinstance(state, str) else state or ():
@@ -146,7 +144,7 @@ def lexer_for(language: str) -> Lexer | None:
     try:
         kind = find_lexer_class_by_name(name)
         return kind(startinline=True) if name == "php" else kind()
-    except Exception:  # as above: a lexer whose rules do not compile
+    except Exception:  # foreign code: the rules of some lexers do not compile
         log.debug("no lexer for %r", name, exc_info=True)
         return None
 
@@ -184,13 +182,10 @@ def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
 
 
 MIN_NUMBER_COLUMNS = 24  # a narrower window has no room for line numbers
-
 _MAX_COMPARED_CHARS = 500  # of a line
-
 _HUNK = lazy_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")  # first line and count: old, new
 _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
 _WORD = lazy_pattern(r"\w+|\s+|[^\w\s]")  # a word, white space or one other character
-
 _Kind = Literal["added", "removed", "", "muted", "hunk"]
 _SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}
 
@@ -214,7 +209,7 @@ def diff_fragments(
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _read_diff(lines)
-    shown, more = list(islice(rows, max_lines)), sum(1 for _ in rows)
+    shown, hidden = list(islice(rows, max_lines)), sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((row.new or row.old or 1 for row in shown), default=1)))
@@ -229,8 +224,8 @@ def diff_fragments(
         hang = [("", " " * (len(number) + len(_SIGNS[row.kind])))]
         fragments += wrap_line(line, width, hang, breaks_words=True) if wraps else line
         fragments.append(("", "\n"))
-    if more:
-        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{hint}"), ("", "\n")]
+    if hidden:
+        fragments += [("muted", f"… {hidden:,} more {'line' if hidden == 1 else 'lines'}{hint}"), ("", "\n")]
     return fragments
 
 
@@ -238,11 +233,11 @@ def _coloured(rows: Sequence[_DiffLine], texts: Sequence[str], language: str) ->
     """Yield the texts in the colours of their language; both files are read from top to bottom."""
     old, new = CodeHighlighter(language), CodeHighlighter(language)
     for row, text in zip(rows, texts, strict=True):
-        if row.kind in ("muted", "hunk"):
+        if row.kind in ("muted", "hunk"):  # lines are missing here, so nothing that was open continues
             old, new = CodeHighlighter(language), CodeHighlighter(language)
             yield [("", text)]
         else:
-            if not row.kind:
+            if not row.kind:  # a line of both files
                 old.line(text)
             yield (old if row.kind == "removed" else new).line(text)
 
@@ -262,7 +257,7 @@ def _read_diff(lines: Sequence[str]) -> Iterator[_DiffLine]:
             if hunks:
                 yield _DiffLine("hunk")
             hunks += 1
-        elif mark == "\\":
+        elif mark == "\\":  # `\ No newline at end of file`
             yield _DiffLine("muted", line)
         elif mark == "-" and (old_left > 0 or not line.startswith(_FILE_LINES)):
             yield _DiffLine("removed", text, old=old or None)
@@ -299,7 +294,7 @@ def _line_fragments(row: _DiffLine, parts: Sequence[Fragment], number: str) -> I
 
 
 def _mark_changed(row: _DiffLine, parts: Sequence[Fragment], changed: tuple[int, int]) -> list[Fragment]:
-    """Give the changed part of a line, from its first to its last character, a role of its own."""
+    """Give the changed part of a line (the offsets of its start and end) a role of its own."""
     out: list[Fragment] = []
     position = 0
     for roles, text in parts:

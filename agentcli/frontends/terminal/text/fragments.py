@@ -27,15 +27,15 @@ def merged(fragments: list[Fragment]) -> list[Fragment]:
     return [(roles, "".join(text for _, text in run)) for roles, run in groupby(filled, key=itemgetter(0))]
 
 
-def lines_of(fragments: Iterable[Fragment], *, keeps_last: bool = False) -> list[Row]:
-    """Split text into lines without their ends; with `keeps_last`, an empty line after the last line end is kept."""
+def lines_of(fragments: Iterable[Fragment], *, keeps_empty_end: bool = False) -> list[Row]:
+    """Split text into lines without their ends; a last line that is empty is left out without `keeps_empty_end`."""
     lines: list[Row] = [[]]
     for roles, text in fragments:
         first, *rest = text.split("\n")
         if first:
             lines[-1].append((roles, first))
         lines += [[(roles, part)] if part else [] for part in rest]
-    return lines if keeps_last or lines[-1] else lines[:-1]
+    return lines if keeps_empty_end or lines[-1] else lines[:-1]
 
 
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
@@ -105,8 +105,8 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
 
 def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     """Return the first line as one row: cut at `columns` cells with an ellipsis, with tabs as single spaces."""
-    # With `keeps_last` there is a first line, even of an empty text.
-    row = lines_of(((roles, text.replace("\t", " ")) for roles, text in fragments), keeps_last=True)[0]
+    # With `keeps_empty_end` there is a first line, even of an empty text.
+    row = lines_of(((roles, text.replace("\t", " ")) for roles, text in fragments), keeps_empty_end=True)[0]
     if row_width(row) <= columns:
         return row
     cut, room = list[Fragment](), columns - 1
@@ -245,7 +245,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     spaces. If that leaves less than half of the row, the text after the gap is put on a line of its own.
     """
     out: list[Fragment] = []
-    for number, line in enumerate(lines_of(fragments, keeps_last=True)):
+    for number, line in enumerate(lines_of(fragments, keeps_empty_end=True)):
         may_split = hang is None and len(line) == 1  # a line of one role, as the output of slash commands has
         rows = [[(line[0][0], row)] for row in _name_above_meaning(line[0][1], columns)] if may_split else [line]
         for row in rows:

@@ -13,7 +13,6 @@ from agentcli.patterns import lazy_pattern
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 MAX_MARK_CHARS = 400  # read of a line to find its kind; with longer marks, a line is plain text
-
 _QUOTE_MARK = lazy_pattern(r"[ \t]*>[ ]?")
 _FENCE = lazy_pattern(r"(`{3,}|~{3,})")
 _RULE = lazy_pattern(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
@@ -27,10 +26,10 @@ class MarkdownLine(Struct, kw_only=True):
 
     kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
     prefix: list[Fragment] = field(default_factory=list)
-    depth: int = 0  # quote marks
+    quotes: int = 0  # the number of quote marks
     start: int = 0  # of the content, in the source
     column: int = 0  # of the content, on the screen
-    inner: int = 0  # that column, counted from the last quote mark
+    column_in_quote: int = 0  # the same, counted from the last quote mark
     item_text_column: int | None = None  # of the first list item that begins here; None if none does
 
 
@@ -38,9 +37,9 @@ SourceLine = tuple[MarkdownLine, str]  # the kind of a line, and its content
 
 
 class _Fence(Struct):
-    marks: str
-    depth: int
-    column: int
+    marks: str  # such as three backquotes
+    quotes: int  # the number of quote marks before it
+    column: int  # after these: so much indentation is not part of the code
     highlighter: CodeHighlighter
 
 
@@ -55,16 +54,16 @@ class MarkdownStream:
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
         self._width, self._wraps = width, wraps
-        self._out: list[Fragment] = []
-        self._open = ""  # the line that has not ended
+        self._output: list[Fragment] = []  # not returned yet
+        self._open_line = ""  # the line that has not ended
         self._continued: MarkdownLine | None = None  # set while the open line continues a printed part of a paragraph
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header
-        self._sides: list[str] | None = None  # the alignment of its columns; None until its second line
+        self._alignments: list[str] | None = None  # of its columns; None until its second line
         self._list_column: int | None = None  # of the outermost list item's text; None outside of lists
-        self._blank_depth: int | None = None  # quote marks of a blank line that is not printed yet
-        self._depth = 0  # quote marks of the last line
+        self._blank_quotes: int | None = None  # the number of quote marks of a blank line that is not printed yet
+        self._last_quotes = 0  # the number of quote marks of the last line
         self._has_printed, self._empty_lines = False, 0  # empty lines are printed when something follows
         self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # cached by characters and columns
 
@@ -79,7 +78,7 @@ class MarkdownStream:
 
     def close(self) -> list[Fragment]:
         """Return the rest. The whole output, if there is any, ends with one line break."""
-        if self._open:
+        if self._open_line:
             self._end_line()
         self._end_table()
         self._end_paragraph()
@@ -87,12 +86,12 @@ class MarkdownStream:
 
     @property
     def is_table(self) -> bool:
-        return self._sides is not None
+        return self._alignments is not None
 
     def preview(self) -> list[Row]:
         """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended now."""
         blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
-        chars, width = blocks + len(self._open), self._width()
+        chars, width = blocks + len(self._open_line), self._width()
         if not chars:
             return []
         chars_before, width_before, rows = self._preview
@@ -100,48 +99,51 @@ class MarkdownStream:
         if width == width_before and chars_before <= chars <= chars_before * 1.02:
             return rows
         if self._fence is not None:
-            rows = [*([] for _ in range(self._empty_lines)), [("", self._open[-MAX_PARAGRAPH_CHARS:])]]
+            rows = [*([] for _ in range(self._empty_lines)), [("", self._open_line[-MAX_PARAGRAPH_CHARS:])]]
         else:
             ahead = copy(self)  # it wraps, because rows must fit the screen
-            vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
+            vars(ahead).update(_output=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
             if self.is_table:  # columns would grow with each letter of a cell
-                ahead._open = ""  # noqa: SLF001
+                ahead._open_line = ""  # noqa: SLF001
             rows = lines_of(ahead.close())
         self._preview = chars, width, rows
         return rows
 
     def _take_output(self) -> list[Fragment]:
-        out, self._out = merged(self._out), []
+        out, self._output = merged(self._output), []
         if out:
             self._preview = (0, 0, [])  # else a next block of the same length would find the old preview
         return out
 
     def _extend_open_line(self, text: str) -> None:
-        """Add to the open line; print all but the last word of a paragraph that has become too long."""
-        self._open += text
-        while len(self._open) > MAX_PARAGRAPH_CHARS and self._fence is None:
-            source = self._open
+        """Add to the open line; print all but the last word of a paragraph's line that has become too long."""
+        self._open_line += text
+        while len(self._open_line) > MAX_PARAGRAPH_CHARS and self._fence is None:
+            source = self._open_line
             if (line := self._classify(source)).kind != "text":
                 return
             word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
             cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
             self._end_table()
-            self._open = source[:cut]
+            self._open_line = source[:cut]
             self._end_line()
             self._end_paragraph()
-            self._open = source[cut:].lstrip(" ")
-            self._continued = MarkdownLine(kind="text", prefix=hang_of(line.prefix), depth=line.depth)
+            self._open_line = source[cut:].lstrip(" ")
+            self._continued = MarkdownLine(kind="text", prefix=hang_of(line.prefix), quotes=line.quotes)
 
     def _classify(self, source: str) -> MarkdownLine:
+        """Return the kind of a line, which depends on the paragraph or list before it."""
         if self._continued is not None:
             return self._continued
-        paragraph = self._paragraph or (self._table if self._sides is None else [])  # a header may turn out to be text
-        depth = paragraph[0][0].depth if paragraph else None
-        return _read_marks(source, paragraph=depth, in_list=self._list_column is not None)
+        possible_header = self._table if self._alignments is None else []  # it may turn out to be a paragraph
+        paragraph = self._paragraph or possible_header
+        quotes = paragraph[0][0].quotes if paragraph else None
+        return _read_marks(source, paragraph_quotes=quotes, in_list=self._list_column is not None)
 
     def _end_line(self) -> None:
-        source, self._open = self._open, ""
-        if self._fence is not None and self._code_line(self._fence, source):
+        """Print the line that has ended, or add it to the paragraph, the table or the code that it belongs to."""
+        source, self._open_line = self._open_line, ""
+        if self._fence is not None and self._continue_fence(self._fence, source):
             return
         line = self._classify(source)
         self._continued = None
@@ -149,28 +151,29 @@ class MarkdownStream:
             self._end_table()
         content = source[line.start :]
         match line.kind:
-            case "blank":
+            case "blank":  # of several blank lines one is printed, in the quotes that contain them all
                 self._end_paragraph()
-                self._blank_depth = line.depth if self._blank_depth is None else min(self._blank_depth, line.depth)
+                self._blank_quotes = line.quotes if self._blank_quotes is None else min(self._blank_quotes, line.quotes)
             case "rule" | "code":
                 self._begin_block(line)
                 self._print([*line.prefix, (line.kind, RULE if line.kind == "rule" else content)])
             case "heading":
                 text = content.lstrip("#")
-                self._begin_block(line, after_blank=True)
+                self._begin_block(line, needs_blank=True)
                 level = min(3, len(content) - len(text))
-                title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # without marks at its end
+                title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # `## Title ##` may have marks at its end
                 self._print_text([(line, title)], roles=f"heading{level}")
-            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):  # else a code span
+            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):  # else a code span in a paragraph
                 self._open_fence(line, content)
             case "table":
-                self._table_line(line, content)
+                self._add_table_line(line, content)
             case _:
-                self._text_line(line, content)
+                self._add_text_line(line, content)
 
-    def _text_line(self, line: MarkdownLine, content: str) -> None:
+    def _add_text_line(self, line: MarkdownLine, content: str) -> None:
         """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
-        if not self._paragraph or line.item_text_column is not None or line.depth > self._paragraph[0][0].depth:
+        is_item = line.item_text_column is not None
+        if not self._paragraph or is_item or line.quotes > self._paragraph[0][0].quotes:
             self._begin_block(line)
         self._paragraph.append((line, content))
         if sum(len(text) for _, text in self._paragraph) > MAX_PARAGRAPH_CHARS:
@@ -179,9 +182,10 @@ class MarkdownStream:
     def _end_paragraph(self) -> None:
         lines, self._paragraph = self._paragraph, []
         if lines:
-            self._print_text(lines, roles="quote" if lines[0][0].depth else "")
+            self._print_text(lines, roles="quote" if lines[0][0].quotes else "")
 
     def _print_text(self, lines: Sequence[SourceLine], *, roles: str) -> None:
+        """Print text with its inline markup applied; each row has the marks of its line in the source."""
         from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
         rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
@@ -190,62 +194,62 @@ class MarkdownStream:
             full_row = [*prefix, *row]
             self._print(wrap_line(full_row, self._width(), hang_of(prefix)) if self._wraps else full_row)
 
-    def _begin_block(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
-        """End the open block, and print the blank line that is pending before the line that begins another.
-
-        `after_blank` adds one where the source has none, except before a list item.
-        """
+    def _begin_block(self, line: MarkdownLine, *, needs_blank: bool = False) -> None:
+        """End the open block, and print the blank line before `line`: with `needs_blank` also a missing one."""
         self._end_paragraph()
         if (column := line.item_text_column) is not None:
             self._list_column = column if self._list_column is None else min(self._list_column, column)
         elif self._list_column is not None and line.column < self._list_column:
             self._list_column = None  # left of the items' text, so the list has ended
-        if after_blank and self._blank_depth is None and line.item_text_column is None:
-            self._blank_depth = min(self._depth, line.depth)
-        if self._blank_depth is not None:
-            quotes = min(self._blank_depth, self._depth, line.depth)  # quotes that contain it and both its neighbours
+        if needs_blank and self._blank_quotes is None and line.item_text_column is None:  # items follow each other
+            self._blank_quotes = min(self._last_quotes, line.quotes)
+        if self._blank_quotes is not None:
+            # It is in the quotes that contain it and both its neighbours.
+            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)
             self._print([("marker", ("> " * quotes).rstrip())])
-            self._blank_depth = None
-        self._depth = line.depth
+            self._blank_quotes = None
+        self._last_quotes = line.quotes
 
     def _print(self, line: Sequence[Fragment]) -> None:
         if not plain(line):
             self._empty_lines += self._has_printed  # none are printed before the first text
             return
-        self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
+        self._output += [("", "\n" * self._empty_lines), *line, ("", "\n")]
         self._empty_lines, self._has_printed = 0, True
 
     def _open_fence(self, line: MarkdownLine, content: str) -> None:
         """Begin a block of code. Its fences are not printed: empty lines set it apart."""
         info = content.lstrip(content[0])
-        self._begin_block(line, after_blank=True)
+        self._begin_block(line, needs_blank=True)
         if line.item_text_column is not None:
             self._print([part for part in line.prefix if part[1] != "> "])  # code is printed without quote marks, too
-        self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
+        marks = content[: len(content) - len(info)]
+        self._fence = _Fence(marks, line.quotes, line.column_in_quote, CodeHighlighter(info))
 
-    def _code_line(self, fence: _Fence, code: str) -> bool:
-        """Print a line of code, or end the code at its closing fence; False if the quote around it has ended."""
-        for _ in range(fence.depth):
+    def _continue_fence(self, fence: _Fence, code: str) -> bool:
+        """Print a line of code, or end the code at its closing fence; return False for a line after its quote."""
+        for _ in range(fence.quotes):
             if (mark := _QUOTE_MARK.match(code)) is None:
-                self._fence, self._blank_depth = None, fence.depth
+                self._fence, self._blank_quotes = None, fence.quotes
                 return False
             code = code[mark.end() :]
         code = _without_indentation(code, fence.column)
         marks = code.strip()
         is_fence = len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0])
-        if is_fence and not code.startswith("    "):
-            self._fence, self._blank_depth = None, fence.depth
+        if is_fence and not code.startswith("    "):  # an indented fence is code
+            self._fence, self._blank_quotes = None, fence.quotes
         else:
             self._print(fence.highlighter.line(code) if marks else ())
         return True
 
-    def _table_line(self, line: MarkdownLine, content: str) -> None:
-        if self._table and line.depth == self._table[0][0].depth and line.item_text_column is None:
-            if self._sides is None:
-                from agentcli.frontends.terminal.text.markdown_text import column_sides
+    def _add_table_line(self, line: MarkdownLine, content: str) -> None:
+        """Add a line that begins with `|` to the table, or begin another table, whose header it may be."""
+        if self._table and line.quotes == self._table[0][0].quotes and line.item_text_column is None:
+            if self._alignments is None:  # so it stays unless `content` is like `|---|:-:|`
+                from agentcli.frontends.terminal.text.markdown_text import column_alignments
 
-                self._sides = column_sides(self._table[0][1], content)  # None unless `content` is like `|---|:-:|`
-            if self._sides is not None:
+                self._alignments = column_alignments(self._table[0][1], content)
+            if self._alignments is not None:
                 self._table.append((line, content))
                 return
         self._end_table()
@@ -253,17 +257,17 @@ class MarkdownStream:
 
     def _end_table(self) -> None:
         """Print the table, or the line that turned out not to be a table's header."""
-        table, sides = self._table, self._sides
-        self._table, self._sides = [], None
-        if table and sides is None:
-            self._text_line(*table[0])
-        elif table and sides is not None:
+        table, alignments = self._table, self._alignments
+        self._table, self._alignments = [], None
+        if table and alignments is None:
+            self._add_text_line(*table[0])
+        elif table and alignments is not None:
             from agentcli.frontends.terminal.text.markdown_text import table_lines
 
             self._begin_block(table[0][0])
             prefix = table[0][0].prefix
             width = max(1, self._width() - len(plain(prefix)))
-            for line in table_lines([content for _, content in table], sides, width):
+            for line in table_lines([content for _, content in table], alignments, width):
                 self._print([*prefix, *line])
                 prefix = hang_of(prefix)
 
@@ -275,8 +279,8 @@ def _without_indentation(code: str, columns: int) -> str:
     return shown_space[columns:] + code[len(space) :]
 
 
-def _read_marks(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
-    """Read the marks of a line; `paragraph` is the number of quote marks before an open paragraph."""
+def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> MarkdownLine:
+    """Read the marks of a line; `paragraph_quotes` is the number of quote marks before an open paragraph."""
     head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
     line = MarkdownLine(kind="text")
     at = container = 0  # the end of the marks that were read: in the source, and its column on the screen
@@ -290,19 +294,20 @@ def _read_marks(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownL
             line.prefix.append(("", space if is_cut else ""))  # in a cut line, text follows the space
             line.kind = "blank" if line.item_text_column is None and not is_cut else "text"
             return line
-        in_paragraph = paragraph is not None and line.item_text_column is None and line.depth <= paragraph
-        is_indented = indentation >= 4 and not in_list
-        if is_indented and line.item_text_column is None and not in_paragraph:
+        is_item = line.item_text_column is not None
+        in_paragraph = paragraph_quotes is not None and not is_item and line.quotes <= paragraph_quotes
+        is_indented = indentation >= 4 and not in_list  # makes code, except in a paragraph
+        if is_indented and not is_item and not in_paragraph:
             line.kind, line.start = "code", at
             return line
-        line.inner += indentation
+        line.column_in_quote += indentation
         line.prefix.append(("", space))
         if is_indented and in_paragraph:
             return line
         if head[line.start] == ">":
             at = line.start + (2 if head.startswith(" ", line.start + 1) else 1)
-            line.depth += 1
-            line.inner = 0
+            line.quotes += 1
+            line.column_in_quote = 0
             line.prefix.append(("marker", "> "))
         else:
             line.kind = _kind_of(head, line.start, in_paragraph=in_paragraph, in_list=in_list)
@@ -313,7 +318,7 @@ def _read_marks(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownL
             assert marker is not None, "an item begins with its marker"
             at = marker.end()
             line.prefix.append(("marker", marker[0]))
-            line.inner += at - line.start
+            line.column_in_quote += at - line.start
             if line.item_text_column is None:
                 line.item_text_column = line.column + marker[0].find(" ") + 1  # after `- `, before a task's box
         container = line.column = line.column + at - line.start

@@ -18,7 +18,6 @@ from agentcli.frontends.terminal.text.fragments import Fragment, lines_of, merge
 
 ROLES = ("bold", "italic", "strike", "code", "link", "url")
 _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_open": "link"}
-
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
 _BREAKS = re.compile(r"[\t\n]")
@@ -69,6 +68,7 @@ def inline_fragments(source: str, roles: str) -> list[Fragment]:
 
 
 def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
+    """Return the text of tokens, all of it in the `active` roles, with the address of a link after its text."""
     out: list[Fragment] = []
     links: list[tuple[str, int]] = []  # open links: the address, and the number of fragments before the text
 
@@ -162,7 +162,6 @@ def _parser() -> MarkdownIt:
 
 
 Cell = list[Fragment]  # a cell's text, which may have line breaks
-
 MIN_COLUMNS = 8  # the least width of a wrapped column
 
 
@@ -173,58 +172,61 @@ def _split_row(source: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
 
-def column_sides(header: str, delimiters: str) -> list[str] | None:
+def column_alignments(header: str, delimiters: str) -> list[str] | None:
     """Return "", "left", "right" or "center" for each column; None if these are not the first two lines of a table."""
     matches = [re.fullmatch(r"\s*(:?)-+(:?)\s*", cell) for cell in _split_row(delimiters)]
-    sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
-    found = [sides[match[1], match[2]] for match in matches if match is not None]
+    alignments = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
+    found = [alignments[match[1], match[2]] for match in matches if match is not None]
     return found if len(found) == len(matches) == len(_split_row(header)) else None
 
 
-def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> list[list[Fragment]]:
+def table_lines(sources: Sequence[str], alignments: Sequence[str], width: int) -> list[list[Fragment]]:
     """Return a table in lines of at most `width` columns; if that is too little, `header: value` lines of each row."""
-    header, _, *rows = [_cells(source, len(sides)) for source in sources]
+    header, _, *rows = [_cells(source, len(alignments)) for source in sources]
     columns = [[plain(cell) for cell in cells] for cells in zip(header, *rows, strict=True)]
-    natural = [max(1, *(_width(line) for cell in cells for line in cell.split("\n"))) for cells in columns]
-    words = [max([1, *(_width(word) for cell in cells for word in cell.split())]) for cells in columns]
-    if (widths := _fitted_widths(natural, words, width - len(" │ ") * (len(header) - 1))) is None:
+    natural_widths = [max(1, *(_width(line) for cell in cells for line in cell.split("\n"))) for cells in columns]
+    word_widths = [max([1, *(_width(word) for cell in cells for word in cell.split())]) for cells in columns]
+    if (widths := _fitted_widths(natural_widths, word_widths, width - len(" │ ") * (len(header) - 1))) is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
     rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
-    body = [_row_lines(row, widths, sides) for row in rows]
+    body = [_row_lines(row, widths, alignments) for row in rows]
     between = [rule] if any(len(lines) > 1 for lines in body) else []  # wrapped rows would run together
     below = [line for lines in body for line in (*between, *lines)]
-    return [*_row_lines(titles, widths, sides), *([] if between and body else [rule]), *below]
+    return [*_row_lines(titles, widths, alignments), *([] if between and body else [rule]), *below]
 
 
-def _fitted_widths(natural: list[int], words: list[int], available: int) -> list[int] | None:
+def _fitted_widths(natural_widths: list[int], word_widths: list[int], available: int) -> list[int] | None:
     """Return the columns' widths: wide columns share the room that the others leave. None if there is too little.
 
-    Where there is room for the longest of the `words` of each column, no word is broken.
+    Where there is room for the longest word of each column (`word_widths`), no word is broken.
     """
-    if sum(natural) <= available:
-        return natural
-    if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
+    if sum(natural_widths) <= available:
+        return natural_widths
+    if sum(min(columns, MIN_COLUMNS) for columns in natural_widths) > available:
         return None
-    widths = list(natural)
-    least = words if sum(words) <= available else [min(columns, MIN_COLUMNS) for columns in natural]
-    narrow_first = sorted(range(len(natural)), key=natural.__getitem__)  # what they leave is for the wider ones
+    widths = list(natural_widths)
+    keeps_words = sum(word_widths) <= available
+    least = word_widths if keeps_words else [min(columns, MIN_COLUMNS) for columns in natural_widths]
+    # What narrow columns leave of their share is for the wider ones.
+    narrow_first = sorted(range(len(natural_widths)), key=natural_widths.__getitem__)
     for done, column in enumerate(narrow_first):
         room = available - sum(least[other] for other in narrow_first[done + 1 :])
-        share = max(available // (len(natural) - done), least[column])
-        widths[column] = min(natural[column], share, room)
+        share = max(available // (len(natural_widths) - done), least[column])
+        widths[column] = min(natural_widths[column], share, room)
         available -= widths[column]
     return widths
 
 
-def _row_lines(row: Sequence[Cell], widths: list[int], sides: Sequence[str]) -> list[list[Fragment]]:
-    cells = [_wrapped(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+def _row_lines(row: Sequence[Cell], widths: list[int], alignments: Sequence[str]) -> list[list[Fragment]]:
+    """Lay out a row of a table in as many lines as its longest cell needs."""
+    cells = [_wrapped_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
     for parts in zip_longest(*cells, fillvalue=list[Fragment]()):
         line: list[Fragment] = []
-        for part, columns, side in zip(parts, widths, sides, strict=True):
+        for part, columns, alignment in zip(parts, widths, alignments, strict=True):
             spare = columns - _width(plain(part))
-            before = {"right": spare, "center": spare // 2}.get(side, 0)
+            before = {"right": spare, "center": spare // 2}.get(alignment, 0)
             separator = [("", " "), ("table_rule", "│"), ("", " ")] if line else []
             line += [*separator, ("", " " * before), *part, ("", " " * (spare - before))]
         lines.append(without_end_blanks(merged(line)))
@@ -253,12 +255,12 @@ def _cells(source: str, count: int) -> list[Cell]:
     return [inline_fragments(source, "") for source in sources]
 
 
-def _wrapped(cell: Cell, columns: int) -> list[Cell]:
+def _wrapped_cell(cell: Cell, columns: int) -> list[Cell]:
     """Return a cell in lines of at most `columns`, wrapped between words where possible."""
     lines: list[Cell] = []
-    for line in lines_of(cell, keeps_last=True):
+    for line in lines_of(cell, keeps_empty_end=True):
         fits = _width(plain(line)) <= columns
-        lines += [line] if fits else lines_of(wrap_line(line, columns, breaks_words=True), keeps_last=True)
+        lines += [line] if fits else lines_of(wrap_line(line, columns, breaks_words=True), keeps_empty_end=True)
     return lines
 
 

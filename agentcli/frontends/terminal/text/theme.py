@@ -8,7 +8,6 @@ from agentcli.settings.terminal import COLOUR_NAMES
 
 RAW = "sgr:"  # before SGR parameters that replace roles
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
-
 # The attributes of roles, the same in every palette.
 _ATTRIBUTES: dict[str, tuple[int, ...]] = {
     "bold": (BOLD,), "italic": (ITALIC,), "underline": (UNDERLINE,), "strike": (STRIKE,),
@@ -16,7 +15,7 @@ _ATTRIBUTES: dict[str, tuple[int, ...]] = {
     "table_header": (BOLD,), "selected": (REVERSE,), "prompt": (BOLD,),
 }  # fmt: skip
 # The roles that take a colour of the palette.
-_COLOURED = {
+_ROLES_BY_COLOUR = {
     "grey": "dim muted url rule table_rule comment hunk line_number completion",
     "blue": "heading1 heading2 heading3 marker name accent prompt said",
     "cyan": "code number string",
@@ -25,11 +24,10 @@ _COLOURED = {
     "red": "removed removed_sign removed_word error",
     "yellow": "warning",
 }
-_ROLE_COLOURS = {role: colour for colour, roles in _COLOURED.items() for role in roles.split()}
+_ROLE_COLOURS = {role: colour for colour, roles in _ROLES_BY_COLOUR.items() for role in roles.split()}
 # The roles that may have a background.
-_CHANGES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word", "said")
+_BACKGROUND_ROLES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word", "said")
 ROLES = tuple(dict.fromkeys((*_ATTRIBUTES, *_ROLE_COLOURS)))
-
 # Indices of the xterm palette whose contrast with the background is at least 4.5:1 (a test computes it).
 PALETTES: dict[str, dict[str, int]] = {
     "dark": {"grey": 247, "blue": 111, "cyan": 80, "magenta": 176, "green": 114, "red": 210, "yellow": 179},
@@ -58,21 +56,17 @@ CHANGE_BACKGROUNDS = {
     "dark": (_ON_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_ON_DARK, "high-contrast-dark", 231),
     "light": (_ON_LIGHT, "light", 16), "high-contrast-light": (_ON_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
-
 # The background by the last part of COLORFGBG, which some terminals set: `15;0` is light on dark.
 _COLORFGBG = {str(number): "light" if number in (7, *range(9, 16)) else "dark" for number in range(16)}
 
 
 class Theme:
-    """Turns fragments into text with SGR codes, switching only where the look changes.
+    """Turns fragments into text with SGR codes, switching only where the look changes."""
 
-    `own` has the codes of a person's theme; `is_true` is for a terminal that shows 24-bit colours.
-    """
-
-    def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
-        self._is_true = is_true
-        self.palette, self._own, self._colours = palette, own, PALETTES[palette]
-        self._codes: dict[str, str] = {"": ""}
+    def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true_colour: bool = False) -> None:
+        self._is_true_colour = is_true_colour  # the terminal shows 24-bit colours
+        self.palette, self._own, self._colours = palette, own, PALETTES[palette]  # `own`: the person's codes, by role
+        self._codes: dict[str, str] = {"": ""}  # built so far, by roles
 
     def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
         """Paint in another palette from now on. Return False if nothing changes."""
@@ -88,10 +82,11 @@ class Theme:
         return self._codes[roles]
 
     def _build_code(self, roles: Sequence[str]) -> str:
+        """Return the SGR parameters of roles: the attributes of all, and the colour of the last that has one."""
         if roles[0].startswith(RAW):
             return roles[0].removeprefix(RAW) if self.palette != "none" else ""
-        if change := next((role for role in reversed(roles) if role in _CHANGES), ""):
-            return self._build_change_code(change, roles)
+        if shown_as := next((role for role in reversed(roles) if role in _BACKGROUND_ROLES), ""):
+            return self._build_background_code(shown_as, roles)
         code = ""
         attributes: list[int] = []
         for role in roles:
@@ -107,17 +102,17 @@ class Theme:
     def _own_code(self, role: str) -> str:
         return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
 
-    def _build_change_code(self, change: str, roles: Sequence[str]) -> str:
+    def _build_background_code(self, shown_as: str, roles: Sequence[str]) -> str:
         """Return the code of a part of a diff or a prompt: colours over a background, else one colour for all of it.
 
-        `change` is one of `_CHANGES`: a changed line, its + or - (`_sign`), words in it that differ (`_word`), or a
-        prompt ("said"). A person's own colour for it takes the place of the background and of the syntax.
+        `shown_as` is a changed line, its + or - (`_sign`), words in it that differ (`_word`), or a prompt ("said"). A
+        person's own colour for it takes the place of the background and of the syntax.
         """
         attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
-        is_word = change.endswith("_word")
-        own = self._own_code(change)
+        is_word = shown_as.endswith("_word")
+        own = self._own_code(shown_as)
         if self.palette not in CHANGE_BACKGROUNDS or own:
-            code = (own or _colour_code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
+            code = (own or _colour_code(self._colours[_ROLE_COLOURS[shown_as]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
         backgrounds, text_palette, word_colour = CHANGE_BACKGROUNDS[self.palette]
         # The last role wins, such as "said" in "prompt said", unless the person has a colour for an earlier one alone.
@@ -126,8 +121,8 @@ class Theme:
         code = _colour_code(word_colour) if is_word else own_syntax
         if syntax and not code:
             code = _colour_code(PALETTES[text_palette][_ROLE_COLOURS[syntax[0]]])
-        index, rgb = backgrounds[change.removesuffix("_sign")]  # a sign has the background of its line
-        background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
+        index, rgb = backgrounds[shown_as.removesuffix("_sign")]  # a sign has the background of its line
+        background = "48;2;{};{};{}".format(*rgb) if self._is_true_colour else f"48;5;{index}"
         return ";".join(part for part in (*attributes, code, background) if part)
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
@@ -156,6 +151,7 @@ def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) ->
 
 
 def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
+    """Return the SGR parameters for an index of 256 colours, the name of one of the first sixteen, or `#rrggbb`."""
     if colour == "default":
         return "39"  # the terminal's own colour of text
     has_256 = has_256_colours(environment)

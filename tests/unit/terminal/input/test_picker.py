@@ -57,9 +57,9 @@ def test_typing_narrows_and_backspace_widens() -> None:
     chooser.move(5)
     for letter in "OPTION 1":
         chooser.type(letter)
-    assert [chooser.shown[0], chooser.marked_index] == [1, 1]
+    assert [chooser.matching_indices[0], chooser.marked_index] == [1, 1]
     chooser.type("7")
-    assert chooser.shown == [17]
+    assert chooser.matching_indices == [17]
     chooser.type("x")
     assert chooser.marked_index is None
     assert "  no match" in shown(chooser)
@@ -68,14 +68,14 @@ def test_typing_narrows_and_backspace_widens() -> None:
     assert chooser.marked_index == 17
     for _ in range(20):
         chooser.type("")
-    assert len(chooser.shown) == 20
+    assert len(chooser.matching_indices) == 20
 
 
 def test_all_words_count_in_any_order_and_the_last_row_says_how_many_there_are() -> None:
     chooser = picker()
     assert len(shown(chooser, most=30)) == MAX_OPTIONS + 2
     chooser.type("2 detail opt")
-    assert chooser.shown == [2, 5, 8, 11, 12, 14, 17]
+    assert chooser.matching_indices == [2, 5, 8, 11, 12, 14, 17]
     assert shown(chooser, most=30)[-1] == "  7 choices · Enter to select · Esc to cancel"
 
 

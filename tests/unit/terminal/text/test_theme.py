@@ -65,9 +65,9 @@ def test_every_colour_can_be_read_on_black_or_white_too(palette: str) -> None:
 
 
 @pytest.mark.parametrize("palette", sorted(CHANGE_BACKGROUNDS))
-@pytest.mark.parametrize("is_true", [False, True])
-def test_every_part_of_a_diff_and_a_prompt_can_be_read(palette: str, is_true: bool) -> None:
-    theme = Theme(palette, is_true=is_true)
+@pytest.mark.parametrize("is_true_colour", [False, True])
+def test_every_part_of_a_diff_and_a_prompt_can_be_read(palette: str, is_true_colour: bool) -> None:
+    theme = Theme(palette, is_true_colour=is_true_colour)
     syntax = ["keyword", "string", "comment", "number", "name"]
     sides = [
         [f"{side}_sign", *(f"{side} {role}" for role in syntax), f"{side} {side}_word"] for side in ("added", "removed")
@@ -75,7 +75,7 @@ def test_every_part_of_a_diff_and_a_prompt_can_be_read(palette: str, is_true: bo
     for roles in ["said", *(role for side in sides for role in side)]:
         numbers = [int(number) for number in theme.code(roles).split(";")]
         assert numbers[:2] == [38, 5]
-        behind = tuple(numbers[5:8]) if is_true else xterm_rgb(numbers[5])
+        behind = tuple(numbers[5:8]) if is_true_colour else xterm_rgb(numbers[5])
         assert contrast(xterm_rgb(numbers[2]), behind) >= 4.5, roles  # type: ignore[arg-type]
 
 
