@@ -26,7 +26,7 @@ from agentcli.conversation.history import LogSearch, carried_reminders
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
-from agentcli.extensions.skills.find import Skills, model_named
+from agentcli.extensions.skills.find import Skills, full_model_name
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.sessions.sqlite import can_resume
 from agentcli.infra.shared import FileLocks
@@ -358,7 +358,7 @@ class Builder:
         """Return the named model, or else the small one of the session's provider. Raises `UsageError`."""
         current = state.model.name
         if name:
-            return self._provider_of(model_named(name, current, self.models))
+            return self._provider_of(full_model_name(name, current, self.models))
         if self._options.parts.resolve:  # the caller chooses every model that is not named
             return await self._resolve(state)
         return self._provider_of(self.models.small_model(current))

@@ -32,12 +32,15 @@ def input_with_both_names(tool: str, input: Mapping[str, Any], cwd: Path) -> dic
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a hook's `updated` arguments under our names; it may have changed either of an argument's names."""
+    """Return a hook's `updated` arguments under our names only.
+
+    The arguments were `sent` under two names, and the hook may have changed the value of either.
+    """
     own = dict(updated)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():
         value = own.pop(theirs, None)
-        has_changed_theirs = value != sent.get(theirs) and own.get(ours) == sent.get(ours)
-        if value is not None and (ours not in own or has_changed_theirs):
+        has_changed_only_theirs = value != sent.get(theirs) and own.get(ours) == sent.get(ours)
+        if value is not None and (ours not in own or has_changed_only_theirs):
             own[ours] = value
     return own
 

@@ -25,6 +25,7 @@ def add_plugin_command(commands: CommandSet, plugins: Plugins) -> None:
 
 
 async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome:
+    """Run `/plugin`: list the installed plugins, or turn one on or off."""
     from agentcli.extensions.plugins.store import PluginStore
 
     store, (verb, _, name) = PluginStore(plugins.config.paths), argument.partition(" ")
@@ -33,13 +34,14 @@ async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome
     if argument:
         await asyncio.to_thread(store.switch, name, is_enabled=verb == "enable")
         return f"{name} is {'on' if verb == 'enable' else 'off'} in new sessions. This one stays as it is."
-    rows = [f"{'●' if one.is_enabled else '○'} {name}@{one.marketplace}" for name, one in store.index.plugins.items()]
+    installed = store.index.plugins.items()
+    rows = [f"{'●' if entry.is_enabled else '○'} {name}@{entry.marketplace}" for name, entry in installed]
     return "\n".join(rows) or "No plugins are installed. To install one: agentcli plugin install NAME"
 
 
 # Skills
 
-_MAX_HELP = 64  # characters, so that a line of `/help commands` fits into 100 columns
+_MAX_HELP_CHARS = 64  # so that a line of `/help commands` fits into 100 columns
 _SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
 
 
@@ -50,9 +52,8 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
         if skill.for_person and name not in commands.names:
-            commands.add(
-                SlashCommand(name, _summary(skill), partial(_use, name), skill.argument_hint or "[TEXT]", group=SKILLS)
-            )
+            run, hint = partial(_use, name), skill.argument_hint or "[TEXT]"
+            commands.add(SlashCommand(name, _summary(skill), run, hint, group=SKILLS))
 
 
 async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
@@ -64,12 +65,13 @@ async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
     """Activate a skill. If the person has activated it before, it starts again with the new argument in its text."""
     skills = skills_of(host.session.runtime.calls)
     skill = skills.registry.get(name)
-    if any(one.skill.name == skill.name and one.by == "person" for one in skills.registry.active):
+    if any(active.skill.name == skill.name and active.by == "person" for active in skills.registry.active):
         skills.end(skill.name)
     await skills.activate(name, request=argument)
 
 
 async def _skills(host: CommandHost, argument: str) -> Outcome:
+    """Run `/skills`: let the person choose a skill to turn on or off, or do so with one that they named."""
     skills = skills_of(host.session.runtime.calls)
     word, _, name = argument.partition(" ")
     if word == "off":
@@ -77,7 +79,7 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     if argument:
         return await _switch_on(host, argument)
     catalog = skills.registry.catalog
-    activated_by = {one.skill.name: one.by for one in skills.registry.active}
+    activated_by = {active.skill.name: active.by for active in skills.registry.active}
     rows = [
         (skill.name, f"{_SKILL_MARKS[activated_by.get(skill.name, '')]}  {skill.source:<8} {_summary(skill)}")
         for skill in catalog
@@ -86,7 +88,7 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     if not rows:
         return "There are no skills here. To create one: agentcli skills new NAME"
     chosen = await host.choose("Which skill do you want to turn on or off?", rows)
-    if chosen is None:
+    if chosen is None:  # the person chose none, or the front end has no lists
         width = max(len(name) for name, _ in rows)
         problems = [f"Skipped: {folder}: {why}" for folder, why in catalog.problems.items()]
         lines = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
@@ -102,16 +104,16 @@ async def _switch_on(host: CommandHost, name: str) -> str:
 
 def _end(skills: SessionSkills, name: str) -> str:
     """End a skill that the person activated, or all of them without a name."""
-    own = [one.skill.name for one in skills.registry.active if one.by == "person"]
-    if not own and not name:
+    names = [name] if name else [active.skill.name for active in skills.registry.active if active.by == "person"]
+    if not names:
         raise UserError("You have not turned on any skill.")
-    for each in [name] if name else reversed(own):  # the innermost first
+    for each in reversed(names):  # the innermost first
         skills.end(each)
-    return f"Turned off {name or ', '.join(own)}."
+    return f"Turned off {', '.join(names)}."
 
 
 def _summary(skill: Skill) -> str:
-    return brief(skill.description, _MAX_HELP)
+    return brief(skill.description, _MAX_HELP_CHARS)
 
 
 # Subagents
@@ -124,14 +126,13 @@ _RUN_MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "li
 def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
     """Add `/agents` and a command for each kind, called `/agent:NAME` if its name is taken."""
     help, forms = "show, watch, steer or stop subagents", ("", "show ID", "open ID", "tell ID TEXT", "stop ID")
-    commands.add(
-        SlashCommand("agents", help, _agents, "[show|open|tell|stop ID]", is_aside=True, forms=forms, group=GROUP)
-    )
-    for one in definitions:
-        name = f"agent:{one.name}" if one.name in commands.names else one.name
+    hint = "[show|open|tell|stop ID]"
+    commands.add(SlashCommand("agents", help, _agents, hint, is_aside=True, forms=forms, group=GROUP))
+    for kind in definitions:
+        name = f"agent:{kind.name}" if kind.name in commands.names else kind.name
         if not any(letter.isspace() or letter == "/" for letter in name):  # else it could not be typed as a command
-            help = brief(one.description, _MAX_HELP)
-            commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
+            help = brief(kind.description, _MAX_HELP_CHARS)
+            commands.add(SlashCommand(name, help, partial(_delegate, kind.name), "TASK", group=GROUP))
 
 
 async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
@@ -141,19 +142,21 @@ async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
+    """Run `/agents`: list the subagents, or show, open, steer or stop one."""
     agents = host.session.runtime.calls.delegates.get_or_make_subagents()
     assert isinstance(agents, Subagents), "the session's builder makes no others"
     word, _, rest = argument.partition(" ")
     id, _, text = rest.strip().partition(" ")
     match word:
         case "":
-            listed = {run.session_id for run in agents.runs}
-            earlier = [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in listed]
-            rows = [*map(_run_row, agents.runs), *earlier] or ["No subagents in this session yet."]
+            own_sessions = {run.session_id for run in agents.runs}
+            earlier = [info for info in await agents.earlier() if info.id not in own_sessions]
+            rows = [*map(_run_row, agents.runs), *(f"  ✓ {info.name}  {info.id[:13]}" for info in earlier)]
+            rows = rows or ["No subagents in this session yet."]
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             session = _running_session(agents, id)
-            for _ in tuple(session.state.conversation.queue.steering):  # messages that would start its next turn
+            for _ in tuple(session.state.conversation.queue.steering):  # after the interrupt they would start a turn
                 session.submit(TakeBack(0))
             session.submit(Interrupt())
             return f"Stopping {id}. Its partial answer goes to the main agent."
@@ -173,7 +176,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
 def _running_session(agents: Subagents, id: str) -> Session:
     """Return the session of a running subagent. Raises `UsageError` with the reason if it has none."""
     run = next((run for run in agents.runs if run.id == id), None)
-    if run is None:
+    if run is None:  # no such subagent
         near = did_you_mean(id, [run.id for run in agents.runs if run.session is not None])
         raise UsageError(f"No subagent {id!r} is running{near}. /agents lists them.")
     if run.session is None and run.end is None:

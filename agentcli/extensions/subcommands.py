@@ -21,7 +21,7 @@ from agentcli.extensions.hooks.spec import EVENTS, HookSpec
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.find import Catalog, places, skills_in
+from agentcli.extensions.skills.find import Catalog, skill_folders, skills_in
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolUse
@@ -103,12 +103,13 @@ def validate(
 
     Names keys that agentcli does not use; without PATH, also those of agents and commands found here.
     """
-    chosen, config = [Path(folder).absolute() for folder in folders or ()], configuration()
-    others = [] if chosen else [*_unused_in_others(config)]
-    if not chosen:
-        chosen = [Path(skill.folder) for skill in _all_skills(config) if skill.source != "bundled"]
-    checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
-    checks += [(path, [], notes) for path, notes in others]
+    config, paths = configuration(), [Path(folder).absolute() for folder in folders or ()]
+    others: list[tuple[str, list[str], list[str]]] = []
+    if not paths:
+        paths = [Path(skill.folder) for skill in _all_skills(config) if skill.source != "bundled"]
+        others = [(path, [], notes) for path, notes in _unused_in_others(config)]
+    # Each check has a path, the faults found there, and notes.
+    checks = [(str(path), *_check(path.parent if path.name == FILE else path)) for path in paths] + others
     texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
     print_answer([{"path": path, "problems": faults} for path, faults, _ in checks], "\n".join(texts), as_json=json)
     raise typer.Exit(int(any(faults for _, faults, _ in checks)))
@@ -140,7 +141,7 @@ def new(
 
 def _all_skills(config: Config, *, with_untrusted: bool = True) -> Catalog:
     plugins = Plugins(config=config, on_notice=warn).active
-    return skills_in(places(config, with_untrusted=with_untrusted, plugins=plugins), config)
+    return skills_in(skill_folders(config, with_untrusted=with_untrusted, plugins=plugins), config)
 
 
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
@@ -173,7 +174,7 @@ def _unused_notes(keys: dict[str, Any], kind: Kind) -> list[str]:
 def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
     """Yield the files of subagents and commands that have unused keys or cannot be read, each with notes on it."""
     plugins = Plugins(config=config, on_notice=warn)
-    agents = [folder for folder, _ in Agents(plugins=plugins, added={}).places]
+    agents = [folder for folder, _ in Agents(plugins=plugins, added={}).folders]
     folders: list[tuple[Path, Kind]] = [(folder, "agent") for folder in agents]
     folders += [(folder, "command") for folder in config.command_folders]
     files = [(file, kind) for folder, kind in folders for file in markdown_files(folder)]
@@ -190,7 +191,7 @@ def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
 
 hooks_app = make_app("List hooks and test them.")
 _EXAMPLE = 'hooks.PreToolUse = [{ matcher = "Bash", hooks = [{ type = "command", command = "~/bin/guard.sh" }] }]'
-_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")  # events
+_EVENTS_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
 
 
 def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], None] = warn) -> Hooks:
@@ -223,8 +224,11 @@ def format_hooks(specs: Sequence[HookSpec]) -> str:
     return "\n".join(lines) or f"No hooks are set. For one, add to config.toml (see docs/hooks.md):\n{_EXAMPLE}"
 
 
-async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan], EventAnswer]:
-    """Run the hooks of an event. If one of them needs a session, build one that has no hooks of the settings itself."""
+async def _fire(config: Config, event: Any, call: ToolUse) -> tuple[list[HookRan], EventAnswer]:
+    """Run the hooks of an event, which is about a call, or has the call's arguments as its fields.
+
+    If a hook needs a session, one is built that runs no hooks of the settings itself.
+    """
     from agentcli.app import Builder
 
     runs = list[HookRan]()
@@ -238,7 +242,8 @@ async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan]
             builder.hooks = _hooks(config, is_bare=True)
             hooks.context.session = session = await builder.build_session()
             stack.push_async_callback(session.close)
-        return runs, await (hooks.fire(event, call=use) if event in _ABOUT_CALLS else hooks.fire(event, **use.input))
+        firing = hooks.fire(event, call=call) if event in _EVENTS_ABOUT_CALLS else hooks.fire(event, **call.input)
+        return runs, await firing
 
 
 @hooks_app.command("test")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,37 +49,42 @@ class Template(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     adds_argument: bool = True
 
-    def fill(self, text: str, argument: str) -> str:
+    @property
+    def has_placeholder(self) -> bool:
+        return self.fill_in(self.body, "") != self.body
+
+    def fill_in(self, text: str, argument: str) -> str:
+        """Return a part of the body with the argument and its words in place of the placeholders."""
         try:
             words = shlex.split(argument)
         except ValueError:  # an open quotation mark
             words = argument.split()
         values = {"ARGUMENTS": argument}
         if self.takes_words:
-            numbered = dict.fromkeys(map(str, range(1, 10)), "") | {str(n): word for n, word in enumerate(words, 1)}
-            values |= numbered | dict.fromkeys(self.names, "") | dict(zip(self.names, words, strict=False))
+            for names in (tuple("123456789"), self.names):  # one without a word is replaced by nothing
+                values |= dict(zip_longest(names, words[: len(names)], fillvalue=""))
 
-        def value(found: re.Match[str]) -> str:
-            if index := found["index"]:
+        def value_of(placeholder: re.Match[str]) -> str:
+            if index := placeholder["index"]:
                 return words[int(index)] if int(index) < len(words) else ""
-            return values.get(found["name"], found[0])  # another `$name` stays as it is
+            return values.get(placeholder["name"], placeholder[0])  # another `$name` stays as it is
 
-        return ARGUMENT.sub(value, text)
+        return ARGUMENT.sub(value_of, text)
 
 
-async def expanded(template: Template, argument: str, session: Session) -> str:
+async def expand_template(template: Template, argument: str, session: Session) -> str:
     """Return the text of a template, filled in. Raises `UserError` if a shell command fails or needs approval."""
     body, text, position = template.body.replace("${CLAUDE_SESSION_ID}", session.id), "", 0
     for command in SHELL_COMMAND.finditer(body):
-        text += template.fill(body[position : command.start()], argument)
-        text += await _output(template.fill(command[1] or command[2], argument), template, session)
+        text += template.fill_in(body[position : command.start()], argument)
+        text += await _command_output(template.fill_in(command[1] or command[2], argument), template, session)
         position = command.end()
-    text += template.fill(body[position:], argument)
-    is_complete = not argument or not template.adds_argument or template.fill(body, argument) != body
-    return text if is_complete else f"{text}\n\n{argument}"  # no placeholder took the argument
+    text += template.fill_in(body[position:], argument)
+    is_missing = argument and template.adds_argument and not template.has_placeholder
+    return f"{text}\n\n{argument}" if is_missing else text
 
 
-async def _output(command: str, template: Template, session: Session) -> str:
+async def _command_output(command: str, template: Template, session: Session) -> str:
     """Run a shell command of a template, and return its output with secrets masked. Raises `UserError`."""
     state, calls = session.state, session.runtime.calls
     try:
@@ -90,7 +96,8 @@ async def _output(command: str, template: Template, session: Session) -> str:
         if decision.outcome != "allow":
             need = "is denied" if decision.outcome == "deny" else "requires approval"
             problem = f"/{template.name} wants to run `{command}`, which {need}: {decision.reason}."
-            for rule in suggested_rules(facts, state.mode, rules)[:1]:  # none if no rule can allow it
+            if suggested := suggested_rules(facts, state.mode, rules):  # empty if no rule can allow it
+                rule = suggested[0]
                 problem += f" Add {rule} to allowed-tools in {template.file}, or use /permissions allow {rule}."
             raise UserError(problem)
         context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=decision.only_reads))
@@ -106,12 +113,13 @@ def add_user_commands(
 ) -> None:
     """Add the commands in `folders` (a later folder overrides) and in plugins (`/PLUGIN:NAME`); report bad files."""
     found: dict[str, SlashCommand] = {}
-    files: list[tuple[Path, str, Callable[[str], str]]] = [
-        (file, ":".join(file.relative_to(folder).with_suffix("").parts), str)
-        for folder in folders
-        for file in markdown_files(folder)
-    ]
-    files += [(file, f"{one.name}:{name}", one.fill) for one in plugins for name, file in one.commands.items()]
+    # Each file with the name of its command, and a function that expands a plugin's variables; `str` expands nothing.
+    files: list[tuple[Path, str, Callable[[str], str]]] = []
+    for folder in folders:
+        paths = [(file, file.relative_to(folder).with_suffix("")) for file in markdown_files(folder)]
+        files += [(file, ":".join(path.parts), str) for file, path in paths]
+    for plugin in plugins:
+        files += [(file, f"{plugin.name}:{name}", plugin.fill) for name, file in plugin.commands.items()]
     for file, name, fill in files:
         try:
             command, allowed = _read_command(file, name, fill)
@@ -131,7 +139,10 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return the command in a file, after `fill`, and its rules. Raises `OSError`, `ValueError` or `UsageError`."""
+    """Return the command in a file, whose variables `fill` expands, and the rules of its `allowed-tools`.
+
+    Raises `OSError`, `ValueError` or `UsageError`.
+    """
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())
@@ -145,9 +156,9 @@ def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[Sl
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:
             await host.check_model(model)
-        return AsPrompt(await expanded(template, argument, host.session), model)
+        return AsPrompt(await expand_template(template, argument, host.session), model)
 
     first_line = body.strip().partition("\n")[0].lstrip("# ")  # often a heading
     help = one_line(keys, "description") or first_line.rstrip()[:80]
-    hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if template.fill(body, "") != body else "[TEXT]")
+    hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if template.has_placeholder else "[TEXT]")
     return SlashCommand(template.name, help, run, hint), allowed

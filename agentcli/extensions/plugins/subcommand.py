@@ -16,7 +16,7 @@ from agentcli.extensions.hooks.spec import read_hooks
 from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.plugins.plugin import Plugin
 from agentcli.extensions.plugins.store import PluginStore
-from agentcli.extensions.skills.find import plugin_places, skill_files
+from agentcli.extensions.skills.find import find_skill_folders, plugin_skill_folders
 from agentcli.extensions.skills.skill import Skill, read_skill, split_frontmatter, tool_rules
 from agentcli.extensions.user_commands import SHELL_COMMAND
 from agentcli.frontends.printable import exposed
@@ -173,7 +173,7 @@ def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], obje
 
 
 def _skills(plugin: Plugin, report: Callable[[str], object]) -> Iterator[Skill]:
-    for folder, _ in (file for place in plugin_places([plugin]) for file in skill_files(place)):
+    for folder, _ in (file for place in plugin_skill_folders([plugin]) for file in find_skill_folders(place)):
         try:
             yield read_skill(folder, "plugin")
         except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field, structs
 
@@ -20,7 +20,7 @@ from agentcli.conversation.history import active_skills, skill_reminder
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
-from agentcli.extensions.user_commands import Template, expanded
+from agentcli.extensions.user_commands import Template, expand_template
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.builtin.toolset import SkillCall
@@ -157,21 +157,29 @@ def _resources(skill: Skill) -> str:
     return f"\nFiles in its folder. Read or run them when the instructions say so:\n{lines}{more}\n"
 
 
+class _Override(NamedTuple):
+    """A value that an active skill has set in the session's model, and the one that it replaced."""
+
+    activation_id: str
+    value: Any
+    replaced: Any
+
+
 class SessionSkills(Struct, kw_only=True):
     """Keeps the active skills of a session in step with its log.
 
-    `outer` are the parent's, if the session is a subagent's: they restrict its tools, too. `known_model` completes the
-    name of a model, given that of the current one.
+    If the session is a subagent's, its parent's skills restrict its tools, too. `find_model` completes the name of a
+    model, given that of the current one.
     """
 
     registry: SkillRegistry
     session: Session
-    known_model: Callable[[str, str], str]
-    outer: SkillsInUse | None = None
-    _granted: dict[str, list[Rule]] = field(default_factory=dict)  # by activation id; until the next prompt
+    find_model: Callable[[str, str], str]
+    parent_skills: SkillsInUse | None = None
+    _grants: dict[str, list[Rule]] = field(default_factory=dict)  # by activation id; until the next prompt
     _activated_for_next: set[str] = field(default_factory=set)  # ids; their grants outlast the next prompt
-    # For model and effort: the id of the activation that chose a value, the value, and the one that it replaced.
-    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"name": [], "effort": []})
+    # By the field of the session's model: its overrides, the newest of which applies, last.
+    _overrides: dict[str, list[_Override]] = field(default_factory=lambda: {"name": [], "effort": []})
 
     @property
     def state(self) -> AgentState:
@@ -193,23 +201,23 @@ class SessionSkills(Struct, kw_only=True):
         except BaseException:
             self.registry.active.remove(activation)
             raise
-        self._granted[activation.id] = self._granted_rules(skill)
-        self.state.rules.allow += self._granted[activation.id]
-        self._apply(activation)
+        self._grants[activation.id] = self._parse_grants(skill)
+        self.state.rules.allow += self._grants[activation.id]
+        self._apply_changes(activation)
         return activation
 
     async def _expand_instructions(self, skill: Skill, request: str) -> str:
         """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
         template = Template(
             name=skill.name,
-            body=skill.fill(_read_instructions(skill)),  # only the folders' variables; `expanded` fills in the request
-            allowed=tuple(self._granted_rules(skill)),
+            body=skill.fill(_read_instructions(skill)),  # with the folders' paths, not yet with the request
+            allowed=tuple(self._parse_grants(skill)),
             file=skill.file,
             takes_words=skill.takes_words,
             names=skill.arguments,
             adds_argument=False,  # because the request itself follows as the prompt
         )
-        return await expanded(template, request, self.session)
+        return await expand_template(template, request, self.session)
 
     async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:
         """Run a call of `skill`: search for skills, activate or end one, or read its files. Raises `ToolError`."""
@@ -232,7 +240,7 @@ class SessionSkills(Struct, kw_only=True):
     def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
         """End a skill, or the innermost one. The entry goes to `store`, by default the log. Raises `UsageError`."""
         ended = self.registry.deactivate(name, by=by)
-        self._undo(ended)
+        self._undo_changes(ended)
         (store or self.session.append)(SkillEnded(ended.id))
         self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended. Its instructions no longer apply."))
         return ended
@@ -244,22 +252,23 @@ class SessionSkills(Struct, kw_only=True):
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
         """End the grants for the last prompt, and make the active skills those of the log, as after a rewind."""
-        for id in [id for id in self._granted if id not in self._activated_for_next]:  # a copy: the loop removes some
+        for id in self._grants.keys() - self._activated_for_next:
             self._revoke_grants(id)
         self._activated_for_next.clear()
         logged = {entry.id: entry for entry in active_skills(conversation.path)}
-        for activation in [one for one in self.registry.active if one.id not in logged]:
-            self.registry.active.remove(activation)
-            self._undo(activation)
+        for activation in tuple(self.registry.active):
+            if activation.id not in logged:
+                self.registry.active.remove(activation)
+                self._undo_changes(activation)
         active_ids = {activation.id for activation in self.registry.active}
         for entry in [entry for id, entry in logged.items() if id not in active_ids]:
-            if entry.by == "model" and not is_resumed:  # it ended with its turn, but a rewind undid the entry
+            if entry.by == "model" and not is_resumed:  # it has ended with its turn, but a rewind has undone that entry
                 self.session.append(SkillEnded(entry.id))
             else:
-                self._resume(entry, conversation)
+                self._reactivate(entry, conversation)
 
-    def _resume(self, entry: SkillActivated, conversation: Conversation) -> None:
-        """Activate a skill of the log again, with the instructions that the model read then, if it still sees them."""
+    def _reactivate(self, entry: SkillActivated, conversation: Conversation) -> None:
+        """Activate a skill of the log again; if the model no longer sees its instructions, it gets them again."""
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
         if skill_reminder(entry, conversation.path) is None:  # the instructions are no longer in the conversation
@@ -271,14 +280,14 @@ class SessionSkills(Struct, kw_only=True):
                 return
             self.state.notes.append(reminder(instructions))
         self.registry.active.append(activation)
-        self._apply(activation)
+        self._apply_changes(activation)
 
     def narrowed(self, tool: str, decision: PolicyDecision) -> PolicyDecision:
         """Return the decision on a call, or a denial if an active skill does not allow the tool."""
-        if self.outer is not None:
-            decision = self.outer.narrowed(tool, decision)
+        if self.parent_skills is not None:
+            decision = self.parent_skills.narrowed(tool, decision)
         for skill in (activation.skill for activation in self.registry.active):
-            if skill.tools is None:
+            if skill.tools is None:  # all are allowed
                 continue
             names = [rule.partition("(")[0] for rule in skill.tools]
             allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
@@ -287,7 +296,7 @@ class SessionSkills(Struct, kw_only=True):
                 return PolicyDecision(outcome="deny", reason=f"the skill {skill.name} allows only {tools}")
         return decision
 
-    def _granted_rules(self, skill: Skill) -> list[Rule]:
+    def _parse_grants(self, skill: Skill) -> list[Rule]:
         rules = []
         for text in map(skill.fill, skill.allowed_tools):
             try:
@@ -297,16 +306,16 @@ class SessionSkills(Struct, kw_only=True):
         return rules
 
     def _revoke_grants(self, id: str) -> None:
-        for rule in self._granted.pop(id, ()):
+        for rule in self._grants.pop(id, ()):
             if rule in self.state.rules.allow:
                 self.state.rules.allow.remove(rule)
 
-    def _apply(self, activation: Activation) -> None:
+    def _apply_changes(self, activation: Activation) -> None:
         """Use the skill's model and effort, and allow reading its files."""
         skill, state = activation.skill, self.state
         if skill.model:
             try:
-                self._override(activation.id, "name", self.known_model(skill.model, state.model.name))
+                self._override(activation.id, "name", self.find_model(skill.model, state.model.name))
             except UserError as error:
                 notice = f"The skill {skill.name} asks for {skill.model}: {error} Continuing with {state.model.name}."
                 self.session.publish(Notice(notice))
@@ -315,22 +324,22 @@ class SessionSkills(Struct, kw_only=True):
         self.session.runtime.calls.workspace.grants += Grants(readable=_readable_files(skill))
 
     def _override(self, id: str, key: Literal["name", "effort"], value: Any) -> None:
-        self._overrides[key].append((id, value, getattr(self.state.model, key)))
+        self._overrides[key].append(_Override(id, value, getattr(self.state.model, key)))
         setattr(self.state.model, key, value)
 
-    def _undo(self, activation: Activation) -> None:
+    def _undo_changes(self, activation: Activation) -> None:
         """Undo the changes of a skill; a model or effort that the person or a later skill has chosen stays."""
         self._revoke_grants(activation.id)
         for key, overrides in self._overrides.items():
-            ids = [id for id, _, _ in overrides]
+            ids = [override.activation_id for override in overrides]
             if activation.id not in ids:
                 continue
             index = ids.index(activation.id)
-            _, value, before = overrides.pop(index)
-            if index < len(overrides):  # the next override, when it is undone, returns to the value before this one
-                overrides[index] = (*overrides[index][:2], before)
-            elif getattr(self.state.model, key) == value:
-                setattr(self.state.model, key, before)
+            undone = overrides.pop(index)
+            if index < len(overrides):  # the next override replaced this value, so it now replaces the one before
+                overrides[index] = overrides[index]._replace(replaced=undone.replaced)
+            elif getattr(self.state.model, key) == undone.value:  # else the person has chosen another since
+                setattr(self.state.model, key, undone.replaced)
         self.session.runtime.calls.workspace.grants -= Grants(readable=_readable_files(activation.skill))
 
 
@@ -353,9 +362,12 @@ def _search_skills(registry: SkillRegistry, word: str) -> ToolOutput:
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill, or without its name a list of all. Raises `ToolError` and `UsageError`."""
+    """Return a file of a skill (without a name, of the one activated last), or a list of its files if it names none.
+
+    Raises `ToolError` and `UsageError`.
+    """
     innermost = registry.active[-1].skill.name if registry.active else ""
-    skill = registry.get(arguments.name or innermost)  # without a name it is the one activated last
+    skill = registry.get(arguments.name or innermost)
     if not skill.for_model and not registry.is_active(skill.name):
         raise ToolError(f"Only the user can activate the skill {skill.name}.", kind="permission_denied")
     if not arguments.resource:

@@ -31,8 +31,9 @@ T = TypeVar("T")
 Stamp = tuple[int, ...]
 
 _MAX_DEPTH = 4  # levels of folders that are searched for skills
+_MAX_SEARCHED = 2_000  # folders below one of `skill_folders`
 _MAX_NOTICES = 3  # about skipped skills
-_MAX_DESCRIPTION = 1_024  # characters in the list for the model
+_MAX_CHARS = 1_024  # of a description in the list for the model
 BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
 _CACHE_VERSION = "3"  # changes with the form of the cached values
 _SKIPPED_FOLDERS = frozenset((".git", "node_modules", "__pycache__"))
@@ -56,16 +57,16 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def read_once(
-    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
+def read_cached(
+    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, folder: Path
 ) -> dict[str, CachedRead[T]]:
-    """Return the results of reading files, by path; those of unchanged files come from the cache of their `place`.
+    """Return the results of reading files, by path; those of unchanged files come from the cache file of `folder`.
 
     Most starts read only the cache. `read` raises `OSError` or `ValueError` for a file that cannot be used.
     """
     if not files:
         return {}
-    cache_file = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json"
+    cache_file = cache / f"{sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
     cached: dict[str, CachedRead[T]] = {}
     with suppress(OSError, msgspec.MsgspecError):
         form = tuple[str, dict[str, CachedRead[kind]]]  # type: ignore[valid-type]
@@ -87,13 +88,13 @@ def read_once(
     return results
 
 
-class SkillFolder(msgspec.Struct, frozen=True):
-    """A folder of skills. If it has a `root`, files outside of it are ignored, even if links lead to them.
+class SearchedFolder(msgspec.Struct, frozen=True):
+    """A folder in which skills are searched for. If it has a `root`, files outside of that are ignored, also if linked.
 
     A plugin's skills are named `PLUGIN:NAME`, and its folder may itself be a skill.
     """
 
-    folder: Path
+    path: Path
     source: Source
     root: Path | None = None
     plugin: str = ""
@@ -101,7 +102,7 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
 def find_named(by_name: Mapping[str, T], name: str) -> T | None:
     """Return the item with a name; `PLUGIN:` may be left out if only one plugin has an item of this name."""
-    of_plugins = [one for key, one in by_name.items() if key.endswith(f":{name}")]
+    of_plugins = [item for key, item in by_name.items() if key.endswith(f":{name}")]
     return by_name.get(name) or (of_plugins[0] if len(of_plugins) == 1 else None)
 
 
@@ -125,27 +126,31 @@ class Catalog:
             return skill
         source, _, rest = name.partition(":")
         source = "project" if source == "local" else source  # `local` is Grok Build's name for it
-        return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
+        skills = (*self, *self.shadowed)
+        return next((skill for skill in skills if (skill.source, skill.name) == (source, rest)), None)
 
 
-def listing(
-    items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, max_len: int = _MAX_DESCRIPTION
+def format_list(
+    items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, max_chars: int = _MAX_CHARS
 ) -> str:
-    """List names and descriptions for a model, with the descriptions shortened so that all fit in `max_tokens`."""
+    """List names and descriptions for a model, with the descriptions shortened so that all fit in `max_tokens`.
+
+    If not even the names fit, `more` says how the model finds the names that are left out.
+    """
     if not items:
         return ""
-    max_bytes = max_tokens * BYTES_PER_TOKEN - len(head)
+    free_bytes = max_tokens * BYTES_PER_TOKEN - len(head)
 
-    def size(max_chars: int) -> int:
-        return sum(len(_line(*item, max_chars).encode()) + 1 for item in items.items())
+    def total_bytes(description_chars: int) -> int:
+        return sum(len(_line(*item, description_chars).encode()) + 1 for item in items.items())
 
-    # The greatest length of a description with which all lines fit; 0 if not even the names fit.
-    max_chars = max(bisect(range(max_len + 1), max_bytes, key=size) - 1, 0)
+    # The greatest length of descriptions with which all lines fit; 0 if not even the names fit.
+    description_chars = max(bisect(range(max_chars + 1), free_bytes, key=total_bytes) - 1, 0)
     lines: list[str] = []
-    for item in items.items():
-        line = _line(*item, max_chars)
-        max_bytes -= len(line.encode()) + 1
-        if max_bytes < 0 and lines:
+    for name, description in items.items():
+        line = _line(name, description, description_chars)
+        free_bytes -= len(line.encode()) + 1
+        if free_bytes < 0 and lines:
             lines.append(f"({len(items) - len(lines)} more: {more})")
             break
         lines.append(line)
@@ -157,17 +162,18 @@ def _line(name: str, text: str, max_chars: int) -> str:
     return f"- {name}: {short}" if max_chars else f"- {name}"
 
 
-def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
+def find_skill_folders(searched: SearchedFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
-    root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"  # all paths start with ""
-    waiting = [(str(place.folder), 0)]
-    for _ in range(2_000):  # at most this many folders of one place are searched
+    # Without a root it is "", with which every path begins.
+    root = "" if searched.root is None else os.path.realpath(searched.root).rstrip("/") + "/"
+    waiting = [(str(searched.path), 0)]
+    for _ in range(_MAX_SEARCHED):
         if not waiting:
             break
         folder, depth = waiting.pop()
         if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
-        if depth or (place.plugin and is_file(Path(folder, FILE))):  # only a plugin's place may be a skill itself
+        if depth or (searched.plugin and is_file(Path(folder, FILE))):  # only a plugin's folder may be a skill itself
             with suppress(OSError):  # without the file, the search continues inside the folder
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - called a thousand times
                 if os.path.realpath(f"{folder}/{FILE}").startswith(root):
@@ -179,41 +185,41 @@ def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
                 waiting += [(path, depth + 1) for path in sorted(inside, reverse=True)]
 
 
-def places(
+def skill_folders(
     config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = (), plugins: Sequence["Plugin"] = ()
-) -> list[SkillFolder]:
-    """Return the folders of skills in the order of precedence; a caller's `added` ones come first.
+) -> list[SearchedFolder]:
+    """Return the folders in which skills are searched for, in the order of precedence; `added` are a caller's.
 
     The folders of a project that is not trusted are included only `with_untrusted`.
     """
     home, root = home_of(config.environment), project_root(config.cwd)
-    folders = [SkillFolder(folder, "user") for folder in added]
+    folders = [SearchedFolder(folder, "user") for folder in added]
     if config.project.is_allowed or with_untrusted:
-        folders += [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
-    users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
-    folders += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
-    folders += plugin_places(plugins)
+        folders += [SearchedFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
+    of_user = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
+    folders += [SearchedFolder(folder, "user") for folder in of_user if folder.is_dir()]
+    folders += plugin_skill_folders(plugins)
     package = Path(__file__).parents[2]
     bundled = package / "bundled_skills"  # in the wheel
-    return [*folders, SkillFolder(bundled if bundled.is_dir() else package.parent / "skills", "bundled")]
+    return [*folders, SearchedFolder(bundled if bundled.is_dir() else package.parent / "skills", "bundled")]
 
 
-def plugin_places(plugins: Sequence["Plugin"]) -> list[SkillFolder]:
-    return [SkillFolder(path, "plugin", one.root, one.name) for one in plugins for path in one.skills]
+def plugin_skill_folders(plugins: Sequence["Plugin"]) -> list[SearchedFolder]:
+    return [SearchedFolder(path, "plugin", one.root, one.name) for one in plugins for path in one.skills]
 
 
-def skills_in(folders: Sequence[SkillFolder], config: Config) -> Catalog:
+def skills_in(folders: Sequence[SearchedFolder], config: Config) -> Catalog:
     """Read all skills in folders, through the cache. Of two with one name, the first applies."""
     skills: list[Skill] = []
     problems: dict[str, str] = {}
-    for place in folders:
-        read, files = partial(read_skill, source=place.source), dict(skill_files(place))
-        reads = read_once(files, Skill, read, cache=config.paths.cache / "skills", place=place.folder)
-        for folder, one in reads.items():
-            if (skill := one.value) is None:
-                problems[folder] = one.problem
-            elif place.plugin:
-                name, root = f"{place.plugin}:{skill.name}", str(place.root)
+    for searched in folders:
+        read, stamps = partial(read_skill, source=searched.source), dict(find_skill_folders(searched))
+        reads = read_cached(stamps, Skill, read, cache=config.paths.cache / "skills", folder=searched.path)
+        for path, result in reads.items():
+            if (skill := result.value) is None:
+                problems[path] = result.problem
+            elif searched.plugin:
+                name, root = f"{searched.plugin}:{skill.name}", str(searched.root)
                 skills.append(msgspec.structs.replace(skill, name=name, plugin_root=root))
             else:
                 skills.append(skill)
@@ -231,16 +237,18 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
         return self.plugins.config
 
     @cached_property
-    def _places(self) -> list[SkillFolder]:
-        plugins, is_bare = self.plugins.active, self.plugins.is_bare
-        return plugin_places(plugins) if is_bare else places(self.config, added=self.added, plugins=plugins)
+    def _folders(self) -> list[SearchedFolder]:
+        plugins = self.plugins.active
+        if self.plugins.is_bare:
+            return plugin_skill_folders(plugins)
+        return skill_folders(self.config, added=self.added, plugins=plugins)
 
     @cached_property
     def catalog(self) -> Catalog:
         """The skills that are not turned off; those that cannot be used are reported."""
         if not self.config.settings.skills.enabled:
             return Catalog()
-        catalog = skills_in(self._places, self.config)
+        catalog = skills_in(self._folders, self.config)
         notices = [f"The skill in {folder} is skipped: {why}." for folder, why in catalog.problems.items()]
         for notice in notices[:_MAX_NOTICES]:
             self.plugins.on_notice(notice)
@@ -254,25 +262,25 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
         with_bundled = self.config.settings.skills.bundled
-        if not with_bundled and all(place.source == "bundled" for place in self._places):  # then no file need be read
-            return ()
+        if not with_bundled and all(folder.source == "bundled" for folder in self._folders):
+            return ()  # without reading a file
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
     def listing(self, window: int, agents: str) -> str:
         """Return the list of skills for each request: a share of the `window` in tokens, minus the list of `agents`."""
         max_tokens = int(window * self.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
-        return listing({skill.name: skill.description for skill in self.offered}, max_tokens)
+        return format_list({skill.name: skill.description for skill in self.offered}, max_tokens)
 
-    def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
-        """Let a session use skills; their code is imported for the first. `outer` are those of a subagent's parent."""
+    def attach(self, session: Session, models: Models, *, parent_skills: SkillsInUse | None = None) -> None:
+        """Let a session use skills. `parent_skills` are those of the parent if the session is a subagent's."""
 
-        def make() -> SkillsInUse:
+        def make_skills() -> SkillsInUse:
             from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
 
-            registry, known_model = SkillRegistry(self.catalog), partial(model_named, models=models)
-            return SessionSkills(registry=registry, session=session, known_model=known_model, outer=outer)
+            registry, find_model = SkillRegistry(self.catalog), partial(full_model_name, models=models)
+            return SessionSkills(registry=registry, session=session, find_model=find_model, parent_skills=parent_skills)
 
-        session.runtime.calls.delegates.make_skills = make
+        session.runtime.calls.delegates.make_skills = make_skills
         session.runtime.steps.append(ActiveSkills)
 
 
@@ -288,7 +296,7 @@ class ActiveSkills(TurnStep):
             skills.end_turn(partial(add, turn))
 
 
-def model_named(name: str, current: str, models: Models) -> str:
+def full_model_name(name: str, current: str, models: Models) -> str:
     """Return `PROVIDER/MODEL` for a name; the default provider is that of the `current` model. Raises `UsageError`.
 
     `inherit` is the current model. A model that could not be used (unknown, or without a key) is an error, too.
@@ -300,7 +308,7 @@ def model_named(name: str, current: str, models: Models) -> str:
         if not models.info(f"{provider}/{name}").is_known:
             raise UsageError(f"{provider} has no known model {name}.")
         name = f"{provider}/{name}"
-    models.info(name)
+    models.info(name)  # this and the next two raise if the model could not be used
     models.require_key(name)
     models.provider(name)
     return name

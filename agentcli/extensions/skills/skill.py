@@ -152,11 +152,11 @@ def tool_rules(value: Any) -> Sequence[str]:
 def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
     """Return the keys and the body of a Markdown file; no keys if it does not begin with `---`. Raises `ValueError`."""
     text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    head = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
-    if head is None:
+    frontmatter = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
+    if frontmatter is None:
         return {}, text
     # `argument-hint: [since] [until]` is common, but not valid YAML, or a list. In quotes it is text.
-    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, head[1])
+    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, frontmatter[1])
     try:
         keys = _load_yaml(source)
     except ValueError as error:
@@ -165,11 +165,12 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
         except ValueError:  # the first error is about the text as it was written
             raise error from error.__cause__
     if isinstance(keys, dict | None):
-        return {str(key): value for key, value in (keys or {}).items()}, text[head.end() :]
+        return {str(key): value for key, value in (keys or {}).items()}, text[frontmatter.end() :]
     raise ValueError("its frontmatter is not a list of keys and values")
 
 
 def _load_yaml(source: str) -> Any:
+    """Return the value of a YAML text. Raises `ValueError` if it is invalid."""
     import yaml  # 10 ms
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

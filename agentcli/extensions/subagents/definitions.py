@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, convert, structs
 
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.skills.find import find_named, listing, read_once, stamp_of
+from agentcli.extensions.skills.find import find_named, format_list, read_cached, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file
 from agentcli.settings.load import Config
@@ -19,7 +19,7 @@ from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
-_MAX_DESCRIPTION = 200  # characters of a description
+_MAX_DESCRIPTION_CHARS = 200  # characters of a description
 _HEAD = "# Agents\nFor create_subagent, besides explore, review and general:\n"
 
 
@@ -88,27 +88,27 @@ class Agents(Struct, kw_only=True, dict=True):
         return self.plugins.config
 
     @cached_property
-    def places(self) -> list[tuple[Path, str]]:
-        """The folders of definitions and their sources, in the order of precedence."""
+    def folders(self) -> list[tuple[Path, str]]:
+        """The folders of the project's and the person's definitions with their sources, in the order of precedence."""
         if self.plugins.is_bare:
             return []
         config = self.config
         of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
         of_user = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
-        places = [(folder, "project") for folder in of_project]
-        return places + [(folder, "user") for folder in of_user if folder.is_dir()]
+        folders = [(folder, "project") for folder in of_project]
+        return folders + [(folder, "user") for folder in of_user if folder.is_dir()]
 
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
         """The definitions by name; the first of a name applies. A file without a valid definition is reported."""
         definitions = dict(self.added)
-        for folder, source in (*self.places, (BUILT_IN, "built in")):
-            for one in self._read_all(markdown_files(folder), source, folder):
-                definitions.setdefault(one.name, one)
+        for folder, source in (*self.folders, (BUILT_IN, "built in")):
+            for definition in self._read_all(markdown_files(folder), source, folder):
+                definitions.setdefault(definition.name, definition)
         for plugin in self.plugins.active:
-            for one in self._read_all(list(plugin.agents.values()), "plugin", plugin.root):
-                name, prompt = f"{plugin.name}:{one.name}", plugin.fill(one.prompt)
-                definitions.setdefault(name, structs.replace(one, name=name, prompt=prompt))
+            for definition in self._read_all(list(plugin.agents.values()), "plugin", plugin.root):
+                name, prompt = f"{plugin.name}:{definition.name}", plugin.fill(definition.prompt)
+                definitions.setdefault(name, structs.replace(definition, name=name, prompt=prompt))
         return definitions
 
     def _read_all(self, files: Sequence[Path], source: str, folder: Path) -> Iterator[AgentDefinition]:
@@ -118,19 +118,20 @@ class Agents(Struct, kw_only=True, dict=True):
             with suppress(OSError):  # a file that has just been deleted
                 stamps[os.fspath(file)] = stamp_of(file.stat())
         read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-        for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
-            if reading.value is None:
-                self.plugins.on_notice(f"{path} does not define an agent: {reading.problem}.")
+        for path, result in read_cached(stamps, AgentDefinition, read, cache=cache, folder=folder).items():
+            if result.value is None:
+                self.plugins.on_notice(f"{path} does not define an agent: {result.problem}.")
             else:
-                yield reading.value
+                yield result.value
 
     def find(self, name: str) -> AgentDefinition | None:
         return find_named(self.definitions, name)
 
     def listing(self, window: int) -> str:
         """List the agents that are not built in for a model, in half of the tokens that the list of skills may use."""
-        has_own = self.places or self.added or self.plugins.active  # without these, no file is read
-        kinds = self.definitions.values() if has_own else ()
-        own = {one.name: one.description for one in kinds if one.source != "built in"}
+        if not (self.folders or self.added or self.plugins.active):  # then no file need be read
+            return ""
+        kinds = self.definitions.values()
+        own = {kind.name: kind.description for kind in kinds if kind.source != "built in"}
         max_tokens = int(window * self.config.settings.skills.share / 2)
-        return listing(own, max_tokens, head=_HEAD, more="/agents lists them", max_len=_MAX_DESCRIPTION)
+        return format_list(own, max_tokens, head=_HEAD, more="/agents lists them", max_chars=_MAX_DESCRIPTION_CHARS)

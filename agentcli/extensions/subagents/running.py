@@ -23,7 +23,7 @@ from agentcli.agent.state import AgentState, ModelChoice, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.entries import Assistant, Entry, Paid, User
 from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
-from agentcli.extensions.skills.find import Skills, model_named
+from agentcli.extensions.skills.find import Skills, full_model_name
 from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
 from agentcli.llm.messages import Text, Usage
 from agentcli.llm.models import ModelInfo
@@ -334,7 +334,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         )
         session = Session(state, child)
         watch.paid = session.record_cost
-        self.skills.attach(session, self.models, outer=delegates.skills)
+        self.skills.attach(session, self.models, parent_skills=delegates.skills)
         if delegates.skills is not None:  # the parent's skills restrict these tools, too
             calls.delegates.get_or_make_skills()
         return session
@@ -358,7 +358,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         try:
             if wanted.startswith("scripted/") and not current.startswith("scripted/"):
                 raise UsageError("a script works only if it was chosen for the session.")
-            return model_named(wanted, current, self.models)
+            return full_model_name(wanted, current, self.models)
         except UsageError as error:
             if asked:
                 raise
