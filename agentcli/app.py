@@ -43,7 +43,7 @@ from agentcli.setup.prefix import PrefixBuilder, new_reminders
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
-from agentcli.tools.own_tools import guarded
+from agentcli.tools.own_tools import as_session_tool
 from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import Workspace
 
@@ -301,7 +301,7 @@ class Builder:
     @cached_property
     def _all_tools(self) -> ToolRegistry:
         """The built-in tools and the caller's own, whatever the settings say."""
-        return ToolRegistry((*builtin_tools(), *map(guarded, self._options.parts.tools)))
+        return ToolRegistry((*builtin_tools(), *map(as_session_tool, self._options.parts.tools)))
 
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""

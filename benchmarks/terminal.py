@@ -466,11 +466,11 @@ def stream(table: Table, place: Place, runs: int = 3) -> None:
             if term == "xterm":
                 slow = place.script({"text": text, "chunk": 5, "delay_ms": 2})
                 served = [streamed(place, slow, term=term)]
-                judge(table, f"{term}, scripted, 2 ms a delta", served, one, wanted, most_bytes=2.5)
+                judge(table, f"{term}, scripted, 2 ms a delta", served, one, wanted, max_bytes=2.5)
             else:
                 with loopback(str(file), delay_ms=2) as (url, _):
                     served = [streamed(place, (), term=term, **reaching(url))]
-                judge(table, f"{term}, loopback, 2 ms a delta", served, one, wanted, most_bytes=2.5)
+                judge(table, f"{term}, loopback, 2 ms a delta", served, one, wanted, max_bytes=2.5)
 
 
 def reaching(url: str) -> dict[str, str]:
@@ -487,11 +487,11 @@ def streamed(place: Place, script: Sequence[str], **how: str) -> Streamed:
 
 
 def judge(
-    table: Table, name: str, runs: list[Streamed], one: Streamed, wanted: list, *, most_bytes: float = 1.3
+    table: Table, name: str, runs: list[Streamed], one: Streamed, wanted: list, *, max_bytes: float = 1.3
 ) -> None:
     cpus = [run.cpu for run in runs]
     # At 2 ms a delta the process also lives 45 s and draws 1,300 frames: the bound is for full speed.
-    at_most = 1.0 if most_bytes == 1.3 else None
+    at_most = 1.0 if max_bytes == 1.3 else None
     table.row(
         f"{name}: CPU beyond the start",
         median(cpus),
@@ -500,9 +500,7 @@ def judge(
         note=f"min {min(cpus):.3f}, max {max(cpus):.3f}; in all {median([run.idle_cpu + run.cpu for run in runs]):.3f}",
     )
     sizes = [len(run.data) / len(one.data) for run in runs]
-    table.row(
-        f"{name}: bytes against one delta", median(sizes), at_most=most_bytes, note=f"{len(runs[0].data):,} bytes"
-    )
+    table.row(f"{name}: bytes against one delta", median(sizes), at_most=max_bytes, note=f"{len(runs[0].data):,} bytes")
     table.row(f"{name}: memory growth", median([run.growth for run in runs]), "MiB", at_most=30)
     run = runs[-1]
     shown = transcript(run.reads)
@@ -547,7 +545,7 @@ class Watched(NamedTuple):
     most_a_second: int
     reads: int
     mean_bytes: float
-    most_bytes: int
+    max_bytes: int
     strays: list[str]
     flickers: int
     hidden: int
@@ -556,7 +554,7 @@ class Watched(NamedTuple):
         rate = (self.frames - 1) / self.seconds if self.seconds else 0
         return (
             f"{self.frames:,} in {self.seconds:.1f} s, {rate:.1f} a second, {self.reads:,} reads; "
-            f"{self.mean_bytes:.0f} bytes each, at most {self.most_bytes:,}"
+            f"{self.mean_bytes:.0f} bytes each, at most {self.max_bytes:,}"
         )
 
     def first_stray(self) -> str:

@@ -50,7 +50,7 @@ class Command(Struct, frozen=True):
     text: str
     cwd: Path
     timeout_s: float | None = None  # after this time it is ended with everything it has started
-    most_bytes: int = 30_000  # of the output that is returned
+    max_bytes: int = 30_000  # of the output that is returned
     # None: that of the session. "own": the person's own command is unconfined and sees their whole environment.
     profile: Profile | Literal["own"] | None = None
     grants: Grants = NO_GRANTS
@@ -62,27 +62,27 @@ class Command(Struct, frozen=True):
 class Reverts(Struct):
     """The auto-executed files that a command changed because the sandbox could not prevent it."""
 
-    put_back: list[str] = []  # reverted
-    left_changed: list[str] = []  # not reverted, each with the reason
-    unguarded: list[str] = []  # folders with more files than can be reverted; they are reported once a session
+    reverted: list[str] = []
+    not_reverted: list[str] = []  # each with the reason
+    unwatched: list[str] = []  # folders with more files than can be reverted; they are reported once a session
 
     def add(self, other: Reverts) -> None:
-        self.put_back += other.put_back
-        self.left_changed += other.left_changed
-        self.unguarded += other.unguarded
+        self.reverted += other.reverted
+        self.not_reverted += other.not_reverted
+        self.unwatched += other.unwatched
 
     def notes(self) -> Iterator[str]:
-        """Yield sentences about them for the model."""
-        if self.put_back:
+        """Yield sentences for the model about the files that were reverted or not."""
+        if self.reverted:
             yield (
-                f"the sandbox reverted changes to files that other programs run or obey: {_first_five(self.put_back)}. "
+                f"the sandbox reverted changes to files that other programs run or obey: {_first_five(self.reverted)}. "
                 "To change them, use file_edit or unconfined, which ask the user"
             )
-        if self.left_changed:
-            changed = _first_five(self.left_changed)
+        if self.not_reverted:
+            changed = _first_five(self.not_reverted)
             yield f"files that other programs run or obey are changed and could not be put back: {changed}"
-        if self.unguarded:
-            yield f"{_first_five(self.unguarded)} has more files than this sandbox can revert: tell the user"
+        if self.unwatched:
+            yield f"{_first_five(self.unwatched)} has more files than this sandbox can revert: tell the user"
 
 
 def _first_five(paths: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ def lazy_if_large(content: str, make: Callable[[], Any]) -> Any:
     return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
 
 
-def formatted(value: Any, level: OutputLevel) -> str:
+def format_value(value: Any, level: OutputLevel) -> str:
     """Return a structured result as text.
 
     A brief one is the number of items, the status of a mapping, or 100 characters; a standard one the first 10 items,
@@ -58,7 +58,7 @@ def formatted(value: Any, level: OutputLevel) -> str:
     return text if level == "full" else cut_line(text, BRIEF_CHARS if level == "brief" else STANDARD_CHARS)
 
 
-def leaves_out(value: Any, content: str, full: str, level: OutputLevel) -> bool:
+def is_shortened(value: Any, content: str, full: str, level: OutputLevel) -> bool:
     """Return True if the text of a structured result leaves out parts of its `full` text."""
     if full == content:
         return False
@@ -74,7 +74,7 @@ def _format_items(items: Sequence[Any], level: OutputLevel) -> str:
     count = f"Found {len(items)} item{'' if len(items) == 1 else 's'}"
     if level == "brief" or not items:
         return count
-    rows = [cut_line(formatted(item, "full"), BRIEF_CHARS) for item in items[:STANDARD_ITEMS]]
+    rows = [cut_line(format_value(item, "full"), BRIEF_CHARS) for item in items[:STANDARD_ITEMS]]
     more = [f"and {len(items) - STANDARD_ITEMS} more"] if len(items) > STANDARD_ITEMS else []
     return "\n".join([f"{count}:", *rows, *more])
 

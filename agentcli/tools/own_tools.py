@@ -142,15 +142,15 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec
     return arguments, context_name
 
 
-def guarded(own: Tool) -> Tool:
+def as_session_tool(own: Tool) -> Tool:
     """Return a caller's tool as a session needs it: its functions are async, and raise nothing but `ToolError`."""
     return replace(
         own,
         source="library" if own.source == "builtin" else own.source,
-        run=_guarded(own.name, own.run, as_output),
-        dry_run=own.dry_run and _guarded(own.name, own.dry_run),
-        narrow=own.narrow and _guarded(own.name, own.narrow),
-        lock_keys=own.lock_keys and _guarded(own.name, own.lock_keys, lambda keys: [str(key) for key in keys]),
+        run=_with_tool_errors(own.name, own.run, as_output),
+        dry_run=own.dry_run and _with_tool_errors(own.name, own.dry_run),
+        narrow=own.narrow and _with_tool_errors(own.name, own.narrow),
+        lock_keys=own.lock_keys and _with_tool_errors(own.name, own.lock_keys, lambda keys: [str(key) for key in keys]),
     )
 
 
@@ -171,7 +171,7 @@ def as_output(value: Any) -> ToolOutput:
     return output
 
 
-def _guarded(
+def _with_tool_errors(
     name: str, function: Callable[..., Any], to_result: Callable[[Any], Any] = lambda value: value
 ) -> Callable[..., Awaitable[Any]]:
     """Return a tool's function as `guarded` needs it; `to_result` turns the returned value into a result."""

@@ -160,7 +160,7 @@ class Jobs(Protocol):
     def list(self) -> Sequence[BackgroundJob]:
         """Describe every job, including ended ones, oldest first."""
 
-    def read(self, id: str, most_bytes: int) -> str:
+    def read(self, id: str, max_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
 
     async def stop(self, id: str) -> None:

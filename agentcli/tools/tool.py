@@ -161,7 +161,7 @@ class RetryRule(Struct, frozen=True, kw_only=True):
 class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
-    A library caller's `run` may be sync, return a `str` and raise anything (see `own_tools.guarded`).
+    A library caller's `run` may be sync, return a `str` and raise anything (see `own_tools.as_session_tool`).
 
     A `time_limit_s` of None means that the tool has a limit of its own. `dry_run` returns the diff that a call would
     make, and `narrow` returns arguments that make only some hunks of that diff, by index. A tool that `runs_commands`

@@ -83,9 +83,9 @@ def sandbox(kind: str, tmp_path: Path, at_end: AsyncExitStack) -> Sandbox:
 
 
 async def run(
-    sandbox: Sandbox, command: str, *, timeout_s: float = 20, most_bytes: int = 30_000, cwd: Path | None = None
+    sandbox: Sandbox, command: str, *, timeout_s: float = 20, max_bytes: int = 30_000, cwd: Path | None = None
 ) -> CommandResult:
-    return await sandbox.run(Command(command, cwd or root_of(sandbox), timeout_s=timeout_s, most_bytes=most_bytes))
+    return await sandbox.run(Command(command, cwd or root_of(sandbox), timeout_s=timeout_s, max_bytes=max_bytes))
 
 
 async def start(sandbox: Sandbox, command: str) -> BackgroundJob:
@@ -223,7 +223,7 @@ async def test_output_is_heard_while_the_command_runs(sandbox: Sandbox) -> None:
 
 
 async def test_long_output_keeps_both_ends_and_says_what_is_missing(sandbox: Sandbox) -> None:
-    result = await run(sandbox, "echo begin; seq 200000; echo end", most_bytes=2_000)
+    result = await run(sandbox, "echo begin; seq 200000; echo end", max_bytes=2_000)
     assert result.output.startswith("begin\n1\n2\n")
     assert result.output.endswith("\n200000\nend\n")
     assert len(result.output) < 2_300
@@ -236,7 +236,7 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(sandbox: San
 
 @pytest.mark.parametrize("length", [1_999, 2_000, 2_001])
 async def test_output_is_cut_above_the_limit_only(sandbox: Sandbox, length: int) -> None:
-    result = await run(sandbox, f"printf 'x%.0s' $(seq {length})", most_bytes=2_000)
+    result = await run(sandbox, f"printf 'x%.0s' $(seq {length})", max_bytes=2_000)
     assert (result.output == "x" * length) == (length <= 2_000)
 
 
@@ -363,7 +363,7 @@ async def test_no_descriptors_are_left_open(sandbox: Sandbox) -> None:
     for _ in range(5):
         await run(sandbox, "sleep 9 & true" if _ == 2 else "echo x")
     await run(sandbox, "sleep 5", timeout_s=0.05)
-    await run(sandbox, "seq 20000", most_bytes=100)
+    await run(sandbox, "seq 20000", max_bytes=100)
     with pytest.raises(ToolError):
         await run(sandbox, "a\0b")
     for job in sandbox.jobs.list():
@@ -460,7 +460,7 @@ async def test_commands_see_what_programs_need_of_the_environment(kind: str, tmp
 # Jobs.
 
 
-async def detached(sandbox: Sandbox, command: str, *, after: str, most_bytes: int = 30_000) -> CommandResult:
+async def detached(sandbox: Sandbox, command: str, *, after: str, max_bytes: int = 30_000) -> CommandResult:
     """Run a command that is sent to the background once it has said `after`."""
     detach = asyncio.Event()
     heard: list[str] = []
@@ -470,7 +470,7 @@ async def detached(sandbox: Sandbox, command: str, *, after: str, most_bytes: in
         if after in "".join(heard):
             detach.set()
 
-    terms = Command(command, root_of(sandbox), timeout_s=20, most_bytes=most_bytes)
+    terms = Command(command, root_of(sandbox), timeout_s=20, max_bytes=max_bytes)
     return await sandbox.run(terms, on_output=hear, detach=detach)
 
 
@@ -503,7 +503,7 @@ async def test_a_detached_command_ends_with_its_own_exit_code(sandbox: Sandbox) 
 
 async def test_a_command_that_ended_first_is_not_a_job(sandbox: Sandbox) -> None:
     detach = asyncio.Event()
-    result = await sandbox.run(Command("echo done", root_of(sandbox), timeout_s=20, most_bytes=100), detach=detach)
+    result = await sandbox.run(Command("echo done", root_of(sandbox), timeout_s=20, max_bytes=100), detach=detach)
     detach.set()
     assert (result.output, result.exit_code, result.job) == ("done\n", 0, None)
     assert list(sandbox.jobs.list()) == []
@@ -511,7 +511,7 @@ async def test_a_command_that_ended_first_is_not_a_job(sandbox: Sandbox) -> None
 
 async def test_a_long_output_is_cut_in_the_result_and_continues_in_the_file(sandbox: Sandbox) -> None:
     command = "seq 20000; echo on; sleep 0.2; echo the end"
-    result = await detached(sandbox, command, after="\non\n", most_bytes=1_000)
+    result = await detached(sandbox, command, after="\non\n", max_bytes=1_000)
     assert " characters cut; " in result.output
     assert result.job is not None
     assert await ended(sandbox)

@@ -20,7 +20,7 @@ from agentcli.conversation.entries import FileChange, Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.command import format_counts
-from agentcli.tools.observation import MAX_INLINE_BYTES, call_title, cut_middle, formatted
+from agentcli.tools.observation import MAX_INLINE_BYTES, call_title, cut_middle, format_value
 from agentcli.tools.tool import LazyResult, ToolOutput
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Report:
         partial = error.partial
         if not partial and error.kind == "timeout":  # the tool was stopped before it could return its output
             partial = "".join(self.shown_output)
-        content = _with_partial(error, formatted(partial.strip(), "brief"))
+        content = _with_partial(error, format_value(partial.strip(), "brief"))
         summary = str(error)
         if isinstance(error, Declined):
             self.answer = summary = error.answer

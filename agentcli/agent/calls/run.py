@@ -242,14 +242,14 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     """Return the output in the form for the model: text at the output level, or the first page of a long text."""
     content, full = output.content, output.full
     if content is None and output.structured is not None:
-        show, value = tool.show or observation.formatted, output.structured
+        show, value = tool.show or observation.format_value, output.structured
         try:
             content, full = show(value, context.level), show(value, "full")
         except Exception as error:  # `show` is foreign code: whatever it raises ends only this call
             from agentcli.tools.own_tools import log_failure
 
             raise log_failure(tool.name, error) from error
-        if not observation.leaves_out(value, content, full, context.level):
+        if not observation.is_shortened(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
     parts = (Text(content),) if isinstance(content, str) else content

@@ -126,7 +126,7 @@ async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
             shlex.join([*_GIT, *arguments]),
             workspace.cwd,
             timeout_s=_GIT_TIME_LIMIT_S,
-            most_bytes=MAX_DIFF_BYTES,
+            max_bytes=MAX_DIFF_BYTES,
             grants=workspace.grants,
         )
     )

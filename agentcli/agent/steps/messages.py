@@ -189,10 +189,10 @@ class CallsPending(TurnStep):
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
         if is_answered and results:
-            from agentcli.tools.builtin.files import IS_INVALID
+            from agentcli.tools.builtin.files import INVALID_NOTE
 
             # Writing a file that is not valid code is not a success either.
-            is_answered = not any(call.result.is_error or IS_INVALID in call.result.text for call in results)
+            is_answered = not any(call.result.is_error or INVALID_NOTE in call.result.text for call in results)
         # A small model's answer came with its calls, so another request would only take time.
         return bool(reply.message.tool_uses) and not is_answered
 

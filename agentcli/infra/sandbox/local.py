@@ -250,7 +250,7 @@ class LocalFacts:
     def warning(self) -> str:
         """The sandbox's weakness, folders that it guards only in part, and reverted changes of killed sessions."""
         reverts = self._confinement.clean_up()  # runs once; each later call returns the same reverts
-        done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
+        done, failed = "; ".join(reverts.reverted), "; ".join(reverts.not_reverted)
         parts = (
             self._weakness,
             self._unguarded,

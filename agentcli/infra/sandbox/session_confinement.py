@@ -217,7 +217,7 @@ class SessionConfinement:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
         with confined as launch, self._revert_afterwards(bounds, cwd, note) as reverts:
-            reverts.put_back += earlier.put_back  # those that failed again are retried and reported after this command
+            reverts.reverted += earlier.reverted  # those that failed again are retried and reported after this command
             yield launch._replace(
                 reverts=self._with_unreported(reverts), cleanup_note=note.descriptor if note is not None else None
             )
@@ -275,8 +275,8 @@ class SessionConfinement:
 
                     reverts.add(clean_up_killed_sessions(self._displaced / _UNFINISHED))
                 self._unreported = Reverts(
-                    [f"{each}, changed by a command of a session that was killed" for each in reverts.put_back],
-                    [*reverts.left_changed],
+                    [f"{each}, changed by a command of a session that was killed" for each in reverts.reverted],
+                    [*reverts.not_reverted],
                 )
                 self._cleanup_result = reverts  # set last, because `make_ready` lets commands start once it is set
             return self._cleanup_result

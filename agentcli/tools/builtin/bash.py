@@ -114,7 +114,7 @@ def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
         text=arguments.command,
         cwd=start,
         timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
-        most_bytes=_MAX_BYTES[arguments.output_level or context.level],
+        max_bytes=_MAX_BYTES[arguments.output_level or context.level],
         profile="danger-full-access" if arguments.unconfined else profile,
         grants=grants,
         dry_run=terms.dry_run,
@@ -148,7 +148,7 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
         **{name: str(value) for name, value in optional.items() if value},
     }
     summary = "timed out" if is_late else f"exit {code}" if code else describe_line_count(result.output) or "no output"
-    for paths, what in ((result.reverts.put_back, "put back"), (result.reverts.left_changed, "could not be put back")):
+    for paths, what in ((result.reverts.reverted, "put back"), (result.reverts.not_reverted, "could not be put back")):
         summary += f"; {len(paths)} protected files {what}" if paths else ""
     return ToolOutput(
         "\n".join(part for part in (output.rstrip("\n"), *notes) if part),

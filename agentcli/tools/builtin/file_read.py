@@ -22,7 +22,7 @@ from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 
 from agentcli.tools.text.encoding import (  # isort: skip
-    MAX_EDITABLE_BYTES, SNIFFED_BYTES, EncodingGuess, decode, errors_of, without_surrogates,
+    MAX_EDITABLE_BYTES, SNIFFED_BYTES, EncodingGuess, decode, error_handler_of, without_surrogates,
 )  # fmt: skip
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
@@ -226,7 +226,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset:
         decoded = decode(head + file.read(), declared_charset)
         is_certain = decoded is not None and decoded.is_certain
         encoding = decoded.encoding if decoded else encoding
-    codec, errors = ("utf-8", "surrogatepass") if guess.wide else (encoding, errors_of(encoding))
+    codec, errors = ("utf-8", "surrogatepass") if guess.wide else (encoding, error_handler_of(encoding))
     if errors == "strict":  # another program may have changed the file since its encoding was found
         errors = "replace"
     return LinesRead(

@@ -191,8 +191,8 @@ def file_failure(action: str, shown: str, error: OSError, state: str = "") -> To
 
 # Syntax errors in a new file, reported at once so that the model need not run it
 
-LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
-IS_INVALID = "Note: this is not valid"
+MAX_CHECKED_BYTES = 200_000  # bytes; parsing takes about 5 ms for each 10,000
+INVALID_NOTE = "Note: this is not valid"
 _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ".py": (f"Python {sys.version_info.major}.{sys.version_info.minor}", ast.parse),
     ".json": ("JSON", json.loads),
@@ -203,7 +203,7 @@ _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 def syntax_note(path: Path, content: bytes) -> str:
     """Return a sentence on the first error in a Python, JSON or TOML file; empty if there is none, and for others."""
     name, read = _READERS.get(path.suffix, ("", None))
-    if read is None or not content.strip() or len(content) > LARGEST:
+    if read is None or not content.strip() or len(content) > MAX_CHECKED_BYTES:
         return ""
     try:
         text = content.decode("utf-8-sig")
@@ -212,11 +212,11 @@ def syntax_note(path: Path, content: bytes) -> str:
     except SyntaxError as error:
         lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]  # none if the error is after the last line
         line = f"\n{lines[0][:200]}" if lines else ""
-        return f"{IS_INVALID} {name}: line {error.lineno}: {error.msg}.{line}"
+        return f"{INVALID_NOTE} {name}: line {error.lineno}: {error.msg}.{line}"
     except UnicodeDecodeError:  # Python code may name another encoding in its first lines
         return ""
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"{IS_INVALID} {name}: {error}."
+        return f"{INVALID_NOTE} {name}: {error}."
     return ""
 
 

@@ -67,7 +67,7 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
 def _format(
     found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: searching.SearchTarget
 ) -> ToolOutput:
-    collected = found.collected()
+    collected = found.first_matches()
     lines = collected.lines or ["No matches."]
     if not collected.lines and "$" in arguments.pattern:
         lines.append(r"[$ does not match before CRLF. Use \r?$ for files with such line ends.]")
@@ -173,7 +173,7 @@ class Matches:
             if dropped is self._current:
                 self._current = None
 
-    def collected(self) -> MatchList:
+    def first_matches(self) -> MatchList:
         if not self._limit:
             files = sorted(self._kept, key=attrgetter("order"))
             return MatchList(partial(self._entries, files), [text for file in files for text in file.texts], 0)
@@ -214,7 +214,7 @@ class MatchedFiles:
         self.files += len(found)
         self.total += sum(int(rows) for _, rows in found) if self._are_counted else len(found)
 
-    def collected(self) -> MatchList:
+    def first_matches(self) -> MatchList:
         first = nsmallest(self._limit or len(self._found), self._found, key=lambda file: _order(file[0]))
         rows = [(self._show(path), count) for path, count in first]
         lines = [f"{path}:{int(count)}" if self._are_counted else path for path, count in rows]

@@ -45,7 +45,7 @@ class DecodedText(Struct, frozen=True):
     def encoded_part(self, text: str) -> bytes:
         """Return the bytes of a part of the file with this text. Raises `ToolError`."""
         try:
-            return text.encode(self.encoding, errors_of(self.encoding))
+            return text.encode(self.encoding, error_handler_of(self.encoding))
         except UnicodeEncodeError as error:
             raise ToolError(
                 f"The file is encoded as {self.encoding}, which has no {error.object[error.start]!r}: write it another "
@@ -70,12 +70,12 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if not is_certain and (codec := declared_codec(declared, content)):
         encoding, is_certain = codec, True
     try:
-        return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom, is_certain)
+        return DecodedText(body.decode(encoding, error_handler_of(encoding)), encoding, guess.bom, is_certain)
     except UnicodeDecodeError:
         return None
 
 
-def errors_of(encoding: str) -> str:
+def error_handler_of(encoding: str) -> str:
     """Return the error handler with which any bytes of an encoding survive decoding and encoding."""
     if encoding.startswith(("utf-16", "utf-32")):
         return "surrogatepass"
@@ -183,7 +183,7 @@ _WIDER = {
 }  # fmt: skip
 
 
-def decoded(body: bytes, content_type: str) -> str:
+def decode_page(body: bytes, content_type: str) -> str:
     """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
     for bom, codec in _BOMS:
         if body.startswith(bom):

@@ -21,7 +21,7 @@ def visible_text(text: str) -> str:
     return _SHOWS_NOTHING.sub("", _LINE_END.sub("\n", text))
 
 
-def hides(style: str) -> bool:
+def hides_element(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
     excused: set[str] = set()  # properties that do not hide this element, whatever their value
@@ -42,7 +42,7 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
     for selectors, body in outer_rules(style_sheet):
         if selectors.startswith("@"):
             continue
-        is_hidden = hides(body)
+        is_hidden = hides_element(body)
         for selector in selectors.split(","):
             selector = _plain(selector).strip()
             if is_hidden and _NAME.fullmatch(selector):

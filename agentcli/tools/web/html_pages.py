@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 from html_to_markdown import ConversionOptions, convert
 from PIL.ImageColor import getrgb
 
-from agentcli.tools.web.hidden import declarations, hides, hiding_names, outer_rules, visible_text
+from agentcli.tools.web.hidden import declarations, hides_element, hiding_names, outer_rules, visible_text
 
 MAX_DEPTH = 256  # nested elements; ordinary pages have up to about 50
 _FOLLOWED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
@@ -91,7 +91,7 @@ class _Reader:
         names = {f".{name}" for name in attributes.get("class", "").lower().split()}
         is_hidden_by_sheet = not self._hidden.isdisjoint({*names, f"#{attributes.get('id', '').lower()}"})
         is_unseen = is_closed_dialog or is_aria_hidden or is_hidden_by_sheet
-        return is_unseen or tag in _NEVER_SHOWN or hides(attributes.get("style", ""))
+        return is_unseen or tag in _NEVER_SHOWN or hides_element(attributes.get("style", ""))
 
     def visit_link(self, element: Any, href: str | None, text: str | None, title: str | None) -> Any:
         if element.depth > self._code_depth:  # Markdown shows no links in code

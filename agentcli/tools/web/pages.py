@@ -27,7 +27,7 @@ from agentcli.llm.http import HttpClient
 from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
-from agentcli.tools.text.encoding import decoded
+from agentcli.tools.text.encoding import decode_page
 from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.workspace import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
@@ -222,7 +222,7 @@ def _require_readable(content_type: str) -> None:
 
 async def _as_text(page: _Page, max_chars: int) -> WebPage:
     """Return a page as text: HTML as Markdown, one line of JSON formatted, other text as it is. Raises `ToolError`."""
-    kind, text = media_type(page.content_type), decoded(page.body, page.content_type)
+    kind, text = media_type(page.content_type), decode_page(page.body, page.content_type)
     if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
         message = f"This address is binary data ({kind or 'no type given'}), but web_fetch reads only text."
         raise ToolError(message, kind="validation_error")

@@ -751,7 +751,7 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
                 lambda: shell, lambda: confinement, lambda grants: at.bounds, folder=folder, search_path=where
             )
             argv = [str(python), "-I", "-S", str(script), json.dumps(at.listen())]
-            command = Command(shlex.join(argv), at.ws, timeout_s=60, dry_run="narrow", most_bytes=200_000)
+            command = Command(shlex.join(argv), at.ws, timeout_s=60, dry_run="narrow", max_bytes=200_000)
             async with discarding(await runs.run(command)) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
                 marked = {change.name for change in tried.changes if change.is_auto_executed}

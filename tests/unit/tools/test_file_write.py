@@ -17,10 +17,10 @@ from tests.unit.tools.bench import Bench
 
 
 @contextmanager
-def full_disk(most_bytes: int) -> Iterator[None]:
-    """As if the disk had room for files of `most_bytes` only."""
+def full_disk(max_bytes: int) -> Iterator[None]:
+    """As if the disk had room for files of `max_bytes` only."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.tools.observation import Levels, formatted, pages_of
+from agentcli.tools.observation import Levels, format_value, pages_of
 from agentcli.tools.tool import OutputLevel
 
 LONG = "abcdefghij" * 60
@@ -29,7 +29,7 @@ LONG = "abcdefghij" * 60
     ],
 )
 def test_a_value_is_shown_by_level(value: Any, brief: str, standard: str, full: str) -> None:
-    assert (formatted(value, "brief"), formatted(value, "standard"), formatted(value, "full")) == (
+    assert (format_value(value, "brief"), format_value(value, "standard"), format_value(value, "full")) == (
         brief,
         standard,
         full,

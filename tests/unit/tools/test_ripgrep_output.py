@@ -117,7 +117,7 @@ def test_of_millions_of_matches_only_the_shown_take_room() -> None:
         first.add([(b"folder/file%05d" % n, found[0][1])])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    collected = first.collected()
+    collected = first.first_matches()
     assert (first.total, first.files, collected.left_out) == (3_000_000, 300, 2_999_900)
     assert collected.entries()[-1] == FoundLine("folder/file00000", 100, "a match in a line")
     assert peak < 3_000_000
@@ -132,7 +132,7 @@ def test_the_first_matches_are_those_of_all_in_whatever_order_files_come(most: i
     for _ in range(20):
         first = Matches(most, has_marks=False, context=0, show=bytes.decode)
         first.add(dice.sample(found, len(found)))
-        assert first.collected().entries() == everything.collected().entries()[:most]
+        assert first.first_matches().entries() == everything.first_matches().entries()[:most]
         assert first.total == everything.total
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.tools.builtin.files import LARGEST, syntax_note
+from agentcli.tools.builtin.files import MAX_CHECKED_BYTES, syntax_note
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_unparsable_input_is_reported(name: str, content: bytes, says: str) -> N
         ("a.json", b"\xef\xbb\xbf{}"),
         ("a.py", "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1")),
         ("a.txt", b"def f(:\n"),
-        ("a.py", b"(" * (LARGEST + 1)),
+        ("a.py", b"(" * (MAX_CHECKED_BYTES + 1)),
     ],
 )
 def test_parsing_or_undecidable_text_is_not_reported(name: str, content: bytes) -> None:

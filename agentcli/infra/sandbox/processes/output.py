@@ -29,8 +29,8 @@ _MAX_HELD_CHARS = 4_096  # of an unfinished word; a longer one is no secret
 class CommandOutput:
     """Keeps the beginning and end of a command's output, as a terminal shows it, and all of a longer one in a file."""
 
-    def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
-        self._half = most_bytes // 2  # the limit of `_head`, and after a cut that of `_tail`, in characters
+    def __init__(self, max_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
+        self._half = max_bytes // 2  # the limit of `_head`, and after a cut that of `_tail`, in characters
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._head = self._tail = ""  # the beginning of the complete lines, and the end of those that follow it
         self._line = ""  # the unfinished line after them
@@ -211,16 +211,16 @@ class _LiveOutput:
         self._show(is_last=True)
 
 
-def read_rest(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
+def read_rest(file: BinaryIO, start: int, max_bytes: int, *, is_complete: bool) -> tuple[str, int]:
     """Return a file's text from byte `start` on, and the next `start`: before an unfinished word at the end."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
-    if end - start <= most_bytes:
+    if end - start <= max_bytes:
         text, size = _decode_whole_words(file.read(end - start), is_complete=is_complete)
         return text, start + size
-    head, head_size = _decode_whole_words(file.read(most_bytes // 2))
-    file.seek(end - most_bytes // 2)
-    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # without the rest of a character cut in two
+    head, head_size = _decode_whole_words(file.read(max_bytes // 2))
+    file.seek(end - max_bytes // 2)
+    data = file.read(max_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # without the rest of a character cut in two
     tail, size = _decode_whole_words(data, is_complete=is_complete)
     missing = end - start - head_size - len(data)
     return f"{head}\n[{missing:,} bytes cut]\n{tail}", end - len(data) + size

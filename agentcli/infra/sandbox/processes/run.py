@@ -48,7 +48,7 @@ class Run:
         self.id = ""  # of a job: the name of its file without the suffix
         self.process = shell.process
         self._command = command
-        self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
+        self._output = CommandOutput(command.max_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
         self._output_pipe, self._report_pipe = shell.output, shell.report
         self._new_file, self._on_detached = new_file, on_detached
@@ -249,14 +249,14 @@ class Run:
             reverts=process.launch.reverts,
         )
 
-    def read_new(self, most_bytes: int) -> str:
+    def read_new(self, max_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
         # Before the file is read: then it is complete, or has all of the question that the job waits with.
         is_complete = self.process.is_gone() or bool(self._stall and self._stall.text)
         try:
             with self._file.open("rb") as file:
-                text, self._returned_bytes = read_rest(file, self._returned_bytes, most_bytes, is_complete=is_complete)
+                text, self._returned_bytes = read_rest(file, self._returned_bytes, max_bytes, is_complete=is_complete)
         except OSError as error:
             message = f"The output of {self.id} cannot be read: {error.strerror}."
             raise ToolError(message, kind="resource_error") from error

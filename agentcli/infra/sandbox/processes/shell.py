@@ -177,8 +177,8 @@ class Shell:
     def list(self) -> Sequence[BackgroundJob]:
         return [run.describe_job() for run in self._jobs]
 
-    def read(self, id: str, most_bytes: int) -> str:
-        return self._get(id).read_new(most_bytes)
+    def read(self, id: str, max_bytes: int) -> str:
+        return self._get(id).read_new(max_bytes)
 
     async def stop(self, id: str) -> None:
         await self._get(id).process.end()
@@ -234,7 +234,7 @@ class DetachHandle(Struct, frozen=True):
             while not limit_watch.done():
                 outcome = next(job.outcome for job in shell.list() if job.id == id)
                 if outcome is not None:
-                    output = await asyncio.to_thread(shell.read, id, command.most_bytes)
+                    output = await asyncio.to_thread(shell.read, id, command.max_bytes)
                     ended = replace(detached, exit_code=outcome.exit_code, timed_out=outcome.timed_out)
                     return replace(ended, output=output, job=None)
                 await asyncio.sleep(_POLL_S)

@@ -61,7 +61,7 @@ class ProtectedSnapshot:
         report, grants = Reverts(), [*map(str, granted)]
         self._aside_folders = (self._aside_folders[0], *map(str, roots))
         self._record(protection)
-        report.unguarded += sorted(self._left_out - self._reported)
+        report.unwatched += sorted(self._left_out - self._reported)
         self._reported |= self._left_out
         self._running.append(grants)
         self._save()
@@ -138,7 +138,7 @@ class ProtectedSnapshot:
                     self._held.reopen(path, held[path], known_paths, found_at)
         report = Reverts(saved["report"])
         self._forget_all_but(self._revert(report))
-        self._save_to(file, report.put_back)
+        self._save_to(file, report.reverted)
         return report
 
     def _revert_and_save(self, report: Reverts) -> None:
@@ -228,7 +228,7 @@ class ProtectedSnapshot:
                 except OSError as error:
                     if error.errno not in _GONE:  # without the folder around it, no program finds the path
                         failed.append(path)
-                        report.left_changed.append(f"{path} ({error.strerror})")
+                        report.not_reverted.append(f"{path} ({error.strerror})")
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
@@ -264,7 +264,7 @@ class ProtectedSnapshot:
             now = self._held.look(path, -1)  # with the stamp of the file instead of its content, as `recorded`
             if now != recorded:
                 self._before[path] = now
-                report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
+                report.not_reverted.append(f"{path} (there was no room to keep a copy of it)")
             return
         now = self._held.look(path, MAX_BYTES)
         if recorded is not None and now is not None and recorded.kind == now.kind == "folder":
@@ -327,9 +327,9 @@ class ProtectedSnapshot:
 
 def _add_to_report(report: Reverts, path: str, remark: str = "") -> None:
     """Add a restored path to the report; without a remark only if neither it nor a folder around it is there."""
-    reported = {each.partition(" (what stood")[0] for each in report.put_back}
+    reported = {each.partition(" (what stood")[0] for each in report.reverted}
     if remark or not any(is_inside(path, each) for each in reported):
-        report.put_back.append(f"{path}{remark}")
+        report.reverted.append(f"{path}{remark}")
 
 
 def clean_up_killed_sessions(around: Path) -> Reverts:
@@ -340,7 +340,7 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
             if any(folder.iterdir()):  # an empty folder belongs to a session that is just starting
                 with locked(folder / LIST_NAME, _PATIENCE_S):
                     reverts.add(found := _clean_up_session(folder))
-                    if not found.left_changed:
+                    if not found.not_reverted:
                         shutil.rmtree(folder, ignore_errors=True)
     return reverts
 

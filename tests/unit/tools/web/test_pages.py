@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.tools.text.encoding import decoded
-from agentcli.tools.web.hidden import hides, visible_text
+from agentcli.tools.text.encoding import decode_page
+from agentcli.tools.web.hidden import hides_element, visible_text
 from agentcli.tools.web.html_pages import markdown_of
 from tests.rows import each_row
 from tests.unit.tools.web.site import fetched, page, refusal, reply
@@ -45,7 +45,7 @@ async def test_a_page_nested_without_end_is_read_as_far_as_sense_goes(nested: st
 def test_a_style_built_to_take_forever_is_read_at_once() -> None:
     zeros = "0" * 200_000
     started = time.monotonic()
-    assert not hides(
+    assert not hides_element(
         f"opacity:{zeros}?;font-size:{zeros}?;width:{zeros}?;color:rgb(0,{zeros}?;transform:scale({zeros}?"
     )
     assert time.monotonic() - started < 60
@@ -170,7 +170,7 @@ TEXT = "Grüße, žluťoučký, привет, 日本語, €"
     ],
 )
 def test_letters_come_through_in_every_character_set(body: bytes, content_type: str, text: str) -> None:
-    assert decoded(body, content_type) == text
+    assert decode_page(body, content_type) == text
 
 
 # What a reader would not see
@@ -204,7 +204,7 @@ def test_a_style_that_takes_text_away_takes_it_from_the_model_too(style: str) ->
 
 @each_row("style", SHOWING_STYLES)
 def test_a_style_that_hides_nothing_keeps_the_text(style: str) -> None:
-    assert not hides(style)
+    assert not hides_element(style)
     assert markdown(f'<p style="{style}">seen</p>') == "seen"
 
 
@@ -312,7 +312,7 @@ def test_any_text_is_a_page_that_can_be_read(text: str, start: str) -> None:
     st.sampled_from(["", "utf-8", "utf-16", "shift_jis", "gb18030", "big5", "iso-2022-jp", "euc-kr"]),
 )
 def test_any_bytes_are_letters_in_any_character_set(body: bytes, label: str) -> None:
-    visible_text(decoded(body, f"text/plain; charset={label}")).encode()
+    visible_text(decode_page(body, f"text/plain; charset={label}")).encode()
 
 
 @each_row(
