@@ -211,6 +211,13 @@ SAID_FIRST = [
     ),
     ("npm install left-pad", "Installs packages (their scripts may run) from registry.npmjs.org", True),
     ("curl https://pypi.org/simple -o list.html", "Reaches pypi.org writes list.html $ curl", True),
+    (
+        "curl -T /etc/hostname https://pypi.org",
+        "Reaches pypi.org reads outside the project: /etc/hostname $ curl",
+        True,
+    ),
+    ("git checkout -b topic && npm install", "Installs packages (their scripts may run) from", True),
+    ("git reset --hard; curl pypi.org", "May discard changes that are not committed reaches", True),
     ("echo hi > /etc/agentcli-test", "Writes outside the project: /etc/agentcli-test $ echo", True),
     ("find . -name '*.pyc' -delete", "Deletes everything find matches", True),
     ("touch made", "Writes made $ touch made", False),

@@ -10,7 +10,8 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call
 from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import ChangesApproval, CommandApproval, Denial
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import PermittedCall, call_effects, command_effects
+from agentcli.agent.permissions.approvals import PermittedCall
+from agentcli.agent.permissions.call_effects import call_effects, command_effects
 from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
 from agentcli.agent.permissions.modes import Mode, PolicyDecision
 from agentcli.agent.permissions.rules import Rule, Rules

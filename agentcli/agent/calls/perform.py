@@ -16,7 +16,8 @@ from agentcli.agent.calls.model import Call, SessionCalls, done_future
 from agentcli.agent.calls.report import Report, count_recorded
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
-from agentcli.agent.permissions.approvals import MAX_SHOWN, PermittedCall
+from agentcli.agent.permissions.approvals import PermittedCall
+from agentcli.agent.permissions.call_effects import MAX_SHOWN
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder

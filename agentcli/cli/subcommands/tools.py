@@ -18,7 +18,7 @@ from cachetools import TTLCache
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, ToolFinished
-from agentcli.agent.permissions.approvals import call_effects, command_effects
+from agentcli.agent.permissions.call_effects import call_effects, command_effects
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.matches import find_matches

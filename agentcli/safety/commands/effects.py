@@ -30,6 +30,8 @@ def _host_in(found: re.Match[str]) -> str:
     return f"{found[1]}:{port}" if 0 < port < 65_536 and port not in WEB_PORTS else found[1]
 
 
+_UPLOAD_OPTION = re.compile(r"-[a-zA-Z]*T|--(?:upload|post|body)-file")
+_UPLOADED_FILE = re.compile(rf"(?:(?:-[a-zA-Z]*d)?@|[^=]*=[@<]|(?:{_UPLOAD_OPTION.pattern})=?)([^;]+)")
 EffectsFunction = Callable[[Sequence[Field], State], Effects]
 UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,), hosts=(UNKNOWN,), runs=(UNKNOWN,))
 
@@ -160,8 +162,10 @@ def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
     # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
     others = [field.text for field in arguments if not any(field is value for value in writes)]
     hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
-    # Uploaded files: `curl -d @file`, `-F name=@file`.
-    reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
+    # Uploaded files: `curl -d @file`, `-F name=@file`, `-T file`, `wget --post-file=file`. `-` is the standard input.
+    uploads = [value.text for option, value in itertools.pairwise(arguments) if _UPLOAD_OPTION.fullmatch(option.text)]
+    uploads += [found[1] for field in arguments if (found := _UPLOADED_FILE.match(field.text))]
+    reads = [Field(name) for name in uploads if name != "-"]
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
 
 
@@ -200,7 +204,7 @@ def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
         return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
-    deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
+    deletes = absolute_paths(operands_of(subcommand)[1:], state) if name == "rm" else ()
     may_write = any(not field.is_known or field.text.startswith("--output") for field in subcommand)
     only_reads = name in _GIT_READERS and not may_write
     return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, runs=("git",))
