@@ -380,7 +380,7 @@ async def _run_front_end(
             from agentcli.frontends.agent_sdk.dialogue import ControlDialogue
 
             make = partial(ControlDialogue, client=stream.client)
-        dialogue = make(host, partial=options.include_partial_messages, requirements=requirements, leaving=leaving)
+        dialogue = make(host, streams=options.include_partial_messages, requirements=requirements, leaving=leaving)
         return await dialogue.run(prompt, stream.lines if stream else None)
     from agentcli.frontends import print_mode
 

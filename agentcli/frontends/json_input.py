@@ -271,7 +271,7 @@ def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]
     return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
 
-async def control(host: ScreenlessHost, request: Control) -> None:
+async def carry_out_control(host: ScreenlessHost, request: Control) -> None:
     """Carry out a control, except commands and steering messages. Raises `UserError`, such as `NobodyWaits`."""
     session = host.session
     if isinstance(request, Decision):

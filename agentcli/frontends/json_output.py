@@ -24,15 +24,15 @@ def write_line(value: dict[str, Any]) -> None:
 
 
 class JsonOutput:
-    """Converts events to objects, and passes each to `write`. `partial` adds deltas as Messages API stream events."""
+    """Converts events to objects, and passes each to `write`; if it `streams`, also the deltas of replies."""
 
     def __init__(
-        self, session: Session, write: Callable[[dict[str, Any]], None], *, partial: bool,
+        self, session: Session, write: Callable[[dict[str, Any]], None], *, streams: bool,
         requirements: Requirements = NO_REQUIREMENTS,
     ) -> None:  # fmt: skip
         self._session = session
         self.write = write
-        self._partial = partial
+        self._streams = streams
         self._requirements = requirements
         self._result = ResultBuilder(session)
         # The message being streamed: True once it has begun, the index of its newest block, its usage so far.
@@ -45,8 +45,8 @@ class JsonOutput:
         agent = {} if is_main else {"agent_id": event.agent_id}
         if is_main:
             self._result.note(event)
-            if self._partial:
-                self._show_partial(event)
+            if self._streams:
+                self._stream_reply(event)
         match event:
             case events.EntryStored(entry):
                 if value := reply_or_result(entry, self._session.id, parent_id=self._parents.get(event.agent_id)):
@@ -110,7 +110,7 @@ class JsonOutput:
     def _system(self, subtype: str, **fields: Any) -> None:
         self.write(system_object(subtype, self._session.id, **fields))
 
-    def _show_partial(self, event: events.Event) -> None:
+    def _stream_reply(self, event: events.Event) -> None:
         """Write a reply as the Messages API would stream it."""
         match event:
             case events.ReplyStarted(model):

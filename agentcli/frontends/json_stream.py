@@ -39,12 +39,12 @@ class Dialogue:
     """
 
     def __init__(
-        self, host: ScreenlessHost, write: Callable[[dict[str, Any]], None], *, partial: bool,
+        self, host: ScreenlessHost, write: Callable[[dict[str, Any]], None], *, streams: bool,
         requirements: Requirements, leaving: asyncio.Event,
     ) -> None:  # fmt: skip
         self.host = host
         self.write = write
-        self.partial = partial
+        self.streams = streams  # replies are also written while they arrive
         self.requirements = requirements
         self._leaving = leaving
         self._code = 0  # the exit code of the newest turn or command
@@ -70,7 +70,7 @@ class Dialogue:
 
     def make_output(self, session: Session) -> JsonOutput:
         """Return the output of a session, after writing the `init` object."""
-        output = JsonOutput(session, self.write, partial=self.partial, requirements=self.requirements)
+        output = JsonOutput(session, self.write, streams=self.streams, requirements=self.requirements)
         self.write(self.init())
         return output
 
@@ -224,7 +224,7 @@ class Dialogue:
             case json_input.CommandControl(text):
                 await self._run_control(self.host.require_command(text))
             case _:
-                await json_input.control(self.host, request)
+                await json_input.carry_out_control(self.host, request)
 
     async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
         """Submit a message as a prompt, or run it as a command; `first` is the command line's prompt."""

@@ -185,7 +185,7 @@ async def _record(session: Session, batches: AsyncIterator[list[Event]], store: 
     from agentcli.frontends.json_output import JsonOutput  # imported here because few agents have an event store
 
     objects: list[dict[str, Any]] = []
-    output = JsonOutput(session, objects.append, partial=True)
+    output = JsonOutput(session, objects.append, streams=True)
     status: StreamStatus = "running"
     async for events in batches:
         for event in events:

@@ -35,7 +35,7 @@ class ControlDialogue(Dialogue):
         if self._client.answers_questions:  # SDKs approve a command before it runs, not the changes of a dry run
             session.runtime.calls.services.dry_runs = False
         self._attaching = self.spawn(attach_callbacks(session, self._client.hooks, self._channel))
-        output = ClaudeCodeOutput(session, self._client, partial=self.partial, requirements=self.requirements)
+        output = ClaudeCodeOutput(session, self._client, streams=self.streams, requirements=self.requirements)
         output.questions = PermissionBridge(session, self._channel, self.spawn)
         output.init, output.is_idle = self.init, self._is_idle
         return output

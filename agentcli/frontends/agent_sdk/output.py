@@ -52,8 +52,8 @@ class ClaudeCodeOutput(JsonOutput):
     init: Callable[[], dict[str, Any]]
     is_idle: Callable[[], bool]
 
-    def __init__(self, session: Session, client: ControlClient, *, partial: bool, requirements: Requirements) -> None:
-        super().__init__(session, self._write_translated, partial=partial, requirements=requirements)
+    def __init__(self, session: Session, client: ControlClient, *, streams: bool, requirements: Requirements) -> None:
+        super().__init__(session, self._write_translated, streams=streams, requirements=requirements)
         self._channel, self._client = client.channel, client
         self._entry_id = ""  # the entry being shown
         self._spent_usd = 0.0  # by all turns so far

@@ -45,7 +45,7 @@ class HostedSession:
         self._writer = writer
         self._on_given_up = on_given_up
         self._objects: list[dict[str, Any]] = []  # to write next
-        self._output = JsonOutput(session, self._objects.append, partial=True)
+        self._output = JsonOutput(session, self._objects.append, streams=True)
         self._status: StreamStatus | None = None  # to write next; None: unchanged
         self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts without a turn yet: content, stream_id
         self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
@@ -271,7 +271,7 @@ class HostedSession:
                 await self._writer.write_now(status=None)  # raises an error if another server has taken over
                 if isinstance(request, SetModel):
                     await self._host.check_model(request.name)
-                await json_input.control(self._host, request)
+                await json_input.carry_out_control(self._host, request)
                 self._writer.change(model=self._session.snapshot().model)
                 await self._writer.write([])  # stores only the note
 
@@ -285,7 +285,7 @@ class HostedSession:
     async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, has_result: bool) -> None:
         """Run a command and write its output; a command sent as a message also `has_result`, as a prompt does."""
         objects: list[dict[str, Any]] = []
-        output = JsonOutput(self._session, objects.append, partial=True)
+        output = JsonOutput(self._session, objects.append, streams=True)
         started = time.monotonic()
         if isinstance(typed.command, SlashCommand) and typed.command.name in NOT_OFFERED:
             typed = TypedCommand(typed.name, UsageError(f"Instead of {typed.name}, use POST /v1/sessions."))
