@@ -84,7 +84,7 @@ class ResultBuilder:
         self._started = time.monotonic() if started is None else started  # of the prompt
         self._requested: float | None = None  # the monotonic time at which the running request was sent
         self._api_s = 0.0  # seconds of requests so far
-        self._before = session.state.usage.total.usage, session.state.usage.total.whole_usd
+        self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
 
     def note(self, event: Event) -> None:
         """Measure the time of the main agent's requests from its events."""
@@ -110,7 +110,7 @@ class ResultBuilder:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
             if subtype == "success" and (unmet := requirements.unmet(end)):
                 subtype, reason = _UNMET[min(unmet)]  # like the program's exit code
-        by_model = self._session.state.usage.by_model.items()
+        by_model = self._session.state.meter.by_model.items()
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,
             "duration_ms": round((time.monotonic() - self._started) * 1000),
@@ -125,7 +125,7 @@ class ResultBuilder:
 
     def unfinished(self) -> dict[str, Any]:
         """Return the result object of an abandoned prompt, with the usage since this builder was created."""
-        total, (usage_before, usd_before) = self._session.state.usage.total, self._before
+        total, (usage_before, usd_before) = self._session.state.meter.total, self._before
         spent = None if total.whole_usd is None or usd_before is None else total.whole_usd - usd_before
         before, now = usage_object(usage_before), usage_object(total.usage)
         end = Done("", 0, Usage(), "interrupted", spent)

@@ -73,7 +73,7 @@ class Session:
             effort=state.model.effort,
             workspace=self.runtime.calls.workspace,
             conversation=state.conversation,
-            cost_usd=state.usage.total.whole_usd,
+            cost_usd=state.meter.total.whole_usd,
             max_budget_usd=next(limits, {}).get("usd"),
         )
 
@@ -268,7 +268,7 @@ class Session:
     def record_cost(
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
-        self.state.usage.add_request(model, usage, cost_usd)
+        self.state.meter.add_request(model, usage, cost_usd)
         self.append(Paid(model=model, usage=usage, cost_usd=cost_usd, reason=reason, duration_ms=duration_ms))
 
     def subscribe(self, *, has_deltas: bool = True) -> AsyncGenerator[Event, None]:

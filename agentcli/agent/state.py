@@ -48,7 +48,7 @@ class AgentState(msgspec.Struct, kw_only=True):
     mode_before_plan: Mode = "default"
     rules: Rules = msgspec.field(default_factory=Rules)
     conversation: Conversation = msgspec.field(default_factory=Conversation)
-    usage: UsageCollector = msgspec.field(default_factory=UsageCollector)
+    meter: UsageCollector = msgspec.field(default_factory=UsageCollector)
     budgets: Budgets = msgspec.field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[log.User] = msgspec.field(default_factory=deque)
 
@@ -107,7 +107,7 @@ def restore_state(state: AgentState, entries: Iterable[log.Entry]) -> AgentState
     session_budget = Budgets([account for account in state.budgets.accounts if account.scope == "session"])
     for entry in conversation.entries:  # also of other branches: entries that were taken back were paid for, too
         if cost := paid_request(entry.body):
-            state.usage.add_request(*cost)
+            state.meter.add_request(*cost)
         session_budget.charge(_amounts_of(entry.body))
     return state
 

@@ -225,6 +225,6 @@ def charge_request(turn: Turn, target: RequestTarget, usage: Usage) -> float | N
 
 def _add_spending(turn: Turn, model: str, usage: Usage, cost: float | None) -> None:
     spending = turn.spending
-    turn.state.usage.add_request(model, usage, cost)
+    turn.state.meter.add_request(model, usage, cost)
     spending.usage += usage
     spending.cost_usd = None if spending.cost_usd is None or cost is None else spending.cost_usd + cost

@@ -90,7 +90,7 @@ class LocalEngine:
                 ends, is_timeout = await _answer_prompts(session, task, limit_s, is_small=info.small)
                 seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
-                total = session.state.usage.total
+                total = session.state.meter.total
             end, error, failure = _classify_end(ends[-1] if ends else None)
             work, checked = measure_work(entries, ends, str(config.cwd)), CheckResult()
             record = record_for_check(entries, ends, work)

@@ -471,7 +471,7 @@ async def test_a_summary_takes_the_place_of_what_was_done_and_is_paid_for(long: 
         compactions, text = await talk.compactions(), await talk.text()
         session = await talk.agent.session()
         entries = session.state.conversation.entries
-        meter = session.state.usage.total.usage
+        meter = session.state.meter.total.usage
     assert {compaction.strategy for compaction in compactions} == {"summarize"}
     assert "Decided: keep." in text
     assert prompt_of(0) in text

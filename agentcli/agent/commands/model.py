@@ -174,7 +174,7 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
 
 async def _run_usage(host: CommandHost, argument: str) -> Outcome:
     """Show the cost of each model, and then of the newest turn, the conversation, its tools and budgets."""
-    session, collector = host.session, host.session.state.usage
+    session, collector = host.session, host.session.state.meter
     if not collector.by_model:
         return "No requests in this session yet."
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in collector.by_model.items()]

@@ -144,7 +144,7 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
 
     def store(body: Body) -> asyncio.Task[None]:
         if isinstance(body, Paid):  # a turn would count its own subagents, but this one belongs to none
-            session.state.usage.add_request(body.model, body.usage, body.cost_usd)
+            session.state.meter.add_request(body.model, body.usage, body.cost_usd)
         return session.append(body)
 
     calls, state, task = session.runtime.calls, session.state, f"{_JUDGE}\n\n{question}"

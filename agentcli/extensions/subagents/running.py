@@ -122,7 +122,7 @@ class Subagents:
     async def _run_session(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Let the session `child` do the task, close it whatever happens, and return the end of its turn."""
         turn, use_id = run.call.turn, run.call.use.id
-        run.session, run.session_id, run.progress.meter = child, child.id, child.state.usage
+        run.session, run.session_id, run.progress.meter = child, child.id, child.state.meter
         child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
         about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
         turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
@@ -132,7 +132,7 @@ class Subagents:
             try:
                 await _close(child)
             finally:
-                run.session, run.end, total = None, run.end or "stopped", child.state.usage.total
+                run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
                 spent = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
                 turn.emit(events.SubagentEnded(run.id, use_id, run.end, *spent, agent_id=run.id))
 
@@ -306,7 +306,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
         state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
-        state.usage = _ChargingMeter(call.turn)
+        state.meter = _ChargingMeter(call.turn)
         if not entries:
             state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
         state.add_mode_note()

@@ -154,7 +154,7 @@ async def test_a_question_beside_the_work_is_answered_and_only_its_price_is_kept
     aside = {"text": "Forty-two.", "tool_calls": [call("bash", command="touch made")], "usage": usage}
     async with command_host(tmp_path, [END, aside, END], mode="bypassPermissions") as host:
         await host.stage.ask("Go")
-        spent = host.session.state.usage.total.usage.input_tokens
+        spent = host.session.state.meter.total.usage.input_tokens
         messages = host.stage.messages
         assert await host.says("/btw What is six times seven?") == "Forty-two."
         request = host.stage.provider.requests[-1]
@@ -163,10 +163,10 @@ async def test_a_question_beside_the_work_is_answered_and_only_its_price_is_kept
         assert request.tools == host.stage.provider.requests[0].tools
         assert host.stage.messages == messages
         assert not (host.stage.workspace / "made").exists()
-        assert host.session.state.usage.total.usage.input_tokens == spent + 50
-        stored, total = list(host.stage.entries), host.session.state.usage.total
+        assert host.session.state.meter.total.usage.input_tokens == spent + 50
+        stored, total = list(host.stage.entries), host.session.state.meter.total
     async with command_host(tmp_path, entries=stored) as host:
-        assert host.session.state.usage.total == total
+        assert host.session.state.meter.total == total
         with pytest.raises(UsageError):
             await host.says("/btw")
 
@@ -202,10 +202,10 @@ async def test_a_question_that_broke_off_is_paid_for(tmp_path: Folder) -> None:
     async with command_host(tmp_path, broken) as host:
         with pytest.raises(UserError):
             await host.says("/btw What?")
-        assert host.session.state.usage.total.usage.input_tokens == 100
+        assert host.session.state.meter.total.usage.input_tokens == 100
         stored = list(host.stage.entries)
     async with command_host(tmp_path, entries=stored) as host:
-        assert host.session.state.usage.total.usage.input_tokens == 100
+        assert host.session.state.meter.total.usage.input_tokens == 100
 
 
 # Conversations.

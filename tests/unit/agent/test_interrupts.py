@@ -437,7 +437,7 @@ async def test_a_session_is_rebuilt_from_its_log(tmp_path: Folder) -> None:
         kept: list[Entry] = stage.entries
     async with on_stage(tmp_path, [{"text": "Three."}], entries=kept) as stage:
         assert stage.session.state.model.last_used == "scripted/script"
-        assert stage.session.state.usage.total.usage.input_tokens >= 7
+        assert stage.session.state.meter.total.usage.input_tokens >= 7
         await stage.ask("second")
     assert [message.role for message in stage.provider.requests[0].messages] == [
         "user", "assistant", "user", "assistant", "user",

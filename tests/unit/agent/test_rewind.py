@@ -44,10 +44,10 @@ async def test_going_back_withdraws_the_prompt_and_all_after_it(tmp_path: Folder
         await stage.ask("anew")
         assert [message.text for message in stage.provider.requests[-1].messages] == ["anew"]
         stored = list(stage.entries)
-        tokens = stage.session.state.usage.total
+        tokens = stage.session.state.meter.total
     async with on_stage(tmp_path, [END], entries=stored) as stage:
         assert [text for _, text in prompts(stage.session.state.conversation)] == ["anew"]
-        assert stage.session.state.usage.total == tokens
+        assert stage.session.state.meter.total == tokens
 
 
 async def test_a_prompt_comes_back_as_it_was_typed(tmp_path: Folder) -> None:
