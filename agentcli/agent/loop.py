@@ -230,7 +230,7 @@ def half_answer(conversation: Conversation) -> str:
             case Assistant(content=content, stop_reason="interrupted"):
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
-                break  # a broken-off answer has only interrupted replies and notes
+                break  # a broken-off answer has only interrupted replies and reminders
     return "".join(reversed(parts))
 
 
@@ -253,9 +253,9 @@ async def handle_failure(turn: Turn, error: llm_errors.ProviderError | UserError
     if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
         taken_back = turn_log.take_back_rejected(turn)
     elif turn.runtime.limits.is_interactive and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
-        turn_log.return_messages(turn)
+        turn_log.return_messages(turn)  # the person has them in the input again
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
-        turn_log.take_back_prompt(turn)
+        turn_log.take_back_prompt(turn)  # sending the same request again would fail again
         taken_back = turn_log.PROMPT_REMOVED
     is_retryable = isinstance(error, llm_errors.ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))

@@ -51,13 +51,9 @@ class Questions:
 
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
+        stop = PolicyDecision(outcome="deny", reason="Not run: the user declined another call") if is_stopped else None
         for id, question in list(self.open.items()):
-            if is_stopped:  # the permissions do not matter then, and `decide` may be slow
-                decision: PolicyDecision | None = PolicyDecision(
-                    outcome="deny", reason="Not run: the user declined another call"
-                )
-            else:
-                decision = question.decide() if question.decide is not None else None
+            decision = stop or (question.decide() if question.decide is not None else None)
             if decision is not None and decision.outcome != "ask":
                 self.answer(id, decision)
                 self._publish(ApprovalSettled(id))

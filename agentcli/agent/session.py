@@ -193,7 +193,7 @@ class Session:
             self.next_tools = with_client_tools(self.next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
-        """Switch the permission mode, with a note for the model when plan mode begins or ends."""
+        """Switch the permission mode, with a reminder for the model when plan mode begins or ends."""
         state, agents = self.state, self.runtime.calls.delegates.subagents
         before, state.mode = state.mode, parse_mode(mode)
         if not is_step:  # while the person cycles through the modes, plan mode still returns to the earlier one
@@ -323,7 +323,7 @@ class Session:
                 log.exception("the turn failed", extra={"session_id": self.id})
             self.publish(TurnFailed(f"{text} The conversation is saved.", False))
         self.state.remember_mode()  # the mode may have been switched meanwhile
-        if self.state.notes:  # notes that came after the last request must not be lost
+        if self.state.notes:  # reminders that came after the last request must not be lost
             self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:

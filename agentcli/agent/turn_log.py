@@ -30,7 +30,7 @@ def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
 
 
 def add_notes(turn: Turn) -> None:
-    """Add the pending notes at the end of the conversation, where they keep the provider's cache of the rest valid."""
+    """Add the waiting reminders at the end of the conversation, which keeps the provider's cache of the rest valid."""
     while turn.state.notes:
         add(turn, turn.state.notes.popleft())
 
@@ -153,7 +153,7 @@ async def apply_compaction(
     *,
     append: Callable[[entries.Body], object],
 ) -> None:
-    """Add a compaction, fire its hooks, and remind the model of plan mode if the compaction dropped that note."""
+    """Add a compaction, fire its hooks, and remind the model of plan mode if that reminder was compacted."""
     trigger = compaction.trigger
     await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
     append(compaction)
@@ -211,8 +211,8 @@ def take_back_rejected(turn: Turn) -> str:
     add(turn, entries.Retracted(ids))
     if not turn.log.accepted_count:  # the prompt itself is among them
         return PROMPT_RETURNED if turn.runtime.limits.is_interactive else PROMPT_REMOVED
-    note = entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
-    turn.state.notes.append(note)
+    text = "Calls that ran since then are omitted here because the provider rejected them."
+    turn.state.notes.append(entries.reminder(text))
     return "The last reply and its tool results were removed from the conversation."
 
 

@@ -24,7 +24,7 @@ Direction = Literal["undo", "redo"]
 Outcomes = Sequence[interfaces.RestoredFile]
 NOTHING = {"undo": "There are no changes to undo.", "redo": "There are no changes to redo."}
 
-_MAX_REPORTED = 20  # names of files in the note for the model
+_MAX_REPORTED = 20  # names of files in the reminder for the model
 _MAX_LEFT_OUT = 10  # shown files that were not recorded
 _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
@@ -214,7 +214,7 @@ async def undo(
 
 
 async def _carry_out(turn: TurnChanges, direction: Direction, plan: interfaces.Restoration, host: UndoHost) -> Outcomes:
-    """Carry out the plan, and store that in the log, with a note for the model. Return the outcome for each file."""
+    """Carry out the plan, and store that in the log, with a reminder for the model. Return the outcome of each file."""
     keys = tuple(file.path for file in plan.files[: interfaces.MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=interfaces.LOCK_TIMEOUT_S):
         files = await plan.carry_out()

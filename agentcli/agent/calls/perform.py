@@ -149,8 +149,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
             await report.dry_run.discard()
         if not obstacle.opens:  # there is nothing to open, so the yes was to run it directly
             call.report.is_dry_run = False
-            arguments = permitted.arguments
-            arguments = changed(arguments, background=True) if obstacle.is_server else arguments
+            arguments = changed(permitted.arguments, background=True) if obstacle.is_server else permitted.arguments
             return changed(permitted, arguments=arguments, dry_run="never")
         await call.turn.session.services.load_secrets()  # the review's diffs may show the files that it opens
         opened = obstacle

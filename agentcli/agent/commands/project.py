@@ -190,7 +190,7 @@ async def _run_memory(host: CommandHost, argument: str) -> Outcome:
     if argument:
         raise UsageError("Usage: /memory, or /memory edit [FILE].")
     lines = ["Instruction files the model has read:"]
-    files, rules = instruction_files(host), await asyncio.to_thread(_rules, host)
+    files, rules = instruction_files(host), await asyncio.to_thread(_rule_files, host)
     for path, text in files.items():
         condition = f", {rules[path].condition}" if path in rules else ""
         lines.append(f"  {path}  about {estimate_text(text):,} tokens{condition}")
@@ -209,7 +209,7 @@ async def _run_memory(host: CommandHost, argument: str) -> Outcome:
     return "\n".join(lines)
 
 
-def _rules(host: CommandHost) -> dict[str, RuleFile]:
+def _rule_files(host: CommandHost) -> dict[str, RuleFile]:
     """Return the rule files in the folders from the project's root to the working directory, by path."""
     finder, cwd = host.session.runtime.context.rules, host.session.runtime.calls.workspace.cwd
     if finder is None:

@@ -234,8 +234,8 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
         return "There is no prompt to rewind to."
     words = argument.split()
     part = words.pop() if words and words[-1] in _PARTS else ""
-    if which := " ".join(words):  # otherwise the person chooses
-        point = _named_point(which, offered)
+    if name := " ".join(words):
+        point = _named_point(name, offered)
     else:
         kinds = {"prompt": "", "label": "label: rewinds to this point · "}
         options = [(one_line(point.text), kinds[point.kind] + age(now - point.time)) for point in offered]
@@ -244,7 +244,7 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
             return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = offered[chosen]
     changes = History(session.state.conversation.entries).since(point.entry_id)
-    if not part and not which and changes is not None:
+    if not part and not name and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{counted(count, 'file')} changed since then"
         details = ("keep the files as they are", f"{files}; keep the conversation", files)
@@ -254,7 +254,7 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
         part = _PARTS[chosen]
     part = part or "conversation"
     if part != "conversation" and changes is not None:
-        result = await undo_in(session, "undo", "yes" if which else "", host.confirm, turn=changes)
+        result = await undo_in(session, "undo", "yes" if name else "", host.confirm, turn=changes)
         if not result.is_wanted:
             return result.text
         report.append(result.text)

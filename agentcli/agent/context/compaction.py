@@ -43,7 +43,7 @@ _AN_HOUR = 3_600.0
 _RUNNING: set[asyncio.Task[None]] = set()  # references, because asyncio itself does not keep tasks alive
 _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that none is written twice
 
-Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes at a session's start again
+Opening = Callable[[ModelInfo], Sequence[User]]  # reads the reminders at a session's start again
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # records a request: its model, usage and cost in USD
 # Returns the model that writes summaries; with True, it may be a small one of the same provider.
 Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
@@ -61,7 +61,7 @@ class Basis(Struct, frozen=True, kw_only=True):
 
 
 class Compactor(Struct, kw_only=True):
-    """Makes compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
+    """Makes compactions. `opening` reads a session's first reminders again, `seen_hash` is a file's last known hash."""
 
     settings: CompactionSettings
     opening: Opening
@@ -138,8 +138,8 @@ class Compactor(Struct, kw_only=True):
             before=basis.used,
             count=lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
-        notes = [note.text for note in self.opening(basis.model)]
-        carried = collect_facts(basis.conversation, turns, notes, self.seen_hash, focus=basis.focus)
+        reminders = [reminder.text for reminder in self.opening(basis.model)]
+        carried = collect_facts(basis.conversation, turns, reminders, self.seen_hash, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,

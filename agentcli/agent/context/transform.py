@@ -47,7 +47,7 @@ def create_context_transform(
         provider = await resolved if inspect.isawaitable(resolved) else resolved
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
-    # A program's own loop has no costs to record, no notes of a session's start, and no known hashes of files.
+    # A program's own loop has no costs to record, no reminders at a session's start, and no known hashes of files.
     summaries = Summaries(settings=settings, choose_writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
     compactor = Compactor(settings=settings, opening=lambda info: (), seen_hash=lambda path: "", summaries=summaries)
     followed = _FollowedConversation()

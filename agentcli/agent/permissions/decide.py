@@ -31,13 +31,12 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         decision = _decide_command(facts, facts.command, mode, found, rules=rules)
-        is_asked_about = decision.outcome == "ask" and mode != "plan" and bool(facts.ssh_hosts)
-        runs_outside = decision.runs_outside or is_asked_about
+        # Git uses ssh outside the sandbox, so a yes to that command lets it leave.
+        runs_outside = decision.outcome == "ask" and mode != "plan" and bool(facts.ssh_hosts)
         # A repository's settings name the folder of a remote, and may name a program for it: only a yes opens it.
         includes_grants = decision.includes_grants and (decision.outcome == "ask" or not facts.remote_folders)
-        return structs.replace(
-            decision, only_reads=only_reads, runs_outside=runs_outside, includes_grants=includes_grants
-        )
+        decision = structs.replace(decision, only_reads=only_reads, includes_grants=includes_grants)
+        return structs.replace(decision, runs_outside=runs_outside)
     if found.deny is not None:
         return PolicyDecision(outcome="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):

@@ -278,10 +278,9 @@ class GlobSearch:
                 if time.monotonic() > self._deadline or (is_last and len(found) > _MAX_FOUND):
                     self.is_cut_off = True
                     break
-                # Strings are faster than `Path` objects.
                 name = part if is_last else f"{part}/"  # "/" at the end: only folders have anything below them
-                names = glob.glob(name, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
-                found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
+                names = glob.glob(name, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207  faster
+                found += [os.path.join(folder, name) for name in names]  # noqa: PTH118  than `Path` objects
         self.is_cut_off |= len(found) > _MAX_FOUND
         return found[:_MAX_FOUND]
 

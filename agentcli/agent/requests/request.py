@@ -57,7 +57,7 @@ async def _request(turn: Turn) -> llm.Done:
     conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
     if policy and (compaction := await policy(conversation, model=info, prefix=prefix, tell=turn.emit)):
         await _compact(turn, compaction)
-        add_notes(turn)  # the compaction may have dropped the note about plan mode, which is then due again
+        add_notes(turn)  # the compaction may have dropped the reminder of plan mode, which is then due again
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         # The same model has accepted the earlier messages before; a new one may have a smaller window.
@@ -151,9 +151,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
     models = turn.runtime.models
-    policy, fallback = models.retry, models.fallback
-    if fallback == turn.state.model.name:
-        fallback = ""  # it has replaced the chosen model already
+    policy, fallback = models.retry, "" if models.fallback == turn.state.model.name else models.fallback
     if fallback:
         policy = msgspec.structs.replace(policy, max_overloaded=MAX_RETRIES_BEFORE_FALLBACK)
 

@@ -93,7 +93,7 @@ class ReplyHook(TurnStep):
 
 
 class StopHooks(TurnStep):
-    """Continues the turn if a guardrail or a hook does not let it end; a note tells the model the reason."""
+    """Continues the turn if a guardrail or a hook does not let it end; a reminder tells the model the reason."""
 
     _count = 0  # times that a hook continued the turn
     _rejections = 0  # times that a guardrail rejected an answer
@@ -198,7 +198,7 @@ class CallsPending(TurnStep):
 
 
 class ContinuedReply(TurnStep):
-    """Continues a reply that is not a complete answer, with a note about what is missing."""
+    """Continues a reply that is not a complete answer, with a reminder of what is missing."""
 
     _count = 0  # continuations in this turn
     _length_factor = 1  # for the maximum length of replies, doubled when one was cut inside a call
@@ -286,13 +286,13 @@ class SmallModelNudge(TurnStep):
         path = turn.state.conversation.path
         newest = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
         prompt, since_prompt = path[newest].body, path[newest + 1 :]
-        note = reminder(NUDGE)
-        was_nudged = any(isinstance(entry.body, User) and entry.body.text == note.text for entry in since_prompt)
+        nudge = reminder(NUDGE)
+        was_nudged = any(isinstance(entry.body, User) and entry.body.text == nudge.text for entry in since_prompt)
         wants_change = isinstance(prompt, User) and asks_for_change(prompt.text)
         if not wants_change or was_nudged or any(map(_changes_files, since_prompt)):
             return False
         turn.answer.parts.clear()  # a description of the change is not the answer
-        add(turn, note)
+        add(turn, nudge)
         return True
 
 
