@@ -330,22 +330,22 @@ class RequestSize:
         self._entries = self._entries.plus(size)
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
             return
-        name, usage = f"{body.provider}/{body.model}", body.usage
+        model_name, usage = f"{body.provider}/{body.model}", body.usage
         if entry.id not in self._learned:
             self._learned.add(entry.id)
-            self._learn(name, usage.prompt_tokens, prompt_size)
+            self._learn(model_name, usage.prompt_tokens, prompt_size)
         sent = sent_back(body.content, model)  # the blocks of the reply that the next request has
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         has_unsent_uncounted = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
         # It is unknown how many of such a reply's tokens the next request has: use only the count of its prompt.
         if body.stop_reason == "interrupted" or has_unsent_uncounted:
-            self._counted[name] = ProviderCount(usage.prompt_tokens, prompt_size)
+            self._counted[model_name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
         reported = usage.reasoning_tokens - unsent
         measured = int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN)  # not every provider reports reasoning
         uncertain = max(reported, measured)
-        self._counted[name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
+        self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
 
     def _learn(self, name: str, prompt_tokens: int, prompt_size: Size) -> None:
         """Learn a model's tokens per byte from the content added since its last count, unless that has images."""

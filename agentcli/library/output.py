@@ -43,7 +43,7 @@ def typed_end(end: Done | TurnFailed, schema: AnswerSchema | None) -> Done[Any] 
 def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
     """Return the schema for answers of a type; a dict is the caller's own schema. Raises `UsageError`."""
     if isinstance(output_type, dict):
-        return AnswerSchema(output_type, name="The output_type")
+        return AnswerSchema(output_type, name="The output_type")  # the name in error messages
     try:
         found, convert = _schema_and_conversion(output_type)
     except (TypeError, ValueError, NameError) as error:

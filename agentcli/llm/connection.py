@@ -99,7 +99,7 @@ class Connections:
             streams = await asyncio.open_connection(address, peer.port, happy_eyeballs_delay=0.25, **tls)  # RFC 8305 §5
         connection = Response(origin, streams, self._where, self._read_timeout)
         try:
-            if proxy is not None and url.scheme == "https":
+            if proxy is not None and url.scheme == "https":  # TLS to the server, inside the connection to the proxy
                 if not proxy.is_socks:
                     target = authority_of(origin.host, origin.port)
                     await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})

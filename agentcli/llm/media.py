@@ -68,9 +68,10 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
     warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings about odd files would land on the screen
     try:
         with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
+            end_of_header = found.fp.tell() if found.fp else 0
             # The end mark must come after the header. A GIF's is one character, which must be the last one.
-            start = len(image) - 1 if name == "gif" else found.fp.tell() if found.fp else 0
-            return found.size if image.rfind(_END_MARKS.get(name, b"")) >= start else None
+            earliest = len(image) - 1 if name == "gif" else end_of_header
+            return found.size if image.rfind(_END_MARKS.get(name, b"")) >= earliest else None
     except (OSError, SyntaxError, ValueError, EOFError, OverflowError, Pillow.DecompressionBombError):
         return None
 

@@ -209,7 +209,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recall_hint(step)}]"
 
     def _typed_text(self, step: Step) -> str:
-        """Return the text of a prompt, without attached files; a note says if there are any."""
+        """Return the text of a prompt, without attached files; a hint at the end says if there are any."""
         body = step.entry.body
         assert isinstance(body, User)
         typed = [block for block in typed_blocks(body.content) if isinstance(block, Text)]
@@ -265,7 +265,7 @@ def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
             return ""
         case Result(result=found):
             max_chars = max(result, MAX_ERROR_CHARS) if found.is_error else result
-            has_media = not isinstance(found.content, str)
+            has_media = not isinstance(found.content, str)  # the stub drops it
             return cut(found.text, max_chars, step, turn) if len(found.text) > max_chars or has_media else None
         case Assistant() as reply:
             return cut(text_of(reply), message, step, turn)

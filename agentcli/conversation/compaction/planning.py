@@ -26,7 +26,7 @@ _MAX_SHARE_OF_FILES = 0.1  # the long list of files is used if it adds less than
 _EXCERPTS, _EXCERPTS_INSTEAD = 0.2, 0.7
 _MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
 _CORRECTIONS = 4  # attempts, each with less room than the last, because sizes do not quite add up
-_JOINED_TOKENS = 20  # at least, of the line that replaces the oldest turns
+_REPLACEMENT_TOKENS = 20  # of the line that replaces the oldest turns, at least
 _NO_LIMIT = 1_000_000_000
 
 Count = Callable[[Sequence[Message]], int]
@@ -125,7 +125,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def limit(self) -> int:
         """The tokens that the request should have afterwards; it may have more if no plan is that small."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
-        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.reminders])),)))
+        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(max_files=0), *self.carried.reminders])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
         if self.trigger == "manual":  # a person may ask long before the window is full: at least halve the conversation
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
@@ -197,14 +197,15 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             room -= 0 if fit_only_without_excerpts else excerpts_size
         if (choice := self._choose_lengths(covered, room, comfortable)) is None:
             return None
-        joined, chosen = choice  # the number of turns that one line replaces; the lengths of the others
+        replaced, chosen = choice
         shown = [self._writer.lengths[length] for length in chosen]
-        texts = [self._writer.text(turn, length) for turn, length in zip(covered[joined:], shown, strict=True)]
+        texts = [self._writer.text(turn, length) for turn, length in zip(covered[replaced:], shown, strict=True)]
         if brief_size > free:
             unused = free - sum(self.budget.size(text) for text in texts)
-            texts[:0] = self._excerpts(zip(covered, [*[None] * joined, *shown], strict=True), unused)
-        if joined:
-            oldest, newest = covered[0], covered[joined - 1]
+            all_lengths = [*[None] * replaced, *shown]  # None: all of the turn's text is omitted
+            texts[:0] = self._excerpts(zip(covered, all_lengths, strict=True), unused)
+        if replaced:
+            oldest, newest = covered[0], covered[replaced - 1]
             first, last = oldest.steps[0].number, newest.steps[-1].number
             texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
         return texts
@@ -244,16 +245,16 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         then by another one: up to `BRIEF` while all turns together take at most `room` tokens, and further while they
         take at most `comfortable` ones. Returns None if the room is too small for a single line.
         """
-        joined, total = 0, sum(self._turn_size(turn, 0) for turn in covered)
+        replaced, total = 0, sum(self._turn_size(turn, 0) for turn in covered)
         while total > room:
-            if joined == len(covered):
+            if replaced == len(covered):
                 return None
-            total -= self._turn_size(covered[joined], 0)
-            total += 0 if joined else _JOINED_TOKENS  # one line for all joined turns
-            joined += 1
-        chosen = [0] * (len(covered) - joined)
-        if joined:
-            return joined, chosen
+            total -= self._turn_size(covered[replaced], 0)
+            total += 0 if replaced else _REPLACEMENT_TOKENS  # one line for all of them
+            replaced += 1
+        chosen = [0] * (len(covered) - replaced)
+        if replaced:
+            return replaced, chosen
         order = self._growing_order(covered)
         for length in range(1, len(self._writer.lengths)):
             for position in order:

@@ -222,7 +222,8 @@ def _file_claims(sentence: MarkedSentence) -> Iterator[Statement]:
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
     """Yield the kind of a claim, the part of the sentence that names its files, and its position in the sentence."""
     for found in _wording()["unchanged"].finditer(sentence.marks):
-        yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
+        files = found["a"] or found["b"] or found["c"] or ""  # by the order of the words; empty if none is named
+        yield "file_unchanged", files, found.start()
     for found in sentence.search("moved"):
         for kind in ("file_deleted", "file_created", "file_changed"):
             if found[kind]:

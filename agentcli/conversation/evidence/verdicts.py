@@ -192,16 +192,16 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
 
 def _simple_commands(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
     """Yield the simple commands of a command, each with its exit code; None if other commands hide it."""
-    script, asides = read_commands(command).commands, runner_tables()["asides"]
+    script, auxiliary = read_commands(command).commands, runner_tables()["auxiliary"]
     programs = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
-    # It is unknown which of several commands failed; those in `asides`, such as cd, are assumed to succeed.
-    is_ambiguous = bool(exit_code) and sum(program not in asides for program in programs) > 1
+    # It is unknown which of several commands failed; auxiliary ones, such as cd, are assumed to succeed.
+    is_ambiguous = bool(exit_code) and sum(program not in auxiliary for program in programs) > 1
     code = None if is_ambiguous else exit_code
     for n, pipeline in enumerate(script):
-        ends_script = all(later.operator_after == "&&" for later in script[n:-1])  # if it fails, no later one runs
+        is_decisive = all(later.operator_after == "&&" for later in script[n:-1])  # if it fails, no later one runs
         for part in pipeline.parts:
             is_last = part is pipeline.parts[-1]  # a pipeline has the exit code of its last command
-            yield part, code if ends_script and (is_last or "pipefail" in command) else None
+            yield part, code if is_decisive and (is_last or "pipefail" in command) else None
 
 
 def _counts(patterns: dict[str, Any], output: str) -> dict[str, int]:
@@ -266,7 +266,7 @@ def _compare_check(claim: Statement, record: Record) -> Comparison:
 
 
 def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
-    """Return True if a claim has the numbers of a run; None if it has, but other tests failed."""
+    """Return True if a claim has the numbers of a run; None if it has, but does not say that other tests failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
     # A claim may or may not include skipped tests among those that passed.
@@ -277,7 +277,7 @@ def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
         return True
     if claim.out_of is not None:  # `12 of 14 tests pass` admits that others failed
         return claim.out_of != claim.count
-    return False if claim.is_all else None
+    return False if claim.is_all else None  # after `12 tests pass`, the others may have been meant to fail
 
 
 def _can_be_about(claim: Statement, run: CheckRun) -> bool:

@@ -29,7 +29,7 @@ class OllamaProvider(BaseProvider):
         self, info: ModelInfo, *, base_url: str = BASE_URL, num_ctx: int = 32_768, read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
-        self._has_abilities = False  # True once `/api/show` has told the model's abilities
+        self._has_abilities = False  # True once `/api/show` was asked for the model's abilities
         self._carrier = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
     @property
