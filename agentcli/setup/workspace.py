@@ -219,10 +219,10 @@ def make_checkpoints(
             max_file_bytes=int(settings.largest_mb * 1e6),
             max_files=settings.most_files,
             max_bytes=int(settings.most_gb * 1e9),
-            ignored_files=settings.ignored_files,
-            ignored_bytes=int(settings.ignored_mb * 1e6),
+            max_ignored_files=settings.ignored_files,
+            max_ignored_bytes=int(settings.ignored_mb * 1e6),
             excluded=settings.exclude,
-            own=(str(config.paths.state), str(config.paths.cache)),
+            own_folders=(str(config.paths.state), str(config.paths.cache)),
         )
         return Recorder(
             folder=folder, roots=roots, session_id=session_id, scratch=scratch, private=private, limits=limits

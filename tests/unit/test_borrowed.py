@@ -53,7 +53,7 @@ class Project:
         git(self.folder, "commit", "-qm", "first")
 
     def index(self) -> FolderIndex:
-        return FolderIndex(self.root, self.base / "index", self.objects, SnapshotLimits(min_borrowed=0))
+        return FolderIndex(self.root, self.base / "index", self.objects, SnapshotLimits(min_files_to_borrow=0))
 
     def copied(self) -> set[bytes]:
         """The contents that were copied."""
@@ -208,7 +208,7 @@ def test_omitted_files_are_not_treated_as_new(project: Project) -> None:
     project.write(".gitignore", b"large/\n")
     project.write("large/one", b"1" * 100)
     project.commit()
-    limits = SnapshotLimits(ignored_bytes=10, min_borrowed=0)
+    limits = SnapshotLimits(max_ignored_bytes=10, min_files_to_borrow=0)
     index = FolderIndex(project.root, project.base / "index", project.objects, limits)
     assert "large/one" not in index.refresh()
     assert set(index.state.left_out) == {"large"}

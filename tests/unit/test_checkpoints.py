@@ -122,7 +122,7 @@ def test_ignored_files_are_covered_up_to_a_limit(watched: Watched) -> None:
         "printf '*.log\nmany\nfew\n' >.gitignore; mkdir -p many few src/__pycache__; touch many/{1..20}"
         " few/{1..3} a.log src/__pycache__/a.pyc"
     )
-    watched.index = watched.new_index(SnapshotLimits(ignored_files=10))
+    watched.index = watched.new_index(SnapshotLimits(max_ignored_files=10))
     assert set(watched.found()) == {".gitignore", "few", "few/1", "few/2", "few/3", "a.log", "src"}
     assert set(watched.index.state.left_out) == {"many"}
     watched.run("touch few/more{1..8}")

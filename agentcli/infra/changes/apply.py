@@ -15,7 +15,7 @@ from agentcli.infra.changes import state, writing
 from agentcli.infra.changes.groups import ChangeGroup
 from agentcli.tools.command import ApplyOutcome, Conflict
 
-_LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_FLAGS = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC  # O_PATH needs no right to read
 _CHANGED = "it was changed since the command started"
 _DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.1
 
@@ -79,7 +79,7 @@ class _Application:
         self._token, self._live, self._is_resumed = token, live, is_resumed
         self._changes = state.ChangeSet(root="")  # those of the current group
         # By absolute path, the entry with the mode that a folder gets at the end; None if it is removed then.
-        self._folders: dict[str, state.FileEntry | None] = {}
+        self._final_folders: dict[str, state.FileEntry | None] = {}
 
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError`, where possible before anything is changed."""
@@ -91,7 +91,7 @@ class _Application:
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
                 with self._opened(moved) as (folder, name):
-                    _set_mode(folder, name, changes.after[moved])
+                    _set_mode(folder, name, changes.after[moved])  # the kill may have come before this
                 return
             paths = tuple(path for path in paths if not self._is_done(path))
         elif moved and self._move(group):
@@ -106,14 +106,18 @@ class _Application:
         # A folder that a file replaces is emptied first. Everything else is removed after the new files are written.
         in_swapped = [path for path in removed if any(path.startswith(f"{folder}/") for folder in swapped)]
         self._remove([*in_swapped, *swapped])
-        for path in sorted(written, key=_order):
+        for path in sorted(written, key=_git_order):
             self._make(path)
         self._remove([path for path in removed if path not in in_swapped])
 
     def finish_folders(self) -> None:
-        for path in sorted(self._folders, key=lambda path: -path.count("/")):  # inner folders first
+        """Set the modes of the folders that were made, and remove those that were deleted, unless something is in them.
+
+        This comes after all groups, because a folder's own mode may not allow writing into it.
+        """
+        for path in sorted(self._final_folders, key=lambda path: -path.count("/")):  # inner folders first
             with contextlib.suppress(OSError), _opened(path) as (folder, name):
-                if (after := self._folders[path]) is not None:
+                if (after := self._final_folders[path]) is not None:
                     _set_mode(folder, name, after)
                 else:
                     os.rmdir(name, dir_fd=folder)
@@ -149,7 +153,7 @@ class _Application:
         self._make_folders_around(path)
         for inner_path in reversed(group.paths):
             # The outermost folder gets its mode at the end: it can only be moved while its owner may write to it.
-            _forget_overlay(self._changes.after[inner_path], keeps_mode=inner_path == path)
+            _remove_overlay_traces(self._changes.after[inner_path], keeps_mode=inner_path == path)
         with self._opened(path) as (folder, name):
             if state.entry_at(name, folder=folder) is not None:
                 raise writing.ConflictError(writing.MADE_MEANWHILE)
@@ -165,15 +169,15 @@ class _Application:
         try:
             now = self._now(path)
         except OSError as error:
-            # The parent is still a file or a link, which this group replaces with a folder.
+            # Nothing is there while the parent is a file or a link, which this group replaces with a folder.
             if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return
             raise
         if now is None:
-            if before is not None and after is not None:
+            if before is not None and after is not None:  # with no `after`, somebody else has done the same
                 raise writing.ConflictError("it was removed since the command started")
         elif before is None:
-            if now.kind != "folder" or after is None or after.kind != "folder":
+            if now.kind != "folder" or after is None or after.kind != "folder":  # two new folders can be merged
                 raise writing.ConflictError(writing.MADE_MEANWHILE)
         elif not _is_same(now, before):
             raise writing.ConflictError(_CHANGED)
@@ -232,8 +236,8 @@ class _Application:
                     present = state.entry_at(name, folder=folder)
                     if present is None or present.kind != "folder":
                         raise
-        if self._folders.get(self._changes.at(path)) is None:  # not planned yet, or an earlier group removes it
-            self._folders[self._changes.at(path)] = self._changes.after[path]
+        if self._final_folders.get(self._changes.at(path)) is None:  # not in it yet, or an earlier group removes it
+            self._final_folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
         """Remove files, then folders, inner ones first. Folders around them that must go are removed at the end."""
@@ -248,7 +252,7 @@ class _Application:
                     os.unlink(name, dir_fd=folder)
             for parent in state.parents_of(path)[1:]:  # without the root
                 if parent in before and parent not in after:
-                    self._folders.setdefault(self._changes.at(parent), None)
+                    self._final_folders.setdefault(self._changes.at(parent), None)
 
 
 @contextlib.contextmanager
@@ -259,9 +263,10 @@ def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
         yield folder, "." if is_root else name
 
 
-def _order(path: str) -> tuple[int, str]:
+def _git_order(path: str) -> tuple[int, str]:
     """Return the sort key of a path by `_GIT_ORDER`; paths that are not in it come after objects and references."""
-    return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
+    after_references = _GIT_ORDER.index("/logs/")
+    return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), after_references), path
 
 
 def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:
@@ -272,6 +277,7 @@ def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:
 
 
 def _require_same(folder: int, name: str, before: state.FileEntry | None) -> None:
+    """Raise `ConflictError` unless a name in an open folder still has the entry `before` (None: nothing)."""
     now = state.entry_at(name, folder=folder)
     if before is None and now is not None:
         raise writing.ConflictError(writing.MADE_MEANWHILE)
@@ -287,25 +293,25 @@ def _fill(target: int, after: state.FileEntry) -> None:
     if os.geteuid() == 0:  # only root may set another owner
         os.fchown(target, *after.owner)
     os.fchmod(target, after.mode)
-    modified_ns = after.stamp[2]
-    os.utime(target, ns=(modified_ns, modified_ns))
+    os.utime(target, ns=(after.stamp.modified_ns, after.stamp.modified_ns))  # times of access and of modification
 
 
 def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:
     """Set mode and owner through a descriptor, so that no link can redirect the change to another file."""
-    descriptor = os.open(name, _LOOK, dir_fd=folder)
+    descriptor = os.open(name, _PATH_FLAGS, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
             raise writing.ConflictError("a link was put there since the command started")
-        if os.geteuid() == 0:  # fchown and fchmod refuse a descriptor of O_PATH
-            os.chown(f"/proc/self/fd/{descriptor}", *after.owner)
-        os.chmod(f"/proc/self/fd/{descriptor}", after.mode)  # noqa: PTH101
+        real_file = f"/proc/self/fd/{descriptor}"  # because fchown and fchmod refuse a descriptor of O_PATH
+        if os.geteuid() == 0:  # only root may set another owner
+            os.chown(real_file, *after.owner)
+        os.chmod(real_file, after.mode)  # noqa: PTH101
     finally:
         os.close(descriptor)
 
 
-def _forget_overlay(entry: state.FileEntry, *, keeps_mode: bool) -> None:
-    """Remove the attributes of the overlay from an entry, and give it the mode that the command set."""
+def _remove_overlay_traces(entry: state.FileEntry, *, keeps_mode: bool) -> None:
+    """Remove the overlay's attributes from a prepared entry, and unless `keeps_mode`, give it its planned mode."""
     for name in os.listxattr(entry.source, follow_symlinks=False):
         if name.startswith(writing.OVERLAY_ATTRIBUTES):
             os.removexattr(entry.source, name, follow_symlinks=False)
@@ -315,6 +321,7 @@ def _forget_overlay(entry: state.FileEntry, *, keeps_mode: bool) -> None:
 
 
 def _is_database(folder: int, name: str) -> bool:
+    """Return True for an SQLite database, also for one in use that nothing was written to yet."""
     sqlite_logs = f"{name}-wal", f"{name}-journal"
     if any(state.entry_at(log, folder=folder) is not None for log in sqlite_logs):
         return True

@@ -1,4 +1,4 @@
-"""Finds what changed in a folder since the last look, and stores the contents of each state.
+"""Finds what changed in a folder since the last scan, and stores the contents of each state.
 
 A file is read again only if its inode or its ctime has changed; programs cannot set the ctime. Files that git ignores
 are covered up to a limit, and large files without their contents. `left_out` lists what is missing.
@@ -24,10 +24,10 @@ from agentcli.infra.changes.state import (
     BorrowedObjects,
     Objects,
     TrackedFile,
+    git_stamp_of,
     is_cache,
     joined,
     kind_of,
-    stamp_of,
     state_of,
 )
 from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point
@@ -44,11 +44,11 @@ class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int = 50_000_000
     max_files: int = 200_000
     max_bytes: int = 5_000_000_000
-    ignored_files: int = 5_000  # at most so many of the files that git ignores
-    ignored_bytes: int = 50_000_000
+    max_ignored_files: int = 5_000  # of the files that git ignores
+    max_ignored_bytes: int = 50_000_000
     excluded: tuple[str, ...] = ()  # globs of paths or names
-    own: tuple[str, ...] = ()  # agentcli's own folders, which are never covered
-    min_borrowed: int = 200  # files; in a smaller folder no contents are borrowed from git
+    own_folders: tuple[str, ...] = ()  # agentcli's, which are never covered
+    min_files_to_borrow: int = 200  # with fewer files, copying them is faster than asking git which it has
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
         if files > self.max_files:
@@ -61,8 +61,8 @@ class TooManyFiles(Exception):
     """A folder holds more than checkpoints cover."""
 
 
-class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """An entry as it was at the last look."""
+class _KnownEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """An entry as it was at the last scan."""
 
     changed_ns: int  # the ctime; 0 if the entry must be read again
     inode: int
@@ -78,13 +78,13 @@ class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tru
 
 
 class FolderState(msgspec.Struct, kw_only=True):
-    """The state of a folder at the last look."""
+    """The state of a folder at the last scan."""
 
     root: str
-    entries: dict[str, dict[str, _Known]] = {}  # by relative folder and name; the root is ""
+    entries: dict[str, dict[str, _KnownEntry]] = {}  # by relative folder and name; the root is ""
     left_out: dict[str, str] = {}  # by path, the reason why it is not covered
     skipped: set[int] = set()  # inodes of entries that are not covered, caches and `.git` included
-    looked_ns: int = 0  # Unix time at which the look began
+    looked_ns: int = 0  # Unix time at which the scan began
 
 
 _DECODER = msgspec.msgpack.Decoder(FolderState)
@@ -102,25 +102,29 @@ class FolderIndex:
         self.borrowed = BorrowedObjects(self.root, objects.folder / "borrowed" / index_name(self.root), writable)
 
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
-        """Return the changes since the last look, by relative path. Raises `TooManyFiles`, `OSError`."""
-        differences, state = _Look(self).run()
+        """Return the changes since the last scan, by relative path. Raises `TooManyFiles`, `OSError`.
+
+        Without `saves`, the new state is kept only in memory, so that the same changes are found again after a restart.
+        """
+        differences, state = _Scan(self).run()
         changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
         # Undo needs the old contents of changed files; only those of unchanged files may stay borrowed from git.
         self.borrowed.copy((file.content for file in changed_files if file.content), self.objects)
-        previous, self.state = self.state, state  # without `saves`, only in memory: the file stays as it was
+        previous, self.state = self.state, state
         if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
             self._save()
         return differences
 
     def _load(self) -> FolderState:
-        unknown = FolderState(root=stored_path(self.root))
+        nothing_known = FolderState(root=stored_path(self.root))
         try:
             content = self.file.read_bytes()
             is_json = content.startswith(b"{")  # msgpack begins with another byte
             state = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
         except (OSError, ValueError):  # without a usable index everything is read again
-            return unknown
-        return state if state.root == unknown.root else unknown  # the file's name is a hash, which two roots may share
+            return nothing_known
+        # The file's name is a part of a hash, which two roots may share.
+        return state if state.root == nothing_known.root else nothing_known
 
     def _save(self) -> None:
         make_private_folder(self.file.parent)
@@ -131,31 +135,31 @@ class FolderIndex:
         replace_file(self.file, content, syncs=False)
 
 
-class _Look:
+class _Scan:
     """Scans a folder once, and takes untouched entries from the previous state. Paths are relative to the folder."""
 
     def __init__(self, index: FolderIndex) -> None:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
         now_ns = time.time_ns()
-        # When the previous look began; 0 if the clock was set back since then.
-        self._previous_look_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0
+        # When the previous scan began; 0 if the clock was set back since then.
+        self._previous_scan_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0
         self._racy_since_ns = now_ns - TICK_NS  # a file changed after this may change again and keep its ctime
-        self._known = dict(self._before.entries)  # folders that can no longer be covered are removed from it
+        self._known = dict(self._before.entries)  # without the folders that this scan finds are repositories by now
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
         self._differences: dict[str, Difference] = {}
-        self._first_seen: set[str] = set()  # folders whose contents are looked at for the first time, but are not new
-        self._stored = 0  # bytes of the new files in this look
-        self._tracked: dict[str, TrackedFile] = {}  # files whose contents are borrowed, by path
+        self._newly_covered: set[str] = set()  # folders that existed at the last scan, but were not covered
+        self._new_bytes = 0  # in the new files of this scan
+        self._borrowed: dict[str, TrackedFile] = {}  # files whose contents are borrowed, by path
 
     def run(self) -> tuple[dict[str, Difference], FolderState]:
-        if not self._known:
+        if not self._known:  # the first scan of this folder: later, few files are new
             self._borrow()
         self._index.files_scanned = 0
-        folders = [""]  # still to look in; "" is the root
+        folders = [""]  # still to scan; "" is the root
         while folders:
             folder = folders.pop()
-            folders += self._look_in(folder)
+            folders += self._scan_folder(folder)
             self._index.files_scanned += len(self._state.entries.get(folder, ()))
             self._limits.check(self._root, files=self._index.files_scanned)
         for folder, known in self._known.items():
@@ -165,21 +169,22 @@ class _Look:
 
     def _borrow(self) -> None:
         """Find contents to borrow. Raises `TooManyFiles` if the rest exceeds the limits, before anything is stored."""
-        if len(self._listing) >= self._limits.min_borrowed:
+        if len(self._listing) >= self._limits.min_files_to_borrow:
             with suppress(OSError, ValueError, SubprocessError):  # then all files are copied
-                self._tracked = self._index.borrowed.borrow()
-        for path in self._listing - self._tracked.keys():
-            with suppress(OSError):
-                self._count_stored(os.lstat(f"{self._root}/{path}"))
-        self._stored = 0  # they are counted again when they are stored
+                self._borrowed = self._index.borrowed.borrow()
+        for path in self._listing - self._borrowed.keys():
+            with suppress(OSError):  # the file was just removed
+                self._count_new(os.lstat(f"{self._root}/{path}"))
+        self._new_bytes = 0  # they are counted again when they are stored
 
-    def _count_stored(self, status: os.stat_result) -> None:
+    def _count_new(self, status: os.stat_result) -> None:
+        """Add a file that is to be stored to the new bytes. Raises `TooManyFiles` if they exceed the limit."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
-            self._stored += status.st_size
-            self._limits.check(self._root, size=self._stored)
+            self._new_bytes += status.st_size
+            self._limits.check(self._root, size=self._new_bytes)
 
-    def _look_in(self, folder: str) -> list[str]:
-        """Look at the entries of a folder, and return the folders in it."""
+    def _scan_folder(self, folder: str) -> list[str]:
+        """Record the entries of a folder, and return the folders in it."""
         state, known = self._state, self._known.get(folder, {})
         try:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
@@ -190,13 +195,14 @@ class _Look:
             state.left_out[folder] = error.strerror or str(error)
             state.entries |= {path: entries for path, entries in self._known.items() if _is_at_or_below(path, folder)}
             return []
-        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # its known contents must not be reported as removed
+        if {entry.name for entry in inner_entries} >= _GIT_NAMES:
             state.left_out[folder] = "it is a git repository"
+            # `run` reports what is in `_known` but was not found as removed, so its contents are taken out.
             self._known = {path: names for path, names in self._known.items() if not _is_at_or_below(path, folder)}
             return []
-        if folder in self._before.left_out:  # it was not covered before
+        if folder in self._before.left_out:  # it can be covered now
             state.left_out.pop(folder, None)
-            self._first_seen.add(folder)
+            self._newly_covered.add(folder)
         now = state.entries[folder] = {}
         for entry in inner_entries:
             before = after = known.get(entry.name)
@@ -205,12 +211,12 @@ class _Look:
             except FileNotFoundError:  # the entry was just removed
                 continue
             if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
-                after = self._look_at(folder, entry.name, status, before)
+                after = self._record(folder, entry.name, status, before)
             if after is not None:
                 now[entry.name] = after
         return [joined(folder, name) for name, entry in now.items() if entry.kind == "folder"]
 
-    def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
+    def _record(self, folder: str, name: str, status: os.stat_result, before: _KnownEntry | None) -> _KnownEntry | None:
         """Record an entry that is new or was touched, and return it; return `before` if it cannot be recorded."""
         state, path, kind = self._state, joined(folder, name), kind_of(status)
         if kind is None:  # a socket or a device
@@ -221,50 +227,52 @@ class _Look:
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
             return before  # the sandbox of a running or killed command created it
         is_ignored = before.is_ignored if before is not None else self._is_ignored(path)
-        if before is None and is_ignored and not self._has_room(path, kind, status):
+        if before is None and is_ignored and not self._fits_ignored_limits(path, kind, status):
             state.left_out[path] = "git ignores it, and it is large"
             state.skipped.add(status.st_ino)
             return None
         state.left_out.pop(path, None)
         if kind == "file" and status.st_size > self._limits.max_file_bytes:
-            state.left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
+            state.left_out[path] = f"{status.st_size / 1e6:,.0f} MB"  # recorded below, without its contents
         if (now := self._file_state(path, status, is_new=before is None)) is None:
             return before
         if before is None and is_ignored and kind == "file":
-            ignored_files, ignored_bytes = self._ignored
-            self._ignored = ignored_files + 1, ignored_bytes + now.size
+            ignored_files, ignored_bytes = self._ignored_totals
+            self._ignored_totals = ignored_files + 1, ignored_bytes + now.size
         if before is None and self._was_there(folder, path, status):  # neither it nor its contents are a change
             if kind == "folder":
-                self._first_seen.add(path)
+                self._newly_covered.add(path)
         elif before is None or before.state != now:
             self._differences[path] = before.state if before is not None else None, now
         changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
-        return _Known(changed_ns=changed_ns, inode=status.st_ino, is_ignored=is_ignored, **msgspec.structs.asdict(now))
+        fields = msgspec.structs.asdict(now)
+        return _KnownEntry(changed_ns=changed_ns, inode=status.st_ino, is_ignored=is_ignored, **fields)
 
     def _file_state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
         """Return an entry's state, with its contents stored or borrowed; None if it was just removed."""
-        tracked = self._tracked.get(path) if status.st_size <= self._limits.max_file_bytes else None
-        if tracked is not None and tracked.stamp == stamp_of(status):
-            return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
+        borrowed = self._borrowed.get(path) if status.st_size <= self._limits.max_file_bytes else None
+        if borrowed is not None and borrowed.git_stamp == git_stamp_of(status):
+            return FileState("file", stat.S_IMODE(status.st_mode), borrowed.id, status.st_size)
         if is_new:
-            self._count_stored(status)
+            self._count_new(status)
         return state_of(f"{self._root}/{path}", status, self._index.objects, max_bytes=self._limits.max_file_bytes)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
-        """Return True for an entry that existed at the last look but was not covered, even if it was moved since."""
-        if folder in self._first_seen or path in self._before.left_out or status.st_ino in self._before.skipped:
+        """Return True for an entry that existed at the last scan but was not covered, even if it was moved since."""
+        if folder in self._newly_covered or path in self._before.left_out or status.st_ino in self._before.skipped:
             return True
-        # Moving a folder does not change the ctimes of its contents. If a ctime is older than the last look (less a
+        # Moving a folder does not change the ctimes of its contents. If a ctime is older than the last scan (less a
         # tick, because ctimes may lag) but the inode is unknown, the entry came with a folder that was not covered.
-        return status.st_ctime_ns < self._previous_look_ns - TICK_NS and status.st_ino not in self._inodes
+        return status.st_ctime_ns < self._previous_scan_ns - TICK_NS and status.st_ino not in self._known_inodes
 
     @cached_property
-    def _inodes(self) -> set[int]:
-        """The inodes of all entries of the last look: a new path with one of them is a known file that was moved."""
+    def _known_inodes(self) -> set[int]:
+        """The inodes of all entries of the last scan: a new path with one of them is a known file that was moved."""
         return {known.inode for entries in self._before.entries.values() for known in entries.values()}
 
     def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
-        if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own:
+        """Return True for an entry that is not covered; one that a setting excludes is reported as left out."""
+        if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own_folders:
             return True
         if any(fnmatch(path, glob) or fnmatch(name, glob) for glob in self._limits.excluded):
             self._state.left_out[path] = "excluded by checkpoints.exclude"
@@ -294,18 +302,18 @@ class _Look:
                 paths.add(path)
         return paths
 
-    def _has_room(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
+    def _fits_ignored_limits(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
         """Return True if an ignored file, or a folder with all its contents, fits into the limits for ignored files."""
-        files, total = self._ignored
+        files, total = self._ignored_totals
         sizes = _entry_sizes(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
         for size in sizes:
             files, total = files + 1, total + size
-            if files > self._limits.ignored_files or total > self._limits.ignored_bytes:
+            if files > self._limits.max_ignored_files or total > self._limits.max_ignored_bytes:
                 return False
         return True
 
     @cached_property
-    def _ignored(self) -> tuple[int, int]:
+    def _ignored_totals(self) -> tuple[int, int]:
         """The number and the total size of ignored files that are covered."""
         sizes = [
             entry.size
@@ -317,6 +325,7 @@ class _Look:
 
 
 def index_name(root: str) -> str:
+    """Return a file name for what is stored about a root."""
     return hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
 
 

@@ -32,8 +32,8 @@ class ChangeGroup(NamedTuple):
     """Changes that are applied or discarded together."""
 
     summary: ChangeSummary
-    changes: ChangeSet
-    paths: tuple[str, ...]
+    changes: ChangeSet  # of the whole command
+    paths: tuple[str, ...]  # those of the group, relative to the root of `changes`
     moved_root: str = ""  # the path of a new folder that can be moved as a whole
 
 
@@ -52,14 +52,15 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     groups: list[ChangeGroup] = []
     for path in paths:
         is_implied = path in counts and _is_made_or_removed_folder(path, changes)  # by the changes in this folder
-        if (group_path := _whole_around(path, changes, large)) is not None:
+        if (group_path := _large_group_around(path, changes, large)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
         elif not is_implied:
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, contents in paths_by_group.items():
         inside = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
-        is_movable = bool(path) and summary.kind == "created" and inside == {*contents}  # and nothing else is in it
+        # The root ("") exists, and a folder that also has entries of other groups cannot be moved without them.
+        is_movable = bool(path) and summary.kind == "created" and inside == {*contents}
         groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
     return _join_renames(groups, changes)
 
@@ -70,7 +71,9 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
         [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_auto_executed) == (kind, "file", False)]
         for kind in ("deleted", "created")
     )
-    for old in old_groups if len(old_groups) * len(new_groups) <= _MAX_PAIRS else ():
+    if len(old_groups) * len(new_groups) > _MAX_PAIRS:
+        return groups
+    for old in old_groups:
         before = changes.before[old.paths[0]]
         shares = [_shared_part(before, changes.after[new.paths[0]]) for new in new_groups]
         if (share := max(shares, default=0.0)) > _MIN_SHARED:
@@ -85,9 +88,11 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
 
 
 def _shared_part(before: FileEntry, after: FileEntry) -> float:
-    """Return the share of lines that two files have in common: 1 if they are equal, 0 if the old one is empty."""
-    if not before.size or has_same_content(before, after):
-        return float(before.size > 0)
+    """Return the share of lines that two files have in common, from 0 to 1."""
+    if before.size == 0:  # two empty files are no sign of a rename
+        return 0.0
+    if has_same_content(before, after):  # also of files that are not text
+        return 1.0
     old, new = (Counter((text_of_entry(entry) or "").splitlines()) for entry in (before, after))
     return (old & new).total() / max(old.total(), new.total(), 1)
 
@@ -109,24 +114,27 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
     return group._replace(changes=replace(group.changes, before={path: before}, after={path: entry}))
 
 
-def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
-    """Return the sort key that puts the groups that need the person's attention first: False before True."""
-    summary = group.summary
+def attention_order(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
+    """Return the sort key that puts the groups first that the person should look at most closely."""
+    summary = group.summary  # False comes before True
     return (not summary.is_auto_executed, not summary.permanent_loss, not summary.notes, summary.name)
 
 
-def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
-    """Return the outermost path of the group that contains a path, None if the path is a group of its own."""
+def _large_group_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
+    """Return the outermost path of the group that contains a path, None if the path is a group of its own.
+
+    Folders in `large` are groups, apart from auto-executed files in them.
+    """
     large_folder = None
     for folder in (*parents_of(path), path):
         before, after = changes.before_and_after(folder)
         # A file named `.git`, as in a worktree, is not a repository. The root ("") may be one, but has no entry.
-        is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
-        if is_repository or changes.swaps_folder(folder):
+        is_folder = folder != path or folder == "" or _is_folder(before or after)
+        if (is_folder and _is_repository(folder, changes)) or changes.swaps_folder(folder):
             return folder
         if large_folder is None and folder in large:
             large_folder = folder
-    return None if large_folder is None or is_auto_executed(PurePath(path)) else large_folder
+    return None if is_auto_executed(PurePath(path)) else large_folder
 
 
 def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
@@ -134,8 +142,8 @@ def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
     return (before is None or after is None) and _is_folder(before or after)
 
 
-def _is_git(path: str, changes: ChangeSet) -> bool:
-    """Return True for the folder of a repository: `.git`, or a new folder that git would take for a bare repository."""
+def _is_repository(path: str, changes: ChangeSet) -> bool:
+    """Return True for a `.git`, and for a new folder that git would take for a bare repository."""
     if (path or changes.root).rpartition("/")[2] == ".git":
         return True
     return all(joined(path, name) in changes.after for name in ("HEAD", "objects", "refs"))
@@ -148,12 +156,12 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     kind: Literal["created", "changed", "deleted", "mode"] = "changed"
     if before is None or after is None:
         kind = "created" if before is None else "deleted"
-    elif _is_only_mode(before, after):
+    elif _differs_only_in_mode(before, after):
         kind = "mode"
     diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, budget)
     diff, hunks = diff_and_hunks or ("", 1)
     is_executed = is_auto_executed(PurePath(path))
-    notes = _note_of_installed(path)
+    notes = _notes_on_packages(path)
     if after is not None and after.kind == "link":
         notes.append(f"leads to {shown_path(after.target)}")
     if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
@@ -176,15 +184,17 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     )
 
 
-def _is_only_mode(before: FileEntry, after: FileEntry) -> bool:
-    is_like = before.kind == after.kind and before.target == after.target
-    return is_like and (before.kind == "folder" or (before.kind == "file" and has_same_content(before, after)))
+def _differs_only_in_mode(before: FileEntry, after: FileEntry) -> bool:
+    """Return True for a folder or file that stays what it was; links and pipes have no mode that matters."""
+    if before.kind != after.kind:
+        return False
+    return before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
 
 
-def _note_of_installed(path: str) -> list[str]:
+def _notes_on_packages(path: str) -> list[str]:
     """Return a note if a path is in a folder of installed packages, such as `node_modules`."""
-    installed = INSTALLED.intersection(path.split("/"))
-    return [f"in {min(installed)}"] if installed else []
+    package_folders = INSTALLED.intersection(path.split("/"))
+    return [f"in {min(package_folders)}"] if package_folders else []
 
 
 def _is_program(entry: FileEntry | None) -> bool:
@@ -194,17 +204,17 @@ def _is_program(entry: FileEntry | None) -> bool:
 def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
     """Describe the changes of a group as one; `paths` are all at or below `path`."""
     before, after = changes.before_and_after(path)
-    is_git = _is_git(path, changes)
+    is_git = _is_repository(path, changes)
     is_new = path in paths and before is None
     is_gone = path in paths and after is None
     entries = {inner: changes.after.get(inner) or changes.before[inner] for inner in paths}
     files = [entry for entry in entries.values() if entry.kind != "folder"]
-    notes = _note_of_installed(path)
+    notes = _notes_on_packages(path)
     if not is_git and not is_gone:
-        created = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
-        notes += _counted("executable", [name for name, entry in created.items() if _is_program(entry)])
-        links = [f"{name} → {entry.target}" for name, entry in created.items() if entry.kind == "link"]
-        notes += _counted("link", links)
+        written = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
+        notes += _counting_notes("executable", [name for name, entry in written.items() if _is_program(entry)])
+        links = [f"{name} → {entry.target}" for name, entry in written.items() if entry.kind == "link"]
+        notes += _counting_notes("link", links)
     return ChangeSummary(
         name=name,
         kind="created" if is_new else "deleted" if is_gone else "changed",
@@ -212,13 +222,13 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
         files=len(files),
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
-        # Commands can write files that git executes, such as hooks, only in a repository that they make.
+        # In an existing repository, commands cannot write the files that git executes, such as hooks.
         is_auto_executed=is_new if is_git else is_auto_executed(PurePath(path)),
         permanent_loss="tree" if is_git and is_gone else "",
     )
 
 
-def _counted(noun: str, names: Sequence[str]) -> list[str]:
+def _counting_notes(noun: str, names: Sequence[str]) -> list[str]:
     """Return a note such as `2 executables: bin/a, bin/b`, or nothing for no names."""
     if not names:
         return []
@@ -227,15 +237,15 @@ def _counted(noun: str, names: Sequence[str]) -> list[str]:
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """Return the diff and the number of hunks to choose from, None if it cannot be shown. Reduces `budget`."""
+    """Return the diff and the number of hunks to choose from, None if the file is no text or `budget` is used up."""
     if budget[0] <= 0 or (old := text_of_entry(before)) is None or (new := text_of_entry(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
-    changes_line_ends = "\r" in old + new and with_hunks(old, new, range(hunks)) != new
-    hunks = 1 if changes_line_ends or "\n" in name else max(hunks, 1)  # 1: it cannot be split into hunks
-    return (diff, hunks) if budget[0] >= 0 else None
+    # The hunks of a diff do not show changed line ends, and a name with a line break spoils its headers.
+    is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
+    return (diff, max(hunks, 1) if is_divisible else 1) if budget[0] >= 0 else None
 
 
 def text_of_entry(entry: FileEntry | None) -> str | None:

@@ -34,7 +34,7 @@ class CallNote(msgspec.Struct, frozen=True):
 
     call_id: str
     before: dict[str, FileState | None] | None = None  # the states of the files that the call names, by path
-    indexes: dict[str, str] = {}  # if the call names no files: the name of each root's index file
+    indexes: dict[str, str] = {}  # if the call names no files: the name of the kept index file, by root
     finished: dict[str, int] = {}  # by path, when a later start applied it, in Unix nanoseconds
 
     @classmethod
@@ -46,7 +46,7 @@ class CallNote(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct):
-    note: str  # the file of the call's note, "" without one
+    note: str  # the file of the call's note, "" for an undo
     groups: list[ChangeGroup]
 
 
@@ -69,13 +69,13 @@ class PrivateFolder:
         `note` is the file with the note of their call. Raises `OSError` if the plan cannot be written; then
         nothing was changed. The outcome lists later failures.
         """
-        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_other_entries, groups)]))
+        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_for_plan, groups)]))
         replace_file(self.path / PLAN, json.dumps(plan).encode())  # msgspec rejects names that are not UTF-8
         return apply_groups(groups, self.path.name, live=live)
 
     def close(self) -> None:
         """Remove the folder; the plan first, because it needs the contents. May be called twice."""
-        if self._lock >= 0:
+        if self._lock >= 0:  # -1: it is closed
             (self.path / PLAN).unlink(missing_ok=True)
             remove_tree(self.path)
             os.close(self._lock)
@@ -130,7 +130,7 @@ def _finish(folder: Path) -> ApplyOutcome:
     outcome = apply_groups(plan.groups, folder.name, is_resumed=True)
     applied = [group.changes for group in plan.groups if group.summary.name in outcome.names]
     paths = [stored_path(changes.at(path)) for changes in applied for path in (*changes.before, *changes.after)]
-    with contextlib.suppress(OSError, msgspec.MsgspecError):  # the session has removed the note
+    with contextlib.suppress(OSError, msgspec.MsgspecError):  # an undo has no note, or its session has removed it
         note = CallNote.read(Path(plan.note))
         note.finished.update(dict.fromkeys(paths, time.time_ns()))
         note.write(Path(plan.note))
@@ -138,8 +138,8 @@ def _finish(folder: Path) -> ApplyOutcome:
     return outcome
 
 
-def _without_other_entries(group: ChangeGroup) -> ChangeGroup:
-    """Return a group whose `changes` has only its own entries, not those of the whole command.
+def _for_plan(group: ChangeGroup) -> ChangeGroup:
+    """Return a group in the form that is stored: without diffs, and without the other groups' entries in `changes`.
 
     Folders around its paths that were made or removed are included, because they are made or removed with it.
     """

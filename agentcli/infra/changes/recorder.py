@@ -38,7 +38,9 @@ class Mark(msgspec.Struct, kw_only=True):
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change any file
-    found: dict[str, Difference] = msgspec.field(default_factory=dict)  # its unreported changes, by path
+    unreported: dict[str, Difference] = msgspec.field(
+        default_factory=dict
+    )  # its changes that nobody was given, by path
     left_out: tuple[str, ...] = ()  # paths not covered when it began, as `PATH: why`
 
 
@@ -56,23 +58,23 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         self.objects = Objects(self.folder)
         self._notes = self.folder / "under_way" / self.session_id
         self._indexes: list[FolderIndex] | None = None  # None until they are first needed
-        self._open: list[Mark] = []  # calls under way that may change any file, the latest last
+        self._open_marks: list[Mark] = []  # of calls under way that may change any file, the latest last
         # States of files after calls that named them, by path, since the indexes were last refreshed.
         self._edited: dict[str, FileState | None] = {}
         self._problem = ""  # why the workspace cannot be recorded; then no later call tries again
         self._heartbeat: asyncio.Task[None] | None = None
-        self._order = asyncio.Lock()
-        self._numbers = itertools.count(1)  # number the files of notes
+        self._thread_lock = asyncio.Lock()  # held while a thread works
+        self._note_numbers = itertools.count(1)
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
-        mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._numbers):06}.json")
+        mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._note_numbers):06}.json")
         try:
             await self._in_thread(lambda: self._begin(mark, paths))
         except BaseException:  # nobody will call `end`
             with contextlib.suppress(ToolError):
                 await self.forget(mark)
             raise
-        if self._open and (self._heartbeat is None or self._heartbeat.done()):
+        if self._open_marks and (self._heartbeat is None or self._heartbeat.done()):
             self._heartbeat = asyncio.create_task(self._send_heartbeats())
         return mark
 
@@ -107,9 +109,9 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
 
     async def _send_heartbeats(self) -> None:
         """Touch the notes of calls under way, so that after a kill their times show which changes came later."""
-        while self._open:
-            for mark in self._open:
-                with contextlib.suppress(OSError):
+        while self._open_marks:
+            for mark in self._open_marks:
+                with contextlib.suppress(OSError):  # the note was just removed
                     os.utime(mark.note)
             await asyncio.sleep(_HEARTBEAT_S)
 
@@ -117,7 +119,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         """Run work in a thread, in order and to its end, even if the caller is cancelled. Raises `ToolError`."""
 
         async def in_order() -> T:
-            async with self._order:
+            async with self._thread_lock:
                 try:
                     return await asyncio.to_thread(work)
                 except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
@@ -141,10 +143,10 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._try_attribution(self._open[-1] if self._open else None):  # earlier changes are not this call's
-            mark.left_out = self._skipped_paths()
-            CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
-            self._open.append(mark)
+        elif self._try_attribution(self._open_marks[-1] if self._open_marks else None):  # changes made before this call
+            mark.left_out = self._uncovered_paths()
+            CallNote(mark.call_id, None, self._keep_index_files(mark.note)).write(mark.note)
+            self._open_marks.append(mark)
 
     def _end(self, mark: Mark) -> FilesChanged | None:
         """Return the changes of a call: in the files that it named, or else in the whole workspace."""
@@ -155,28 +157,31 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             return FilesChanged(mark.call_id, changes) if changes else None
         try:
             if self._try_attribution(mark):
-                return self._new_changes(mark)
+                return self._take_unreported(mark)
         finally:
-            self._open = [other for other in self._open if other is not mark]
+            self._open_marks = [other for other in self._open_marks if other is not mark]
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _changes_in_progress(self) -> list[FilesChanged]:
-        if not self._open or not self._try_attribution(self._open[-1]):  # they go to the call that began last
+        if not self._open_marks or not self._try_attribution(
+            self._open_marks[-1]
+        ):  # the call that began last made them
             return []
-        return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]
+        return [changed for mark in self._open_marks if (changed := self._take_unreported(mark)) is not None]
 
-    def _new_changes(self, mark: Mark) -> FilesChanged | None:
-        changes, mark.found = _as_changes(mark.found), {}
-        left_out = tuple(dict.fromkeys((*mark.left_out, *self._skipped_paths())))
+    def _take_unreported(self, mark: Mark) -> FilesChanged | None:
+        """Return the unreported changes of a call, which count as reported from now on; None if there are none."""
+        changes, mark.unreported = _as_changes(mark.unreported), {}
+        left_out = tuple(dict.fromkeys((*mark.left_out, *self._uncovered_paths())))
         return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
 
-    def _skipped_paths(self) -> tuple[str, ...]:
+    def _uncovered_paths(self) -> tuple[str, ...]:
         """Return the paths that are left out now, as `PATH: why`."""
-        skipped = [
-            (f"{each.root}/{path}", why) for each in self._every_index() for path, why in each.state.left_out.items()
+        left_out = [
+            (f"{each.root}/{path}", why) for each in self._all_indexes() for path, why in each.state.left_out.items()
         ]
-        more = (f"{len(skipped) - _MAX_NAMED} more paths",) if len(skipped) > _MAX_NAMED else ()
-        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(skipped)[:_MAX_NAMED]), *more)
+        more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(left_out)[:_MAX_NAMED]), *more)
 
     def _try_attribution(self, mark: Mark | None) -> bool:
         """Refresh the indexes, and attribute the changes to a call, or to the person if `mark` is None.
@@ -185,7 +190,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         Return False if an index cannot be refreshed; later calls do not try it again.
         """
         edited, self._edited = self._edited, {}
-        for index in self._every_index() if not self._problem else ():
+        for index in self._all_indexes() if not self._problem else ():
             try:
                 differences = index.refresh()
             except (TooManyFiles, ToolError) as error:
@@ -194,21 +199,21 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             for relative_path, (before, now) in differences.items():
                 path = f"{index.root}/{relative_path}"
                 before = edited.get(path, before)  # edits that another call reported are not this call's
-                owner = next((other for other in self._open if path in other.found), mark)
-                if owner is not None and before != now:
-                    first, _ = owner.found.get(path, (before, now))
-                    owner.found[path] = first, now
+                changed_by = next((other for other in self._open_marks if path in other.unreported), mark)
+                if changed_by is not None and before != now:
+                    first, _ = changed_by.unreported.get(path, (before, now))
+                    changed_by.unreported[path] = first, now
         return not self._problem
 
-    def _every_index(self) -> list[FolderIndex]:
+    def _all_indexes(self) -> list[FolderIndex]:
         if self._indexes is None:
             roots = [str(root) for root in self.roots()]
             outermost = [root for root in roots if not any(root.startswith(f"{other}/") for other in roots)]
             folder = self.objects.folder / "indexes"
-            self._indexes = [self._index(root, folder / index_name(root)) for root in dict.fromkeys(outermost)]
+            self._indexes = [self._new_index(root, folder / index_name(root)) for root in dict.fromkeys(outermost)]
         return self._indexes
 
-    def _index(self, root: str, file: Path) -> FolderIndex:
+    def _new_index(self, root: str, file: Path) -> FolderIndex:
         return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
 
     def _interrupted(self, reported: Mapping[str, float]) -> Iterator[FilesChanged]:
@@ -223,18 +228,21 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 continue
             differences = {path: (state, self._state(path)) for path, state in _by_system_path(note.before or {})}
             for root, name in _by_system_path(note.indexes):
-                index = self._index(root, self._notes / name)
+                index = self._new_index(root, self._notes / name)
                 with contextlib.suppress(TooManyFiles):
-                    found = index.refresh(saves=False)
-                    differences |= {f"{root}/{path}": difference for path, difference in found.items()}
+                    since_call_began = index.refresh(saves=False)
+                    differences |= {f"{root}/{path}": difference for path, difference in since_call_began.items()}
             if changes := _as_changes(dict(_without_later(differences, last_ns + _AFTERLIFE_NS, note.finished))):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
-    def _linked_indexes(self, note: Path) -> dict[str, str]:
-        """Keep the present indexes under second names, because a refresh replaces their files."""
+    def _keep_index_files(self, note: Path) -> dict[str, str]:
+        """Keep the roots' index files as they are when a call begins, and return the kept files' names, by root.
+
+        `_interrupted` needs them, and the next refresh replaces the original files.
+        """
         names = {}
         make_private_folder(self._notes)
-        for number, index in enumerate(self._every_index()):
+        for number, index in enumerate(self._all_indexes()):
             names[stored_path(index.root)] = name = f"{note.stem}-{number}.index"
             try:
                 os.link(index.file, self._notes / name)
@@ -243,8 +251,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return names
 
     def _forget(self, mark: Mark | None) -> None:
-        """Remove the note and the indexes of a call, or those of all calls of the session if `mark` is None."""
-        self._open = [other for other in self._open if other is not mark]
+        """Remove the note and the kept index files of a call, or of all calls of the session if `mark` is None."""
+        self._open_marks = [other for other in self._open_marks if other is not mark]
         for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other calls are under way
@@ -259,9 +267,9 @@ def _by_system_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def _without_later(
-    differences: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
+    differences: dict[str, Difference], end_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Yield the differences up to a time; `finished` has a later limit for some paths.
+    """Yield the differences that a call made up to `end_ns`, or up to when a later start `finished` them, by path.
 
     The times of folders and removed files do not show when they changed, so all their differences are included.
     """
@@ -270,7 +278,7 @@ def _without_later(
             changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
         except OSError:
             changed_ns = 0
-        if changed_ns <= finished.get(stored_path(path), time_ns):
+        if changed_ns <= finished.get(stored_path(path), end_ns):
             yield path, (before, now)
         elif before is not None and now is not None:
             # Somebody changed the file later. Its state after the call is unknown, so the result has no content.
@@ -283,7 +291,7 @@ def _as_changes(differences: Mapping[str, Difference]) -> tuple[FileChange, ...]
 
 
 def _with_missing_folders(paths: Iterable[str]) -> list[str]:
-    """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
+    """Return the paths and the missing folders around them, each once; nothing in a `.git`, which undo leaves alone."""
     paths_and_folders: dict[str, None] = {}
     for path in paths:
         if ".git" not in path.split("/"):

@@ -21,13 +21,13 @@ from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
 from agentcli.infra.changes.journal import PrivateFolder
-from agentcli.infra.changes.state import ChangeSet, FileEntry, Objects, entry_at, parents_of, state_at
+from agentcli.infra.changes.state import ChangeSet, FileEntry, FileStamp, Objects, entry_at, parents_of, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.diff import merged
 
 _FOLDER_MODE = 0o755  # for missing folders around a restored file, whose own modes are unknown
 _MAX_MERGED_BYTES = 10_000_000
-_MAX_READS = 3  # a file that changes while it is read is read again
+
 
 # Runs a function in a thread to its end, even if the caller is cancelled.
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
@@ -71,6 +71,7 @@ class PlannedRestoration:
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
+        # Databases are not spared: a command can be run directly instead of in a dry run, but this is the only undo.
         live = LiveFiles(advice="end it, then undo again", spares_databases=False)
         try:
             with closing(PrivateFolder(self._scratch)) as private:
@@ -79,13 +80,13 @@ class PlannedRestoration:
                 groups = [group._replace(moved_root="") for group in groups]  # there is no prepared folder to move
                 outcome = private.apply(groups, live=live)
         except OSError as error:
-            raise _nothing_done(error) from error
+            raise _nothing_undone(error) from error
         paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
-        reasons = {path: conflict.why for conflict in outcome.conflicts for path in paths[conflict.name]}
-        return [_outcome(plan, reasons.get(plan.path, "")) for plan in self._plans]
+        conflicts = {path: conflict.why for conflict in outcome.conflicts for path in paths[conflict.name]}
+        return [_outcome(plan, conflicts.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
-        """Return the planned changes in the form of a command's changes. Raises `OSError`."""
+        """Return the planned changes in the form of a command's, with new contents in `scratch`. Raises `OSError`."""
         root = _common_folder([plan.path for plan in self._changing])
         changes = ChangeSet(root=root)
         for number, plan in enumerate(self._changing):
@@ -96,8 +97,8 @@ class PlannedRestoration:
                 changes.after[path] = self._new_entry(plan.path, plan.planned, before, scratch / f"file-{number}")
         for path in [*changes.after]:  # add the missing folders around it, innermost first
             for parent in reversed(parents_of(path)[1:]):  # without the root, which exists
-                stays = os.path.lexists(changes.at(parent)) and parent not in changes.before
-                if stays or parent in changes.after:
+                exists = os.path.lexists(changes.at(parent)) and parent not in changes.before  # and is not removed
+                if exists or parent in changes.after:
                     break
                 changes.after[parent] = self._new_entry(  # a folder has no contents, so any file name will do
                     changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
@@ -112,7 +113,8 @@ class PlannedRestoration:
                 with before.open() as source, file.open("rb") as copy:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
-        stamp = (0, planned.size, time.time_ns(), 0, planned.mode, *owner)  # as in `entry_at`, without inode and ctime
+        # The file that will get this entry has no inode and no ctime yet, so they are 0.
+        stamp = FileStamp(0, planned.size, time.time_ns(), 0, planned.mode, *owner)
         target = system_path(planned.content) if planned.kind == "link" else ""
         return FileEntry(
             kind=planned.kind,
@@ -139,32 +141,29 @@ def plan_restoration(
     try:
         plans = [_plan(path, by_path[path], objects, max_bytes=max_bytes) for path in sorted(by_path)]
     except OSError as error:
-        raise _nothing_done(error) from error
+        raise _nothing_undone(error) from error
     removed = {plan.path for plan in plans if plan.planned is None}
-    for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
-        plan = plans[number]
+    for number, plan in reversed([*enumerate(plans)]):  # the contents of a folder come before the folder
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.planned is None
         with suppress(OSError):  # a folder that cannot be read: removing it fails if something is in it
-            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:
-                plans[number] = PathPlan(path=plan.path, now=plan.now, planned=plan.now)  # something else is in it
+            if is_removed_folder and any(entry.path not in removed for entry in os.scandir(plan.path)):
+                plans[number] = PathPlan(path=plan.path, now=plan.now, planned=plan.now)  # it stays
                 removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_bytes: int) -> PathPlan:
-    """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
+    """Plan how to undo the changes of a path, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, planned=None, conflict="a symbolic link leads to it now")
-    entry = now = None  # stays None if the last change removed the path by replacing a folder around it with a link
     # Contents of a size that was stored once are read again, even if the limit is lower by now.
     max_bytes = max(max_bytes, *(state.size for change in changes for state in (change.before, change.after) if state))
-    for _ in range(0 if is_behind_link else _MAX_READS):
-        entry = entry_at(path)
+    entry = now = None
+    if not is_behind_link:  # else the last change removed the path, by replacing a folder around it with a link
+        entry = entry_at(path)  # before the state, so that a file that changes while it is read becomes a conflict
         now = state_at(path, objects, max_bytes=max_bytes)
-        if entry_at(path) == entry:
-            break
-    state, is_merged, conflict = now, False, ""
+    state, is_merged, conflict = now, False, ""  # `state` goes back through the changes, one after another
     try:
         for change in reversed(changes):
             earlier_state = _state_without(state, change, objects)
@@ -223,17 +222,19 @@ def _make_accessible(plan: PathPlan) -> FileEntry | None:
     before, planned = plan.entry, plan.planned
     if before is None or planned is None or not before.kind == planned.kind == "folder":
         return before
-    if planned.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
-        Path(plan.path).chmod(before.mode | (planned.mode & 0o700))
+    owner_rights = planned.mode & 0o700
+    if owner_rights & ~before.mode and entry_at(plan.path) == before:
+        Path(plan.path).chmod(before.mode | owner_rights)
         return entry_at(plan.path) or before
     return before
 
 
-def _outcome(plan: PathPlan, why: str) -> RestoredFile:
-    """Return the outcome for a file. `why` is the reason why its group of changes was not applied, or ""."""
+def _outcome(plan: PathPlan, conflict: str) -> RestoredFile:
+    """Return the outcome for a file. `conflict` is the reason why its group of changes was not applied, or ""."""
     exists = os.path.lexists(plan.path)
-    if why and (plan.planned is not None or exists):
-        return RestoredFile(plan.path, "conflict", why)
+    is_removed_anyway = plan.planned is None and not exists
+    if conflict and not is_removed_anyway:
+        return RestoredFile(plan.path, "conflict", conflict)
     if plan.outcome.how == "removed" and exists:  # a folder that was not empty
         return RestoredFile(plan.path, "kept", "something else is in it")
     return plan.outcome
@@ -254,6 +255,6 @@ def _owner_of(path: str) -> tuple[int, int]:
     return status.st_uid, status.st_gid
 
 
-def _nothing_done(error: OSError) -> ToolError:
+def _nothing_undone(error: OSError) -> ToolError:
     reason = error.strerror or str(error)
     return ToolError(f"Nothing was undone: {reason} ({error.filename or 'checkpoints'}).", kind="resource_error")

@@ -17,7 +17,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from io import BufferedReader, FileIO
+from io import FileIO
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, check_output
 from typing import Literal, NamedTuple
@@ -83,11 +83,6 @@ class Objects:
     def has(self, id: str) -> bool:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
-    def put(self, file: BufferedReader) -> tuple[str, int]:
-        """Store the present contents of an open file; return their id and size in bytes. Raises `OSError`."""
-        content = file.read(os.fstat(file.fileno()).st_size)  # a file that grows meanwhile is cut at this size
-        return self.put_bytes(content), len(content)
-
     def put_bytes(self, content: bytes) -> str:
         """Store contents and return their id. Raises `OSError`."""
         head = b"blob %d\0" % len(content)
@@ -99,7 +94,8 @@ class Objects:
         packer = zlib.compressobj(_FASTEST)
         target = Path(self._path(id))
         target.parent.mkdir(0o700, exist_ok=True)
-        replace_file(target, b"".join((packer.compress(head), packer.compress(content), packer.flush())), syncs=False)
+        packed = b"".join((packer.compress(head), packer.compress(content), packer.flush()))
+        replace_file(target, packed, syncs=False)  # for speed; `get` notices if a crash of the system damaged it
         return id
 
     def get(self, id: str) -> bytes:
@@ -116,21 +112,28 @@ class Objects:
         return f"{self.folder}/objects/{id[:2]}/{id[2:]}"
 
 
+class FileStamp(NamedTuple):
+    """Attributes of a file; at least one of them differs after every change of it."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int  # the ctime, which programs cannot set
+    mode: int
+    uid: int
+    gid: int
+
+
 class FileEntry(NamedTuple):
     """A file, folder, link or other entry on disk; links are not followed."""
 
     kind: FileKind | Literal["other"]
-    stamp: tuple[int, ...]  # differs after every change of the file
+    stamp: FileStamp
     mode: int
     size: int
     owner: tuple[int, int]
     target: str  # where a link points, "" for other kinds
     source: str  # the path at which its contents can be read
-
-    @property
-    def changed_ns(self) -> int:
-        """The ctime, which programs cannot set."""
-        return self.stamp[3]
 
     def open(self) -> FileIO:
         """Open a file's contents. Raises `OSError`, also if the path contains a link by now."""
@@ -144,7 +147,7 @@ class ChangeSet(msgspec.Struct, kw_only=True):
     before: dict[str, FileEntry] = msgspec.field(default_factory=dict)
     after: dict[str, FileEntry] = msgspec.field(default_factory=dict)
     stale: set[str] = msgspec.field(default_factory=set)  # paths that somebody else has changed since
-    caches: list[str] = msgspec.field(default_factory=list)
+    caches: list[str] = msgspec.field(default_factory=list)  # changed caches, which are never applied
 
     def before_and_after(self, path: str) -> tuple[FileEntry | None, FileEntry | None]:
         return self.before.get(path), self.after.get(path)
@@ -153,7 +156,7 @@ class ChangeSet(msgspec.Struct, kw_only=True):
         return f"{self.root}/{path}" if path else self.root
 
     def swaps_folder(self, path: str) -> bool:
-        """Return True if something else replaces a folder, or the reverse."""
+        """Return True if the path was a folder before and is something else after, or the reverse."""
         before, after = self.before_and_after(path)
         return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
@@ -164,7 +167,7 @@ def kind_of(status: os.stat_result) -> FileKind | None:
 
 
 def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileEntry | None:
-    """Return the entry at a path, or at a name in an open folder; None if there is none."""
+    """Return the entry at a path, or at a name in an open folder with its path in `source`; None if there is none."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
@@ -172,7 +175,7 @@ def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileE
         return None
     kind, mode, size = kind_of(status) or "other", stat.S_IMODE(status.st_mode), status.st_size
     owner = status.st_uid, status.st_gid
-    stamp = (status.st_ino, size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
+    stamp = FileStamp(status.st_ino, size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
     return FileEntry(kind=kind, stamp=stamp, mode=mode, size=size, owner=owner, target=target, source=source or name)
 
 
@@ -198,7 +201,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def parents_of(path: str) -> list[str]:
-    """Return the folders around a relative path, outermost first: the root, `a` and `a/b` for `a/b/c`."""
+    """Return the folders around a relative path, outermost first: "" (the root), `a` and `a/b` for `a/b/c`."""
     parts = path.split("/")
     return ["", *("/".join(parts[:count]) for count in range(1, len(parts)))] if path else []
 
@@ -224,14 +227,17 @@ def has_same_content(before: FileEntry, after: FileEntry) -> bool:
 
 
 def digest_of(entry: FileEntry) -> bytes:
-    """Return a digest of a file's contents, or its path if the file cannot be read."""
+    """Return a digest of a file's contents, by which a copy of the file is found."""
     with suppress(OSError), entry.open() as file:
         return hashlib.file_digest(file, "sha256").digest()
-    return os.fsencode(entry.source)
+    return os.fsencode(entry.source)  # a file that cannot be read is no copy of another, so this must be unique
 
 
 def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Return the state of a path, links not followed, and store contents up to `max_bytes`. Raises `OSError`."""
+    """Store the contents of a path, if they have at most `max_bytes`, and return its state; None if nothing is there.
+
+    Links are not followed. Raises `OSError`.
+    """
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -240,21 +246,29 @@ def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None
 
 
 def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Return the state of a path whose status is known, as `state_at` does. Raises `OSError`."""
+    """Do the same as `state_at` for a path whose status is known; None also for a socket or a device."""
     kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
     if kind in (None, "folder", "pipe"):
         return FileState(kind, mode) if kind else None
-    unread = FileState("file", mode, size=status.st_size)
-    try:
-        if kind == "link":
+    if kind == "link":
+        with suppress(OSError):
             return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # a `str`, as `path` is
-        if status.st_size > max_bytes:
-            return unread
+        return None  # every link can be read, so it was removed or replaced just now
+    without_contents = FileState("file", mode, size=status.st_size)
+    if status.st_size > max_bytes:
+        return without_contents
+    try:
         file = open(path, "rb", opener=lambda name, _: os.open(name, READ_FLAGS))  # noqa: SIM115
-    except OSError as error:  # it was removed, may not be read, or is a folder by now
-        return None if kind == "link" or isinstance(error, FileNotFoundError) else unread
+    except FileNotFoundError:
+        return None
+    except OSError:  # we may not read it, or it is a link or a folder by now
+        return without_contents
     with file:
-        return FileState("file", mode, *objects.put(file)) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else unread
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return without_contents
+        content = file.read(status.st_size)  # a file that grows meanwhile is cut at this size
+    return FileState("file", mode, objects.put_bytes(content), len(content))
 
 
 def is_cache(path: str, *, is_folder: bool) -> bool:
@@ -263,7 +277,7 @@ def is_cache(path: str, *, is_folder: bool) -> bool:
     return name in _CACHE_FOLDERS or (not is_folder and (name in _CACHE_FILES or name.endswith(_CACHE_SUFFIXES)))
 
 
-def is_tagged(folder: str) -> bool:
+def has_cache_tag(folder: str) -> bool:
     """Return True if a folder contains the tag file that marks it as a cache."""
     with suppress(OSError), FileIO(f"{folder}/{_CACHE_TAG}", opener=lambda tag, _: os.open(tag, READ_FLAGS)) as tag:
         return tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE
@@ -274,22 +288,25 @@ class TrackedFile(msgspec.Struct, frozen=True, gc=False):
     """A file's state when git last found it equal to its blob `id`."""
 
     id: str
-    stamp: tuple[int, int, int, int]  # see `stamp_of`
+    git_stamp: tuple[int, int, int, int]
     size: int
 
 
-def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
+def git_stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
     """Return ctime, mtime, inode and size, by which git recognizes an unchanged file, in the form of its index."""
     return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size  # 32 bits of the inode
 
 
 class BorrowedObjects:
-    """Reads contents from the repository around `root`: none without git, or if git cannot read the repository."""
+    """Gives access to contents in the repository around `root`, through git and a bare repository in `folder`.
+
+    A `git` program in a `writable` folder is not run, because a command could have put it there.
+    """
 
     def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
         self._root = root
         self._folder = folder
-        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # not one that commands can write to
+        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # "" if there is none
         self._user_environment = {
             name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
         }
@@ -306,20 +323,18 @@ class BorrowedObjects:
         # Neither of these two commands makes git run another program.
         paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_REV_PARSE_PATHS)
         user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)
-        top, index, objects, attributes = (
-            os.fsdecode(paths).removesuffix("\n").split("\n")
-        )  # in the order of `_REV_PARSE_PATHS`
+        top, index, objects, attributes = os.fsdecode(paths).removesuffix("\n").split("\n")  # as in `_REV_PARSE_PATHS`
         # The attributes of the repository and of the person decide which files git converts: see `_UNCONVERTED`.
         setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
         settings = ("-c", setting) if user_file.strip() else ()
-        compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
+        compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116  # git compared all files before it wrote
         Objects(self._folder).make()
         for folder in ("objects/pack", "info"):
             make_private_folder(self._folder / folder)
         (self._folder / "info/attributes").write_bytes(read_small_file(attributes).encode(errors="surrogateescape"))
         with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
-        reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
-        listing = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
+        with_index = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
+        listing = self._run(with_index, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
         unchanged = dict(_unchanged_files(os.fsdecode(listing), compared_ns))
         if not unchanged:
             return {}
@@ -358,8 +373,9 @@ class BorrowedObjects:
                         running.stdout.read(1)  # the newline after the contents
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
-        answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
-        words = (line.split() for line in answer.decode().splitlines())
+        """Return the sizes in bytes of those of the objects that exist, by id."""
+        output = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
+        words = (line.split() for line in output.decode().splitlines())
         return {id: int(size) for id, size in words if size.isdigit()}  # a missing object has the line `ID missing`
 
     def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
@@ -370,13 +386,13 @@ class BorrowedObjects:
 
 
 def _unchanged_files(listing: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
-    """Yield the files in the output of `ls-files` that were not touched since git compared them."""
+    """Yield the files in the output of `ls-files` that were last touched before `compared_ns`."""
     position = 0  # entries are matched one after another, because the name of a file may look like an entry
     while entry := _ENTRY.match(listing, position):
         position = entry.end()
         tag, mode, id, stage, path, *numbers = entry.groups()
         ctime_s, ctime_ns, mtime_s, mtime_ns, inode, size = map(int, numbers)
-        stamp = (ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns, inode, size)
+        changed_ns, modified_ns = ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns
         is_regular_file = mode.startswith("100")
-        if (tag, stage) == ("H", "0") and is_regular_file and max(stamp[:2]) < compared_ns:
-            yield path, TrackedFile(id, stamp, size)
+        if (tag, stage) == ("H", "0") and is_regular_file and max(changed_ns, modified_ns) < compared_ns:
+            yield path, TrackedFile(id, (changed_ns, modified_ns, inode, size), size)

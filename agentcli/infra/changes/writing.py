@@ -19,10 +19,10 @@ MADE_MEANWHILE = "something else was made there since the command started"
 OVERLAY_ATTRIBUTES = "user.overlay."  # the extended attributes in which an overlay keeps its own data
 
 # O_PATH needs no more than the right to pass through a folder.
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for the writer of a pipe
 CHUNK_BYTES = 1 << 20
-_LINK = "a link was put in place of {}"
+_LINK_ERROR = "a link was put in place of {}"
 
 
 class ConflictError(OSError):
@@ -33,13 +33,13 @@ class ConflictError(OSError):
 
 
 def open_to_read(path: Path) -> BufferedReader:
-    """Open a regular file at a real path. Raises `OSError` for anything else, and never waits for a pipe's writer."""
+    """Open a regular file at a real path. Raises `OSError` for anything else."""
     return BufferedReader(open_source(str(path)))
 
 
 def open_source(path: str) -> FileIO:
-    """Open a file as `open_to_read` does, without a buffer."""
-    if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE)) is None:
+    """Open a regular file at a real path, without a buffer. Raises `OSError` for anything else."""
+    if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE_FLAGS)) is None:
         folder_path, _, name = path.rpartition("/")
         with opened_folder(Path(folder_path or "/")) as folder:
             descriptor = _open_file(name, os.O_RDONLY, folder)
@@ -49,8 +49,8 @@ def open_source(path: str) -> FileIO:
 def write(path: Path, content: bytes) -> None:
     """Replace or create a file so that a reader sees the old or the new contents, never a part. Raises `OSError`.
 
-    An existing file keeps its mode, owner and extended attributes. It is written in place if it has several hard links,
-    another owner, or a folder in which we cannot create files, because a new file would lose these.
+    An existing file keeps its mode, owner and extended attributes. It is written in place if a new file could not have
+    all its hard links or its owner, or cannot be created in its folder.
     """
     with opened_folder(path.parent, makes=True) as folder:
         status = _status_in(folder, path.name)
@@ -62,7 +62,8 @@ def write(path: Path, content: bytes) -> None:
             return write_atomically(folder, path.name, partial(write_all, content=content), mode=0o666)
         if status.st_nlink == 1 and os.geteuid() in (0, status.st_uid):
             with contextlib.suppress(PermissionError):  # no file can be made there, or none with the old owner or mode
-                return write_atomically(folder, path.name, partial(_fill_like, (folder, path.name), status, content))
+                fill = partial(_fill_like, (folder, path.name), status, content)
+                return write_atomically(folder, path.name, fill)
         return _overwrite(folder, path.name, content)
 
 
@@ -119,8 +120,8 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     with contextlib.ExitStack() as opened:
         try:
             names: Sequence[str] = ()
-            if (descriptor := _open_at_once(str(path), _FOLDER)) is None:  # then folder by folder
-                descriptor, names = os.open(path.anchor, _FOLDER), path.parts[1:]
+            if (descriptor := _open_at_once(str(path), _FOLDER_FLAGS)) is None:  # then folder by folder
+                descriptor, names = os.open(path.anchor, _FOLDER_FLAGS), path.parts[1:]
             opened.callback(os.close, descriptor)
             for name in names:
                 descriptor = _open_folder(name, descriptor, new_folders if makes else None)
@@ -135,17 +136,20 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
 
 def copy_bytes(source: int, target: int) -> None:
     """Copy the whole of an open file, inside the kernel if possible. Raises `OSError`."""
-    try:
-        while os.copy_file_range(source, target, 1 << 30):
-            pass
-    except (AttributeError, OSError) as error:  # Python on a Mac does not have the function
-        # These errors mean that the kernel cannot copy between the disks. Others, such as a full disk, are failures.
-        if getattr(error, "errno", 0) not in {0, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
-            raise
-        os.lseek(source, 0, os.SEEK_SET)
-        os.lseek(target, 0, os.SEEK_SET)
-        while data := os.read(source, CHUNK_BYTES):
-            write_all(target, data)
+    if hasattr(os, "copy_file_range"):  # Python on a Mac does not have it
+        try:
+            while os.copy_file_range(source, target, 1 << 30):
+                pass
+            return
+        except (
+            OSError
+        ) as error:  # the kernel cannot copy between these disks; others, such as a full disk, are failures
+            if error.errno not in {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
+                raise
+    os.lseek(source, 0, os.SEEK_SET)
+    os.lseek(target, 0, os.SEEK_SET)
+    while data := os.read(source, CHUNK_BYTES):
+        write_all(target, data)
 
 
 def copy_attributes(source: int, target: int) -> None:
@@ -184,12 +188,12 @@ def remove_tree(folder: Path) -> None:
 
 
 def _open_at_once(path: str, flags: int) -> int | None:
-    """Open a path; return None if that fails, or if the kernel does not confirm that the open file has that path."""
+    """Open a path; return None if that fails, or if the kernel does not confirm that no link was on the way."""
     try:
         descriptor = os.open(path, flags)
     except OSError:
         return None
-    with contextlib.suppress(OSError):  # no /proc: another system
+    with contextlib.suppress(OSError):  # no /proc on this system
         if os.readlink(f"/proc/self/fd/{descriptor}") == path:  # noqa: PTH115  # a `Path` would double the time
             return descriptor
     os.close(descriptor)
@@ -199,27 +203,27 @@ def _open_at_once(path: str, flags: int) -> int | None:
 def _open_folder(name: str, parent: int, new_folders: list[tuple[int, str]] | None) -> int:
     """Open a folder in an open folder. With a list of `new_folders`, a missing one is made and added to it."""
     try:
-        return os.open(name, _FOLDER, dir_fd=parent)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     except FileNotFoundError:
         if new_folders is None:
             raise
     except NotADirectoryError:
         if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise OSError(errno.ELOOP, _LINK.format(name)) from None
+            raise OSError(errno.ELOOP, _LINK_ERROR.format(name)) from None
         raise
     with contextlib.suppress(FileExistsError):  # somebody else has just made it
         os.mkdir(name, dir_fd=parent)
         new_folders.append((parent, name))
-    return os.open(name, _FOLDER, dir_fd=parent)
+    return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
 
 
 def _open_file(name: str, access: int, folder: int) -> int:
     """Open a regular file in an open folder, and return its descriptor. Raises `OSError` for anything else."""
     try:
-        return _require_regular(os.open(name, access | _FILE, dir_fd=folder))
+        return _require_regular(os.open(name, access | _FILE_FLAGS, dir_fd=folder))
     except OSError as error:
         if error.errno == errno.ELOOP:  # the kernel's text would mention too many links
-            raise OSError(errno.ELOOP, _LINK.format(name)) from None
+            raise OSError(errno.ELOOP, _LINK_ERROR.format(name)) from None
         raise
 
 
@@ -231,7 +235,7 @@ def _require_regular(descriptor: int) -> int:
 
 
 def _status_in(folder: int, name: str) -> os.stat_result | None:
-    """Return the status of a regular file, None if nothing is there. Raises `OSError` for anything else."""
+    """Return the status of a regular file in an open folder, None if nothing is there. Raises `OSError` otherwise."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
@@ -240,9 +244,12 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
     return None
 
 
-def _fill_like(place: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
-    """Fill a new file, and give it the owner, attributes and mode of the file at `place`: an open folder and a name."""
-    folder, name = place
+def _fill_like(replaced: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
+    """Fill a new file, and give it the owner, attributes and mode of the file that it will replace.
+
+    `replaced` is that file's open folder and name, `before` its status.
+    """
+    folder, name = replaced
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
         os.fchown(descriptor, before.st_uid, before.st_gid)
@@ -261,11 +268,11 @@ def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
             # The file system or an old kernel does not support files without a name.
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
-    return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE, mode, dir_fd=folder), True
+    return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE_FLAGS, mode, dir_fd=folder), True
 
 
 def _overwrite(folder: int, name: str, content: bytes) -> None:
-    """Write in place. If that fails halfway, write the old content back; `_fill` has not freed its space yet."""
+    """Write in place. If that fails halfway, as on a full disk, write the old content back into the same space."""
     with os.fdopen(_open_file(name, os.O_RDWR, folder), "r+b", buffering=0) as file:
         before = file.readall()
         try:
@@ -278,4 +285,6 @@ def _overwrite(folder: int, name: str, content: bytes) -> None:
 def _fill(descriptor: int, content: bytes) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
     write_all(descriptor, content)
-    os.ftruncate(descriptor, len(content))  # last: see `_overwrite`
+    os.ftruncate(
+        descriptor, len(content)
+    )  # last, so that the space of the old content is free only when all is written

@@ -18,7 +18,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
+from agentcli.infra.changes.groups import (
+    MAX_DIFFS_CHARS,
+    ChangeGroup,
+    attention_order,
+    group_changes,
+    pick_hunks,
+    shown_path,
+)
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, is_inside, is_real, resolve_existing
 from agentcli.infra.sandbox.dry_runs import lost_work
@@ -273,7 +280,7 @@ class DryRuns:
             git_changes = await lost_work.describe_git_changes(f"{folder}/.git", *runners_in(Path(folder)))
             git_changes = await asyncio.to_thread(lost_work.add_configuration_changes, git_changes, group)
             groups = await asyncio.to_thread(lost_work.join_worktree_changes, groups, group, git_changes)
-        return sorted(groups, key=by_weight)
+        return sorted(groups, key=attention_order)
 
     async def _run_read_only(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
         command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only", grants=grants)

@@ -166,7 +166,7 @@ class OverlayReader:
                 for gone, entry in state.walk(root, path):
                     self._count_against_limits(0)
                     changes.before[gone] = entry
-                    if entry.kind != "folder" and entry.changed_ns > self._started_ns:
+                    if entry.kind != "folder" and entry.stamp.changed_ns > self._started_ns:
                         changes.stale.add(gone)  # somebody else changed it while the command was running
                 is_original_gone = True
             elif not is_original_gone and original is not None:
@@ -257,7 +257,7 @@ def _is_cache(path: str, now: state.FileEntry, original: state.FileEntry | None)
     if path.rpartition("/")[2] == ".benchmarks" and original is None and now.kind == "folder":
         return not state.names_in(now.source)  # pytest-benchmark makes it in each run, and fills it only on request
     # An older folder must have had the tag before: a command could add one to keep its changes from being shown.
-    return state.is_cache(path, is_folder=is_folder) or (is_folder and state.is_tagged((original or now).source))
+    return state.is_cache(path, is_folder=is_folder) or (is_folder and state.has_cache_tag((original or now).source))
 
 
 def _is_opaque(in_upper: str) -> bool:
@@ -304,7 +304,7 @@ class CacheLayers:
         if self._users > 1 or not paths:  # another dry run than the caller's has the layer mounted
             return []
         known = self._caches.setdefault(root, set())
-        tagged = [path for path in paths if path not in known and state.is_tagged(f"{upper}/{path}")]
+        tagged = [path for path in paths if path not in known and state.has_cache_tag(f"{upper}/{path}")]
         with suppress(OSError):  # losing a cache only costs the next command some time
             for path in paths:
                 if not (Path(root) / path).parent.is_dir():  # the layer would add this folder to the root
