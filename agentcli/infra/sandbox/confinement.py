@@ -236,8 +236,8 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
     steps: list[tuple[RealPath, bool]] = []  # outer paths first; True if the path is to be hidden
     for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
-        around = [hidden for outer, hidden in steps if is_inside(place.path, outer.path)]
-        if is_hidden[place] != (around[-1] if around else False):  # otherwise the innermost step around it is enough
+        hidden_around = next((hidden for outer, hidden in reversed(steps) if is_inside(place.path, outer.path)), False)
+        if is_hidden[place] != hidden_around:  # otherwise the innermost step around it is enough
             steps.append((place, is_hidden[place]))
     exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
 

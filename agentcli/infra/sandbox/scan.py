@@ -147,8 +147,8 @@ class _WalkQueue:
         elif shallow_levels is None:
             self.by_rank[0].append((path, levels))
         else:
-            # A command may have filled a new folder, but no program looks for secrets in `.git`.
-            self.by_rank[1].append((path, _ANY_DEPTH if shallow_levels and is_new else shallow_levels))
+            levels = _ANY_DEPTH if shallow_levels and is_new else shallow_levels  # a command may have filled a new one
+            self.by_rank[1].append((path, levels))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
         """Yield the queued folders, each with its rank and levels, up to the limit of each rank."""

@@ -6,7 +6,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -192,10 +192,8 @@ class SessionConfinement:
             resources=confinement.CommandResources(scan=self.scan, git=self.git(grants)),
         )
         plan = plan_protection(bounds, str(roots[0]))
-        return any(
-            confinement.is_inside(str(path), place)
-            for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)
-        )
+        places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+        return any(confinement.is_inside(str(path), place) for place in places)
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command) -> Iterator[confinement.Launch]:
@@ -203,11 +201,11 @@ class SessionConfinement:
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":  # outside the sandbox: all its changes are accepted
-            with ExitStack() as accepting:
-                if self._snapshot is not None:
-                    accepting.enter_context(
-                        self._snapshot.accepting(lambda: _plan_reverts(self.bounds(None, command.grants), cwd))
-                    )
+
+            def plan() -> confinement.Protection:
+                return _plan_reverts(self.bounds(None, command.grants), cwd)
+
+            with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # failed reverts, tried again
@@ -218,9 +216,8 @@ class SessionConfinement:
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
         with confined as launch, self._revert_afterwards(bounds, cwd, note) as reverts:
             reverts.reverted += earlier.reverted  # those that failed again are retried and reported after this command
-            yield launch._replace(
-                reverts=self._with_unreported(reverts), cleanup_note=note.descriptor if note is not None else None
-            )
+            descriptor = note.descriptor if note is not None else None
+            yield launch._replace(reverts=self._with_unreported(reverts), cleanup_note=descriptor)
 
     def _open_cleanup_note(self) -> CleanupNote | None:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""

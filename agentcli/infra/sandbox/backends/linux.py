@@ -35,6 +35,7 @@ from agentcli.infra.sandbox.confinement import (
     Launch,
     Mount,
     Protection,
+    RealPath,
     SecretCovers,
     is_inside,
     is_private,
@@ -169,12 +170,15 @@ class MountPlanner:
         ]
         # A path with a link in it is not shown, because a command may have changed the link.
         shown = resolve_existing(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
-        inside = {place for place in (*masked, *shown) if _is_in_any(place.path, self._bound_folders)}
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
+
+        def select(places: Iterable[RealPath], *, inside: bool) -> list[RealPath]:
+            return [place for place in places if _is_in_any(place.path, self._bound_folders) == inside]
+
         return (
-            plan_hiding([p for p in masked if p not in inside], [p for p in shown if p not in inside], reachable),
-            plan_hiding([p for p in masked if p in inside], [p for p in shown if p in inside]),
+            plan_hiding(select(masked, inside=False), select(shown, inside=False), reachable),
+            plan_hiding(select(masked, inside=True), select(shown, inside=True)),
         )
 
     def _hide(self, steps: Sequence[HideStep]) -> None:

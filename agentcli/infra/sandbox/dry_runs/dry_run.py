@@ -1,7 +1,7 @@
 """Runs a command on overlays of all folders that it may write; all or some of its changes are applied, or none.
 
 Otherwise the command is confined as usual, so its requests to granted hosts are really sent. Nobody was asked about it,
-so there are limits to its reading beyond the workspace, its use of the machine, and the size of its changes.
+so there are limits to its reading outside the workspace, its use of the machine, and the size of its changes.
 """
 
 import asyncio
@@ -113,7 +113,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
         try:
             outcome = self.private.apply(wanted, note=note)
         except OSError as error:
-            raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
+            raise ToolError(f"Nothing could be applied: {error.strerror}.", kind="resource_error") from error
         return replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
 
     async def discard(self) -> None:
@@ -239,11 +239,10 @@ class DryRuns:
         """Return the command's changes, and the names of new caches with a cache tag. Raises `OSError`, `TooMuch`."""
         reader = OverlayReader(self._limits, overlays.started_ns)
         budget = [MAX_DIFFS_CHARS]  # characters left for diffs, which `group_changes` reduces
-        first_root = str(bounds.roots[0]) if bounds.roots else ""
+        first_root = str(bounds.roots[0])
 
         def name_of(path: str) -> str:
-            is_in_first = first_root != "" and is_inside(path, first_root)
-            return shown_path(os.path.relpath(path, first_root) if is_in_first else path)
+            return shown_path(os.path.relpath(path, first_root) if is_inside(path, first_root) else path)
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.newest:

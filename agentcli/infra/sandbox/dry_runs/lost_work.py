@@ -201,50 +201,49 @@ def _short_ref(name: str) -> str:
 
 def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
     """Join the changes of a repository and of the files in its worktree into one group; return all groups."""
-    root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
+    top = repository.paths[0].partition(".git")[0]  # the folder of the worktree in the root, "" or with a slash
     others = [group for group in groups if group is not repository]
     shortened_logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
-    in_git = [path.rpartition(".git/")[2] for path in repository.paths]
-    is_bookkeeping = all(path in _BOOKKEEPING or path.startswith(("objects", "logs")) for path in in_git)
+    names_in_git = [path.rpartition(".git/")[2] for path in repository.paths]
+    is_bookkeeping = all(path in _BOOKKEEPING or path.startswith(("objects", "logs")) for path in names_in_git)
     if is_bookkeeping and not git.text and not shortened_logs:
         return others
-    joined = [  # the changes of files in the worktree; auto-executed ones stay apart, for a question of their own
+    in_worktree = [  # without auto-executed files, which have a question of their own
         group
         for group in others
-        if group.changes.root == root
+        if group.changes.root == repository.changes.root
         and group.paths[0].startswith(top)
         and not group.summary.is_auto_executed
         and group.summary.what != "repository"
     ]
-    files = [group.summary for group in joined]
-    losses = {file.permanent_loss for file in files}
+    summaries = [group.summary for group in in_worktree]
+    losses = {file.permanent_loss for file in summaries}
     loses_work = bool(git.lost or shortened_logs or "work" in losses)
-    worktree = Counter[str]()
-    for file in files:
-        worktree[file.outcome] += file.files
+    outcomes = Counter[str]()
+    for file in summaries:
+        outcomes[file.outcome] += file.files
     # The diffs of commits often repeat those of the worktree, which are then left out.
     git_diffs = [(f"{top}{path_of(diff)}", diff) for diff in split_files(git.text) if path_of(diff)]
-    diffs = (group.summary.diff for group in joined if not _is_among(git_diffs, group))
-    changed_paths = {path for group in joined for path in group.paths}
+    diffs = (group.summary.diff for group in in_worktree if not _is_among(git_diffs, group))
+    changed_paths = {path for group in in_worktree for path in group.paths}
     unchanged = [*dict.fromkeys(shown_path(path) for path, _ in git_diffs if path not in changed_paths)]
     only_in_git = f"  only in commits or the index: {listed_names(unchanged, MAX_REFS)}\n" if unchanged else ""
+    without_diff = (f"  {file.kind} {file.name}\n" for file in summaries if not file.diff)
     summary = replace(
         repository.summary,
-        diff="".join(
-            [*(f"  {file.kind} {file.name}\n" for file in files if not file.diff), only_in_git, git.text, *diffs]
-        ),
+        diff="".join((*without_diff, only_in_git, git.text, *diffs)),
         moves=git.moves,
-        worktree=tuple(worktree.items()),
+        worktree=tuple(outcomes.items()),
         notes=(
             *(f"loses {lost}" for lost in git.lost),
             *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in shortened_logs),
-            *(f"{file.name}: {note}" for file in files for note in file.notes),
+            *(f"{file.name}: {note}" for file in summaries for note in file.notes),
         ),
         is_auto_executed=repository.summary.is_auto_executed or git.is_auto_executed,
         permanent_loss="tree" if "tree" in losses else "work" if loses_work else "",
     )
-    paths = (*repository.paths, *(path for group in joined for path in group.paths))
-    return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]
+    paths = (*repository.paths, *(path for group in in_worktree for path in group.paths))
+    return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in in_worktree)]
 
 
 def _is_among(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:

@@ -181,10 +181,9 @@ class OverlayReader:
     def _count_against_limits(self, size: int) -> None:
         self._entries += 1
         self._bytes += size
-        if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
-            raise TooMuch(
-                f"it changed more than {self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
-            )
+        limits = self._limits
+        if self._entries > limits.max_entries or self._bytes > limits.max_bytes:
+            raise TooMuch(f"it changed more than {limits.max_entries:,} files or {limits.max_bytes // 1_000_000:,} MB")
 
 
 def _hide_mount_points(overlay: Overlay, apart_from: Collection[str]) -> None:
@@ -226,10 +225,9 @@ def _make_overlay(real_folder: str, caches: str, folder: Path) -> Overlay:
 
 
 def _find_mount_obstacle(folders: Sequence[str]) -> str:
-    """Return the reason why one of the folders cannot have an overlay, or ""."""
+    """Return the reason why one of the folders cannot have an overlay, which would not show a mount in it; or ""."""
     mounted = _mounted_file_systems()
     for folder in folders:
-        # An overlay would show the folder under the mount instead.
         if inside := next((path for _, path in mounted if path != folder and is_inside(path, folder)), ""):
             return f"{inside} is a mount inside the workspace"
         around = max((path for _, path in mounted if is_inside(folder, path)), key=len, default="/")

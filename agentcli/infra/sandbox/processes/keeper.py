@@ -69,8 +69,7 @@ def main(channel: socket.socket) -> None:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
         supervisors.difference_update(ended)
-        # The orphans of a supervisor that failed or was killed are our children now.
-        if any(ended.values()) or ends_at:
+        if any(ended.values()) or ends_at:  # the orphans of a supervisor that failed are our children now
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
         _clean_up(descriptor)

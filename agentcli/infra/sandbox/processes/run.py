@@ -197,8 +197,7 @@ class Run:
         """Make the command, or the processes that it left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
-        # A command that was started as a job reports its own exit code there, even if it has already ended.
-        self._is_leftover = process.exit_code is not None and not is_started_as_job
+        self._is_leftover = process.exit_code is not None and not is_started_as_job  # else the exit code is the job's
         cwd = _read_report(self._report_pipe).cwd if self._is_leftover else None
         try:
             path = self._new_file("job")

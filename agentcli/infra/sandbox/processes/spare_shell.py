@@ -76,11 +76,11 @@ class SpareShell:
             os.close(self._shell.report)
 
 
-def _make_sandbox_check(launch: Launch, command: Command, opened: ExitStack) -> SandboxCheck:
-    """Return a check that another launch has the same sandbox; `opened` closes its descriptor. Raises `OSError`."""
+def _make_sandbox_check(launch: Launch, command: Command, confinement: ExitStack) -> SandboxCheck:
+    """Return a check that another launch has the same sandbox, usable inside `confinement`. Raises `OSError`."""
     started_ns = time.time_ns()
     mount_table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-    opened.callback(os.close, mount_table)
+    confinement.callback(os.close, mount_table)
     mount_changes = select.poll()
     mount_changes.register(mount_table, select.POLLPRI)  # reports every later change of the machine's mounts
     sandbox = _describe_sandbox(launch, command)

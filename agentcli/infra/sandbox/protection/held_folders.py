@@ -65,7 +65,7 @@ class HeldFolders(dict[str, HeldFolder]):
             status, parent = os.fstat(descriptor), os.fstat(folder)
             return HeldFolder(descriptor, identity_of(status), identity_of(parent), stat.S_IMODE(status.st_mode))
 
-    def drop(self, *paths: str) -> None:
+    def release(self, *paths: str) -> None:
         for path in paths:
             os.close(self.pop(path).descriptor)
 

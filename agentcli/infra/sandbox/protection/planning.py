@@ -31,9 +31,8 @@ NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMMITTABLE) -> Protection:
     """Plan the protection; commands may commit in the roots, in `cwd`, and in the first `max_committable` below."""
-    plan = Protection()
     if bounds.profile != "workspace-write":
-        return plan
+        return Protection()
     resources, scan = bounds.resources, bounds.resources.scan
     scan.secrets_and_auto_executed(bounds.roots)  # updates the scan, and drops outdated plans
     key = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
@@ -43,7 +42,15 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
         return cast("Protection", kept_plan)
     places = resolve_existing(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
-    may_commit = ".git" not in bounds.protected
+    plan = _make_plan(bounds, cwd, planner, max_committable)
+    if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):
+        plans[key] = planner.stamps, plan
+    return plan
+
+
+def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_committable: int) -> Protection:
+    """Plan for the roots, the repositories below them, and the granted folders."""
+    plan, scan, may_commit = Protection(), bounds.resources.scan, ".git" not in bounds.protected
 
     def plan_below_root(make_plan: Callable[..., Protection], folder: str, number: int) -> Protection:
         can_commit = may_commit and (number < max_committable or is_inside(cwd, folder))
@@ -73,8 +80,6 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
             plan.add(planner.plan_repository(folder))
-    if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):
-        plans[key] = planner.stamps, plan
     return plan
 
 

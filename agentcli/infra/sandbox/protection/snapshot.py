@@ -35,7 +35,7 @@ _PATIENCE_S = 15.0  # the keeper of a killed session takes no longer to end its 
 
 _GONE = {errno.ENOENT, errno.ENOTDIR}  # ENOTDIR also means that a link has replaced a folder
 _EXECUTABLE = 0o7111  # with the set-user-ID, set-group-ID and sticky bits
-_BEYOND_LIMITS = KeptState("file", 0, is_kept=False)  # stands in for any state that is not recorded
+_NOT_RECORDED = KeptState("file", 0, is_kept=False)  # of a path beyond the limits, whatever is there
 
 
 class ProtectedSnapshot:
@@ -174,11 +174,11 @@ class ProtectedSnapshot:
             try:
                 state = self._held.look(path, self._free_bytes)
                 if state is not None and (len(self._before) >= MAX_ENTRIES or path.count("/") > _MAX_DEPTH):
-                    state = _BEYOND_LIMITS
+                    state = _NOT_RECORDED
                 elif state is not None and state.kind == "folder":
                     children = self._held.paths_in(path)
             except OSError as error:
-                state = None if error.errno in _GONE else _BEYOND_LIMITS
+                state = None if error.errno in _GONE else _NOT_RECORDED
             self._before[path] = state
             if state is not None:
                 self._free_bytes -= len(state.content)
@@ -232,7 +232,7 @@ class ProtectedSnapshot:
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Move a held folder back to its path if a command moved it away; let go of one that was removed."""
+        """Move a held folder back to its path if a command moved it away; release one that was removed."""
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
@@ -241,7 +241,7 @@ class ProtectedSnapshot:
         with suppress(FileNotFoundError):
             is_removed = is_removed and identity_of(os.lstat(f"{folder_now}/../{name_now}")) != held.identity
         if is_removed:
-            self._held.drop(path)
+            self._held.release(path)
         with self._held.open_parent(path) as (folder, name):
             if is_removed:  # a new folder stays, and its entries are compared with those of the removed one
                 replacement = self._held.look(path)
@@ -258,7 +258,7 @@ class ProtectedSnapshot:
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Restore a recorded path if it has changed, unless the change was granted."""
         recorded, granted = self._before[path], self._granted
-        if recorded == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
+        if recorded == _NOT_RECORDED or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
         if recorded is not None and not recorded.is_kept:
             now = self._held.look(path, -1)  # with the stamp of the file instead of its content, as `recorded`
@@ -303,7 +303,7 @@ class ProtectedSnapshot:
         self._before = {p: state for p, state in self._before.items() if any(is_inside(p, top) for top in failed)}
         self._free_bytes = MAX_BYTES - sum(len(state.content) for state in self._before.values() if state is not None)
         if not self._before:
-            self._held.drop(*self._held)
+            self._held.release(*self._held)
 
     def _save(self) -> None:
         """Save the snapshot for after a kill, or remove the saved one. On a full disk commands run without it."""
