@@ -13,10 +13,7 @@ _DELTAS = (events.TextDelta, events.ThinkingDelta, events.OutputDelta, events.In
 
 
 class EventQueue:
-    """An unbounded queue of one subscriber's events. Unread neighbouring deltas are joined; nothing is dropped.
-
-    Without `has_deltas`, deltas are left out: a front end that waits for the whole answer need not wake up for them.
-    """
+    """An unbounded queue of one subscriber's events. Unread neighbouring deltas are joined; nothing is dropped."""
 
     def __init__(self, *, has_deltas: bool = True) -> None:
         self._has_deltas = has_deltas
@@ -29,7 +26,7 @@ class EventQueue:
         self._arrived.set()
 
     def put(self, event: events.Event) -> None:
-        if not self._has_deltas and isinstance(event, _DELTAS):
+        if not self._has_deltas and isinstance(event, _DELTAS):  # the subscriber waits only for the whole answer
             return
         last = self._events[-1] if self._events else None
         if last is not None and type(last) is type(event) and (joined := _joined(last, event)) is not None:

@@ -49,11 +49,8 @@ def record_switch(turn: Turn, new_name: str) -> bool:
 
 
 def add_and_track(turn: Turn, body: entries.Body) -> asyncio.Task[None]:
-    """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`.
-
-    A subagent's request adds to the turn's spending, but not to the budgets: the subagent has reserved it there.
-    """
-    if isinstance(body, entries.Paid) and body.reason == "subagent":
+    """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`."""
+    if isinstance(body, entries.Paid) and body.reason == "subagent":  # the subagent has charged the budgets itself
         _add_spending(turn, body.model, body.usage, body.cost_usd)
     add(turn, body)
     return turn.log.pending[-1]
@@ -116,10 +113,7 @@ async def wait_until_stored_anyway(turn: Turn) -> None:
 
 
 def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
-    """Add a result to each open call: `why`, or by default a text on how the call ended.
-
-    An interrupt, a crash or an early end leaves calls open, and providers reject requests with open calls.
-    """
+    """Add a result to each open call, `why` or how it ended, because providers reject requests with open calls."""
     conversation = turn.state.conversation
     calls = tuple(call for call in conversation.open_calls.values() if call not in apart_from)
     if calls:
@@ -189,10 +183,7 @@ def unanswered_messages(conversation: Conversation) -> dict[str, tuple[Block, ..
 
 
 def return_messages(turn: Turn) -> None:
-    """Take back the turn's unanswered messages and its waiting steering messages, for the person to send again.
-
-    The results of calls and the reports of subagents stay.
-    """
+    """Take back the turn's unanswered messages and its waiting steering messages, for the person to send again."""
     conversation = turn.state.conversation
     if waiting := conversation.queue.take_steering():  # `Retracted` names entries, so these become entries first
         add(turn, *(entries.User(message) for message in waiting), conversation.queue.entry())

@@ -182,12 +182,9 @@ class Review(Struct, kw_only=True):
 
 
 async def review_changes(call: Call, permitted: PermittedCall, report: DryRunReport) -> Review:
-    """Let rules and the mode decide about groups of changes, and ask about the rest.
-
-    After a dry run that the person requested, the mode applies nothing by itself: they want to decide.
-    """
+    """Let rules and the mode decide about groups of changes, and ask about the rest."""
     turn, review = call.turn, Review(report=report)
-    mode = None if permitted.dry_run == "on_request" else turn.state.mode
+    mode = None if permitted.dry_run == "on_request" else turn.state.mode  # who requests a dry run wants to decide
     base = permitted.policy.facts.paths.base
     # `rule` is the deny or ask rule that covers the group; None if only the mode decides.
     for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, base, mode):

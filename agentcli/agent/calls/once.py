@@ -1,7 +1,4 @@
-"""Makes calls for a program, once per idempotency key, and stores the results that a client sends for paused turns.
-
-A program's calls are permitted, confined and recorded like those of the model.
-"""
+"""Makes calls for a program, once per idempotency key, and stores the results that a client sends for paused turns."""
 
 import asyncio
 import time
@@ -78,7 +75,7 @@ class KeyedCalls:
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> DirectCall:
-    """Make a call for a program and return its end. Exceptions from before the tool has begun are raised."""
+    """Make a program's call, permitted and recorded like the model's. Raises what fails before the tool has begun."""
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.update_tools(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)

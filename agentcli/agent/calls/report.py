@@ -33,10 +33,7 @@ OMITTED = {"omitted": "larger than 1 MB"}
 
 
 class Report:
-    """The report on one call: its output, its result and its events.
-
-    With `gives_all`, the result includes structured data that is otherwise left out because it is computed on request.
-    """
+    """The report on one call: its output, result and events. `gives_all` includes structured data made on request."""
 
     finished: ToolFinished  # set, like `result`, once the call has ended
 

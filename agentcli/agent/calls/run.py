@@ -262,16 +262,13 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     return msgspec.structs.replace(output, content=(Text(shown), *media) if media else shown)
 
 
-def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Store a result, and return its first page with a note on how to read the rest, and files that may be opened.
-
-    `full` is the text before the output level shortened it to `text`; a short `text` is itself the first page.
-    """
+def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
+    """Store a result, and return its first page with a hint at the rest, and files that the model may open for it."""
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()
     fits_one_page = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
-    whole = full if fits_one_page else text  # the later pages of a long text continue the first one
+    whole = unshortened if fits_one_page else text  # the later pages of a long text continue the first one
     try:
         stored = data.store(whole.encode(), context.call_id)
     except OSError as error:

@@ -152,9 +152,7 @@ def numbered_list(options: Sequence[tuple[str, str]], instruction: str, *, marks
 
 def marked_list(options: Sequence[tuple[str, str]], current: int | None, instruction: str) -> str:
     """Return the values of a setting as lines, the present one marked, and an `instruction` to change it."""
-    return numbered_list(
-        options, instruction, marks=["●" if number == current else " " for number in range(len(options))]
-    )
+    return numbered_list(options, instruction, marks=["●" if n == current else " " for n in range(len(options))])
 
 
 def split_keep(argument: str) -> tuple[str, bool]:

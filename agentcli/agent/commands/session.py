@@ -36,10 +36,7 @@ def conversation_commands() -> CommandSet:
         "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,
-        PROGRAM: (
-            *STATUS_COMMANDS,
-            SlashCommand("quit", "exit; the session is saved", _run_quit, aliases=("exit", "q")),
-        ),
+        PROGRAM: STATUS_COMMANDS,
     }
     commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
@@ -113,6 +110,7 @@ STATUS_COMMANDS = (
     SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
     SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
     SlashCommand("hooks", "list the hooks in use", partial(_describe, "hooks")),
+    SlashCommand("quit", "exit; the session is saved", _run_quit, aliases=("exit", "q")),
 )
 
 

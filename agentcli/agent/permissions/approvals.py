@@ -85,9 +85,8 @@ class CallPolicy(Struct, frozen=True):
             return
         state.rules.allow += granted
         if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).outcome != "allow":
-            turn.emit(
-                Notice(f"Rule added: allow {text}. It does not cover this call, which was allowed only this once.")
-            )
+            notice = f"Rule added: allow {text}. It does not cover this call, which was allowed only this once."
+            turn.emit(Notice(notice))
         if grants is not None:
             try:
                 for rule in granted:

@@ -83,9 +83,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     runs_download = bool(hosts) and _runs_download(command)
     registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
-    deletes_by_find = any(
-        part.words and part.words[0] == "find" and "-delete" in part.words for part in command.segments
-    )
+    commands = [part.words for part in command.segments if part.words]
+    deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
     blocked_paths = {str(file.real) for file in blocked}
     outside = tuple(str(file.real) for file in blocked if file.kind == "outside")
     special = [file for file in blocked if file.kind != "outside"]  # secret or auto-executed

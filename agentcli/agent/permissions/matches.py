@@ -52,7 +52,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
             ask=_first_restriction(facts, command, rules.ask),
             allow=allow,
             why_not_allowed=why_not_allowed,
-            denies_some=_first_match(rules.deny, tool.name, lambda pattern: True),
+            denies_some=_first_rule(rules.deny, tool.name, lambda pattern: True),
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
@@ -66,13 +66,13 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
 
     # An allow rule with a pattern has an effect only for web tools.
     grant = (
-        _first_match(rules.allow, tool.name, matches) if tool.effect == "web" else _first_match(rules.allow, tool.name)
+        _first_rule(rules.allow, tool.name, matches) if tool.effect == "web" else _first_rule(rules.allow, tool.name)
     )
     # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
     has_patterns = tool.effect == "web" or kind_argument(tool)
     return RuleMatches(
-        deny=_first_match(rules.deny, tool.name, matches),
-        ask=_first_match(rules.ask, tool.name, matches if has_patterns else lambda pattern: True),
+        deny=_first_rule(rules.deny, tool.name, matches),
+        ask=_first_rule(rules.ask, tool.name, matches if has_patterns else lambda pattern: True),
         allow=(grant,) if grant else (),
     )
 
@@ -94,14 +94,12 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     grant = next((rule for rule in grants if all(covers_path(rule, path, base) for path in facts.files)), None)
     return RuleMatches(
         deny=next(filter(is_denied, rules.deny), None),
-        ask=_first_match(rules.ask, tool.name, is_restricted),
+        ask=_first_rule(rules.ask, tool.name, is_restricted),
         allow=(grant,) if grant else (),
     )
 
 
-def _first_match(
-    rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False
-) -> Rule | None:
+def _first_rule(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda _: False) -> Rule | None:
     """Return the first rule about a tool that covers its call: one without a pattern, or one whose pattern matches."""
     return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
@@ -175,7 +173,7 @@ def _allow_rules(facts: CallFacts, command: records.CommandAnalysis, rules: list
         if exact := next((rule for rule in tool_rules if rule.pattern == exact_pattern), None):
             return (exact,), ""  # even if the command opens a secret or auto-executed file
         risky = [part for part in command.segments if part.verdict != "allow"]
-        covering = [_first_match(tool_rules, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
+        covering = [_first_rule(tool_rules, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
         found = tuple(rule for rule in covering if rule is not None)
         if len(found) < len(risky):
             return (), ""

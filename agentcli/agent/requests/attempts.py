@@ -70,10 +70,9 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
-            if (
-                self._reservation.seconds > self.policy.reply_limits.max_reply_s
-            ):  # the budgets would have allowed more time
-                too_long = self.policy.reply_limits.late_error()
+            limits = self.policy.reply_limits
+            if self._reservation.seconds > limits.max_reply_s:  # the budgets would have allowed more time
+                too_long = limits.late_error()
                 self._end_without_reply(too_long)
                 raise too_long from error
             self._end_without_reply()

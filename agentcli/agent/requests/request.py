@@ -241,13 +241,10 @@ def prefix_hash(request: llm.Request) -> str:
 
 
 async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
-    """Store the reply and the start of its calls in one transaction, then publish its events.
-
-    A model's refusal is not stored, and its prompt is taken back. Raises `UserError` for a refusal, and `StorageError`.
-    """
+    """Store a reply and the start of its calls at once, then publish its events. Raises `StorageError`, `UserError`."""
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
-    if reply.stop_reason == "refusal":
+    if reply.stop_reason == "refusal":  # it is not stored, and the turn's entries are taken back
         paid = entries.Paid(
             model=target.name,
             usage=reply.usage,
