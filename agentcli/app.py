@@ -287,15 +287,11 @@ class Builder:
         """Return what runs the calls of a session, or of a program that runs single tools."""
         tools = self.config.settings.tools
         services = CallServices(
-            workspace=workspace,
-            locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
-            grants=self._grants,
-            mask=Mask(partial(workspaces.make_masker, self.config)),
-            hooks=self._options.parts.call_hooks,
-            levels=Levels(tools.output_level, tools.output_levels),
-            max_parallel=tools.max_parallel,
-            dry_runs=self.config.settings.permissions.tries,
-        )
+            workspace=workspace, locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
+            grants=self._grants, mask=Mask(partial(workspaces.make_masker, self.config)),
+            hooks=self._options.parts.call_hooks, levels=Levels(tools.output_level, tools.output_levels),
+            max_parallel=tools.max_parallel, dry_runs=self.config.settings.permissions.tries,
+        )  # fmt: skip
         return SessionCalls(services=services, tools=registry)
 
     @cached_property
@@ -329,13 +325,10 @@ class Builder:
     def rules(self) -> Rules:
         """Return the rules of the settings and lasting grants. Raises `ConfigError` for one that can never apply."""
         return setup.configured_rules(
-            self.config,
-            self._grants,
-            list(self._with_servers(self._all_tools)),
-            on_notice=self._on_notice,
+            self.config, self._grants, list(self._with_servers(self._all_tools)), on_notice=self._on_notice,
             accepts_client_tools=self._options.accepts_client_tools,
             server_prefixes=[server.prefix for server in self.servers or ()],
-        )
+        )  # fmt: skip
 
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""

@@ -141,19 +141,12 @@ def make_flag_parser(prog: str, description: str, flags: Flags) -> argparse.Argu
 
 # Each setting that a flag sets, and the flag.
 FLAG_OF = {
-    "provider.model": "--model",
-    "provider.fallback_model": "--fallback-model",
-    "tokens.effort": "--effort",
-    "tools.only": "--tools",
-    "permissions.mode": "--permission-mode",
-    "permissions.allow": "--allow",
-    "permissions.deny": "--deny",
-    "permissions.additional_directories": "--add-dir",
-    "sandbox.profile": "--sandbox",
-    "limits.max_turns": "--max-turns",
-    "limits.max_budget_usd": "--max-budget-usd",
+    "provider.model": "--model", "provider.fallback_model": "--fallback-model", "tokens.effort": "--effort",
+    "tools.only": "--tools", "permissions.mode": "--permission-mode", "permissions.allow": "--allow",
+    "permissions.deny": "--deny", "permissions.additional_directories": "--add-dir", "sandbox.profile": "--sandbox",
+    "limits.max_turns": "--max-turns", "limits.max_budget_usd": "--max-budget-usd",
     "observability.log_level": "--verbose",
-}
+}  # fmt: skip
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
@@ -184,13 +177,9 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         flags["permissions"]["additional_directories"] = [*by_flag, *map(str, folders)]
     extra, import_notes = claude_code_flags.settings_layer(options.settings) if options.settings else (None, ())
     config = load_config(
-        cwd,
-        flags=flags,
-        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
-        extra=extra,
-        trust=options.trust,
-        sources=claude_code_flags.setting_sources(options.setting_sources),
-    )
+        cwd, flags=flags, flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()}, extra=extra,
+        trust=options.trust, sources=claude_code_flags.setting_sources(options.setting_sources),
+    )  # fmt: skip
     notices = [*config.notices, *claude_code_flags.unused_flag_notes(options), *import_notes]
     uses_project = not (options.bare or options.setting_sources)
     if uses_project and any(is_file(project_root(cwd) / name) for name in CLAUDE_SETTINGS):

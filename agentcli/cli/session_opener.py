@@ -162,13 +162,9 @@ def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
 
 
 async def open_for_client(
-    options: argparse.Namespace,
-    store: UsageStore,
-    request: OpenRequest,
-    *,
-    is_server: bool,
+    options: argparse.Namespace, store: UsageStore, request: OpenRequest, *, is_server: bool,
     on_notice: Callable[[str], None],
-) -> OpenSession:
+) -> OpenSession:  # fmt: skip
     """Open a session for an editor or for a client of the server.
 
     A stored session continues with the default model if its own is gone. Raises `UserError`.
@@ -248,14 +244,9 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         except ValueError as error:
             raise UsageError(f"--session-id must be a UUID, not {new_id!r}.") from error
     return SessionChoice(
-        how="newest" if options.continue_ else "id" if options.resume else "new",
-        id=options.resume or "",
-        fork=forks,
-        new_id=new_id,
-        name=options.name,
-        take_over=options.take_over,
-        at=options.resume_session_at or "",
-    )
+        how="newest" if options.continue_ else "id" if options.resume else "new", id=options.resume or "", fork=forks,
+        new_id=new_id, name=options.name, take_over=options.take_over, at=options.resume_session_at or "",
+    )  # fmt: skip
 
 
 def _reject(*problems: tuple[object, str]) -> None:
@@ -362,14 +353,9 @@ def _check_flags(options: argparse.Namespace) -> None:
 
 
 async def _run_front_end(
-    host: ScreenlessHost,
-    prompt: CliPrompt,
-    options: argparse.Namespace,
-    leaving: asyncio.Event,
-    *,
-    requirements: Requirements,
-    stream: "InputStream | None",
-) -> int:
+    host: ScreenlessHost, prompt: CliPrompt, options: argparse.Namespace, leaving: asyncio.Event, *,
+    requirements: Requirements, stream: "InputStream | None",
+) -> int:  # fmt: skip
     """Run the front end for `--output-format`, and return its exit code. A signal sets `leaving`."""
     if options.output_format == "stream-json":
         from agentcli.frontends.json_output import write_line

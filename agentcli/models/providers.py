@@ -164,13 +164,9 @@ class ProviderMaker(msgspec.Struct):
                 return AnthropicProvider(
                     info,
                     base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
-                    api_key=key,
-                    auth_token=token,
-                    headers=server.headers,
-                    read_timeout=timeout,
-                    uses_sdk=settings.provider.transport == "sdk",
-                    **({"api_version": version} if version else {}),
-                )
+                    api_key=key, auth_token=token, headers=server.headers, read_timeout=timeout,
+                    uses_sdk=settings.provider.transport == "sdk", **({"api_version": version} if version else {}),
+                )  # fmt: skip
             case "bedrock" | "vertex" | "foundry":
                 return self._cloud(info, server, key, token)
             case "ollama":
@@ -252,13 +248,9 @@ class ProviderMaker(msgspec.Struct):
         if provider == "azure":
             address = address or self._azure_address(info.id)
         return OpenAICompatProvider(
-            info,
-            preset=_with_settings(preset, server),
-            base_url=address,
-            api_key=key,
-            headers=server.headers,
+            info, preset=_with_settings(preset, server), base_url=address, api_key=key, headers=server.headers,
             read_timeout=self._config.settings.provider.read_timeout,
-        )
+        )  # fmt: skip
 
     def _azure_address(self, deployment: str) -> str:
         """Return the address of an Azure OpenAI resource; a dated API version has one for each deployment."""

@@ -123,18 +123,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_config(
-    cwd: Path,
-    environment: Mapping[str, str] = os.environ,
-    *,
-    paths: Paths | None = None,
-    flags: Mapping[str, Any] | None = None,
-    flag_names: Mapping[str, str] = {},
-    caller: str = "command line",
-    extra: SettingsLayer | None = None,
-    trust: bool = False,
-    sources: frozenset[str] | None = None,
+    cwd: Path, environment: Mapping[str, str] = os.environ, *, paths: Paths | None = None,
+    flags: Mapping[str, Any] | None = None, flag_names: Mapping[str, str] = {}, caller: str = "command line",
+    extra: SettingsLayer | None = None, trust: bool = False, sources: frozenset[str] | None = None,
     without: Path | None = None,
-) -> Config:
+) -> Config:  # fmt: skip
     """Read, check and merge every source of settings. Raises `ConfigError` if one is unreadable or wrong.
 
     Args:
@@ -165,15 +158,11 @@ def load_config(
     unused = ((key, reason) for key, reason in _UNUSED.items() if any(layer.holds(key) for layer in layers))
     notices += [f"{key} is no longer used: {reason}." for key, reason in unused]
     config = Config(
-        settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
-        paths=paths,
-        cwd=cwd,
-        environment=dict(environment),
-        notices=tuple(notices),
-        layers=tuple(layers),
+        settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings), paths=paths,
+        cwd=cwd, environment=dict(environment), notices=tuple(notices), layers=tuple(layers),
         stored_keys=StoredKeys(paths.credentials),
         project=ProjectUse(is_allowed=bool(trusted_files), is_trusted_now=trust),
-    )
+    )  # fmt: skip
     terminal = config.settings.terminal
     for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)

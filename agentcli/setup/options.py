@@ -139,14 +139,9 @@ def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"])
 
 
 def configured_rules(
-    config: Config,
-    grants: FileGrants,
-    tools: Sequence[Tool],
-    *,
-    on_notice: Callable[[str], None],
-    accepts_client_tools: bool,
-    server_prefixes: Collection[str] = (),
-) -> Rules:
+    config: Config, grants: FileGrants, tools: Sequence[Tool], *, on_notice: Callable[[str], None],
+    accepts_client_tools: bool, server_prefixes: Collection[str] = (),
+) -> Rules:  # fmt: skip
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never apply.
 
     A rule that names no known tool gets a notice, unless a client may bring any tool (`accepts_client_tools`), or an

@@ -126,14 +126,9 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
 
 
 def make_sandbox(
-    config: Config,
-    folders: tuple[Path, ...],
-    *,
-    session_id: str,
-    rules: Rules,
-    profile: Profile | None,
+    config: Config, folders: tuple[Path, ...], *, session_id: str, rules: Rules, profile: Profile | None,
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
-) -> LocalSandbox:
+) -> LocalSandbox:  # fmt: skip
     """Return the sandbox of a session in `folders`, the working directory first.
 
     `programs` returns the programs in some folders that hooks or MCP servers run, so that commands may not change them.
@@ -158,14 +153,10 @@ def make_sandbox(
         programs=programs,
     )
     return LocalSandbox(
-        folders,
-        environment=config.environment,
-        job_folder=state / "jobs" / session_id,
-        session_id=session_id,
-        limits=limits,
-        choose=partial(_choose_confinement, settings, state),
+        folders, environment=config.environment, job_folder=state / "jobs" / session_id, session_id=session_id,
+        limits=limits, choose=partial(_choose_confinement, settings, state),
         denied=partial(reading_denial, rules, PatternBase(config.cwd, project_root(config.cwd), home)),
-    )
+    )  # fmt: skip
 
 
 def _choose_confinement(settings: SandboxSettings, state: Path) -> Confinement:
@@ -216,14 +207,11 @@ def make_checkpoints(
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
         limits = SnapshotLimits(
-            max_file_bytes=int(settings.largest_mb * 1e6),
-            max_files=settings.most_files,
-            max_bytes=int(settings.most_gb * 1e9),
-            max_ignored_files=settings.ignored_files,
-            max_ignored_bytes=int(settings.ignored_mb * 1e6),
-            excluded=settings.exclude,
+            max_file_bytes=int(settings.largest_mb * 1e6), max_files=settings.most_files,
+            max_bytes=int(settings.most_gb * 1e9), max_ignored_files=settings.ignored_files,
+            max_ignored_bytes=int(settings.ignored_mb * 1e6), excluded=settings.exclude,
             own_folders=(str(config.paths.state), str(config.paths.cache)),
-        )
+        )  # fmt: skip
         return Recorder(
             folder=folder, roots=roots, session_id=session_id, scratch=scratch, private=private, limits=limits
         )

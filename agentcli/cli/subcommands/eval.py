@@ -175,14 +175,10 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
 
 def _run_object(run: EvalRun) -> dict[str, Any]:
     return {
-        "run_id": run.id,
-        "passed": run.passed,
-        "total": len(run.about.jobs),
-        "model": run.about.variant.model,
-        "finished": run.ended is not None,
-        "about": msgspec.to_builtins(run.about),
+        "run_id": run.id, "passed": run.passed, "total": len(run.about.jobs), "model": run.about.variant.model,
+        "finished": run.ended is not None, "about": msgspec.to_builtins(run.about),
         "tasks": [outcome.as_row() for outcome in run.outcomes],
-    }
+    }  # fmt: skip
 
 
 def _summary(run: EvalRun) -> str:
