@@ -242,10 +242,7 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before it exceeds its model's window.
-
-        Recall in `workspace` then finds what was compacted.
-        """
+        """Return the watch that compacts a conversation before it fills its model's window; recall finds old parts."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:

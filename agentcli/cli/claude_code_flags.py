@@ -187,10 +187,7 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
-    """Return the layer of `--settings`, and notes on those of Claude Code's settings that agentcli lacks.
-
-    Raises `UserError`.
-    """
+    """Return the layer of `--settings`, and notes on Claude Code's settings that agentcli lacks. Raises `UserError`."""
     table = json_argument("--settings", settings)
     layer = read_unchecked(Path(settings).absolute()) if table is None else SettingsLayer("--settings", table)
     values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # only TOML has a `text`

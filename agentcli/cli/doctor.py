@@ -315,10 +315,7 @@ async def check_servers(subject: Subject) -> list[Result]:
 
 
 async def _check_server(subject: Subject, name: str) -> list[Result]:
-    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key.
-
-    A provider at its usual address is not asked: without a network, that would report problems that are none.
-    """
+    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key."""
     models, (provider, model) = subject.models, split_name(name)
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")

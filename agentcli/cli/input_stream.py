@@ -59,16 +59,14 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
 
 
 def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
-    """Set the flags that a program's first request asks for, and return its client. Raises `UsageError`.
-
-    `id` and `content` are those of the request; only one that initializes the client sets flags.
-    """
+    """Set the flags that a program's first request asks for, and return its client. Raises `UsageError`."""
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder
     from agentcli.frontends.json_output import write_line
 
-    channel, request = ControlChannel(write_line), content if content["subtype"] == "initialize" else {}
+    channel = ControlChannel(write_line)
+    request = content if content["subtype"] == "initialize" else {}  # others set no flags
     try:
         options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
         hooks = tuple(read_callbacks(request.get("hooks") or {}, warn))

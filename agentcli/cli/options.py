@@ -35,6 +35,7 @@ def decode_text(data: bytes) -> str:
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 _TEXT: dict[str, Any] = {"type": decode_argument}
+_PROFILES = ("read-only", "workspace-write", "danger-full-access")  # of sandboxes
 
 
 def _flag(names: str, help: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -49,11 +50,7 @@ FLAGS: Flags = (
     _flag("--include-partial-messages", "stream-json: also print text as it arrives"),
     _flag("-m --model", "the model to use", metavar="PROVIDER/MODEL"),
     _flag("--fallback-model", "the model to use when the first one is overloaded", metavar="PROVIDER/MODEL"),
-    _flag(
-        "--effort",
-        "the reasoning effort, for models that support it",
-        choices=("low", "medium", "high", "xhigh", "max"),
-    ),
+    _flag("--effort", "the reasoning effort, for models that support it", choices="low medium high xhigh max".split()),
     _flag("-c --continue", "resume this directory's newest conversation", dest="continue_", action="store_true"),
     _flag("-r --resume", "resume ID, claude:ID or codex:ID, or choose", nargs="?", const="", **_TEXT, metavar="ID"),
     _flag("--fork-session", "continue in a copy of the session"),
@@ -64,11 +61,7 @@ FLAGS: Flags = (
     _flag("--permission-mode", "what requires approval", type=parse_mode, choices=MODES),
     _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
     _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
-    _flag(
-        "--sandbox",
-        "what commands can change (workspace-write)",
-        choices=("read-only", "workspace-write", "danger-full-access"),
-    ),
+    _flag("--sandbox", "what commands can change (workspace-write)", choices=_PROFILES),
     _flag("--tools", "offer only these tools, separated by commas ('none' for none)", metavar="NAMES"),
     _flag("--max-turns", "stop after N requests for one prompt (25; a session asks after 100)", type=int, metavar="N"),
     _flag("--max-budget-usd", "stop when the session has cost this many dollars", type=float, metavar="X"),

@@ -74,10 +74,7 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the names of known models, each with its facts in columns; `with_key`: only those that have a key.
-
-        Models that can be used come first.
-        """
+        """Return known models with their facts in columns, usable ones first; `with_key`: only those with a key."""
         infos, keys = list(self.models.table()), self.models.keys
         is_usable = {provider: keys.has(provider) for provider in {info.provider for info in infos}}
         if with_key:  # `variables` is empty for a provider that is usable without a key

@@ -161,10 +161,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return choice
 
     async def _stored_model(self, choice: SessionChoice) -> tuple[str, str]:
-        """Return the model to resume a session with, and a notice to show about it; both empty for a new session.
-
-        That is the model that the session used last, or the default if that one cannot be used.
-        """
+        """Return a session's last model, or else the default, and a notice about that; both empty for a new session."""
         if not choice.id:
             return "", ""
         info, entries = await self.stored_sessions.load(choice.id)

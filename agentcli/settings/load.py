@@ -223,10 +223,7 @@ def read_layer(file: Path) -> SettingsLayer:
 
 
 def read_unchecked(file: Path) -> SettingsLayer:
-    """Read a file as JSON if its name ends with `.json`, else as TOML; its values may not be valid settings.
-
-    Raises `ConfigError` for wrong syntax.
-    """
+    """Read a file as JSON if its name ends with `.json`, else as TOML. Raises `ConfigError` for wrong syntax."""
     import json
     import tomllib  # imported late: it takes 1 ms, and there may be no file
 

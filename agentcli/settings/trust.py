@@ -58,10 +58,7 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _is_project_folder(place: Path, folder: Path, root: Path) -> bool:
-    """Return True if `place` exists in a project's `folder`, and is the project's: a link may lead out of the project.
-
-    Where the home is the project, all folders outside its `.agentcli` are the person's, who needs no trust.
-    """
+    """Return True for a folder within the project. In a home folder, all except `.agentcli` is the person's own."""
     is_persons = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_persons and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
@@ -201,10 +198,7 @@ def is_folder_trusted(paths: Paths, folder: Path) -> bool:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield the files below a folder; links are followed within `root`.
-
-    Folders that are unreadable or too large are left out; if `is_strict`, they raise `OSError`.
-    """
+    """Yield the files below a folder; links are followed within `root`. Raises `OSError` only if `is_strict`."""
     real_root = os.path.realpath(root)
     waiting, visited, entry_count = [folder], set[str](), 0
     while waiting:
@@ -222,7 +216,7 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
         except OSError:
             if is_strict:
                 raise
-            continue
+            continue  # without this folder
         for entry in sorted_entries:
             if entry.is_dir():
                 waiting.append(Path(entry.path))

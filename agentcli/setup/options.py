@@ -276,10 +276,7 @@ def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, S
 
 
 def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signal:
-    """Return how to export a signal; OpenTelemetry's variables apply where a setting has its default value.
-
-    Raises `ConfigError` for a variable with an unsupported value.
-    """
+    """Return how to export a signal; OpenTelemetry's variables replace default settings. Raises `ConfigError`."""
     from agentcli.infra.telemetry import Signal
 
     settings, environment, setting = config.settings.observability, config.environment, _TIMEOUTS[signal]

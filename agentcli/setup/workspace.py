@@ -43,9 +43,9 @@ class WorkspaceFactory:
     def make(
         self, session_id: str, rules: Rules, *, profile: Profile | None = None, client_files: ClientFiles | None = None
     ) -> Workspace:
-        """Make the workspace of a session; its sandbox is opened when it is first used. Raises `ConfigError`.
+        """Make a session's workspace; its sandbox is opened at first use. Raises `ConfigError`.
 
-        `client_files` are those of an editor, which may have unsaved changes.
+        `client_files` are those of an editor, with its unsaved changes.
         """
         config, settings = self._config, self._config.settings.sandbox
         check_hosts(config)
@@ -189,10 +189,7 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return the record of changes below `roots` for undo; None if switched off.
-
-    It stays on the disk if the session `is_lasting`, and is removed with the session otherwise.
-    """
+    """Return the record of changes below `roots`, which outlives the process if `is_lasting`; None if switched off."""
     if not config.settings.checkpoints.enabled:
         return None
 

@@ -307,10 +307,7 @@ class CommandExplainer:
         }
 
     def _explain_segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
-        """Return the verdict on one part of a command, as if that were the whole command.
-
-        A `problem` of the whole command applies to each part: no grant covers it.
-        """
+        """Return the verdict on a part of a command as if it were alone; a `problem` of the whole applies to it."""
         analysis = CommandAnalysis(
             segments=(segment,), verdict=segment.verdict, reason=segment.reason, effects=segment.effects,
             problem=problem,
