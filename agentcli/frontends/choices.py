@@ -18,7 +18,6 @@ _HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.PlanApproval: "Carry out this plan?",
     events.Question: "Your answer?",
 }
-
 _PLAN_LABELS: dict[Mode, str] = {"default": "Yes, ask before each edit", "acceptEdits": "Yes, accept edits"}
 
 

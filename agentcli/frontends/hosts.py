@@ -25,7 +25,6 @@ from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.models import ModelInfo
 
 log = logging.getLogger(__name__)
-
 _ALL_ENTRIES = 1 << 40  # more than any log has: loading after this position returns no entries
 
 
@@ -249,7 +248,7 @@ class ScreenlessHost(OpenerHost):
             raise UsageError(f"{text[:80]!r} is not a slash command. Commands start with /.")
         return typed
 
-    def command_of(self, content: Sequence[Block]) -> TypedCommand | None:
+    def command_of(self, content: Sequence[Block]) -> TypedCommand | None:  # the first block has the typed text
         return self.command_in(content[0].text) if isinstance(content[0], Text) else None
 
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
@@ -319,8 +318,5 @@ class ScreenlessHost(OpenerHost):
 
 
 def _command_failure(typed: TypedCommand, error: UserError) -> CommandEnded:
-    return CommandEnded(
-        typed.name,
-        TurnFailed(str(error), is_retryable=False, error_type=type(error).__name__, cost_usd=0.0),
-        error.exit_code,
-    )
+    end = TurnFailed(str(error), is_retryable=False, error_type=type(error).__name__, cost_usd=0.0)
+    return CommandEnded(typed.name, end, error.exit_code)

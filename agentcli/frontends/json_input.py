@@ -24,7 +24,6 @@ MAX_DEPTH = 100  # levels of lists and objects; deeper values could not be encod
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 DOCUMENT_TYPES = ("application/pdf",)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
 Media = Text | Image | Document
 
 
@@ -120,7 +119,7 @@ class InputLines:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 self._first = await self._lines.get()
-                if self._first is None:
+                if self._first is None:  # the input is empty, which the iteration must see as well
                     self._lines.put_nowait(None)
         return self._first
 
@@ -197,15 +196,16 @@ def parse_line(raw: bytes) -> InputLine:
                 raise ValueError("id must be a string or an integer")
         return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
-        return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
+        return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_describe_expected_form(data)}")
 
 
 def _request_in(data: Any) -> UserMessage | Control:
+    """Return the request of a decoded line. Raises `ValueError` if it is not a valid one."""
     match data:
         case {"type": "user"}:
             request: UserMessage | Control = msgspec.convert(data, UserMessage)
         case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
-            request = msgspec.convert({**data, "type": subtype}, Control)
+            request = msgspec.convert({**data, "type": subtype}, Control)  # its forms are tagged by the subtype
         case {"type": "control"}:
             raise ValueError("the subtype is missing or unknown")
         case _:
@@ -248,7 +248,7 @@ def check_media(blocks: Sequence[Media]) -> None:
             raise ValueError(f"the {kind} has no data")
 
 
-def _expected(data: Any) -> str:
+def _describe_expected_form(data: Any) -> str:
     """Describe the form that the line was probably meant to have."""
     match data:
         case {"type": "user"}:
@@ -275,7 +275,7 @@ async def carry_out_control(host: ScreenlessHost, request: Control) -> None:
     """Carry out a control, except commands and steering messages. Raises `UserError`, such as `NobodyWaits`."""
     session = host.session
     if isinstance(request, Decision):
-        _check_waits(request.id, session.open_questions, "question")
+        _check_is_waiting(request.id, session.open_questions, "question")
     match request:
         case ModeControl(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
@@ -298,11 +298,11 @@ async def carry_out_control(host: ScreenlessHost, request: Control) -> None:
         case DenyControl(id, comment):
             session.submit(ops.Approve(id, allowed=False, comment=comment))
         case ops.ClientResult(id):
-            _check_waits(id, session.waiting_for_client, "call")
+            _check_is_waiting(id, session.waiting_for_client, "call")
             session.submit(request)
 
 
-def _check_waits(id: str, waiting: Collection[str], kind: str) -> None:
+def _check_is_waiting(id: str, waiting: Collection[str], kind: str) -> None:
     if id not in waiting:
         known = f"waiting: {', '.join(waiting)}" if waiting else "none is waiting"
         raise NobodyWaits(f"No {kind} {id[:80]!r} is waiting for an answer; {known}.")

@@ -35,9 +35,9 @@ class JsonOutput:
         self._streams = streams
         self._requirements = requirements
         self._result = ResultBuilder(session)
-        # The message being streamed: True once it has begun, the index of its newest block, its usage so far.
-        self._is_in_message, self._index, self._usage = False, 0, Usage()
-        self._parents: dict[str, str] = {}  # a subagent's id -> the id of the call that started it
+        # Of the message being streamed: True once it has begun, the index of its newest block, its usage so far.
+        self._is_in_message, self._block_index, self._message_usage = False, 0, Usage()
+        self._parent_call_ids: dict[str, str] = {}  # by a subagent's id, the id of the call that started it
 
     def show(self, event: events.Event) -> None:
         """Write the objects of an event; a subagent's messages include the id of the call that started it."""
@@ -49,18 +49,19 @@ class JsonOutput:
                 self._stream_reply(event)
         match event:
             case events.EntryStored(entry):
-                if value := reply_or_result(entry, self._session.id, parent_id=self._parents.get(event.agent_id)):
+                parent_id = self._parent_call_ids.get(event.agent_id)
+                if value := reply_or_result(entry, self._session.id, parent_id=parent_id):
                     self.write(value)
             case events.Notice(text):
                 self._system("notice", text=text, **agent)
             case events.Question(id, title):  # before `QuestionEvent`, which also matches it
                 texts: dict[str, Any] = {"question": title, "options": event.options}
-                self._system("question", id=id, **texts, **_exposed(texts), **agent)
+                self._system("question", id=id, **texts, **_exposed_field(texts), **agent)
             case events.QuestionEvent():  # one object for all kinds of questions: some leave fields empty
                 texts = _fields(event, ("title", "reason", "preview", "rules", "hunks", "effects"))
                 others = _fields(event, ("id", "can_try", "opens", "kind", "changes"))
                 about = {"tool_name": event.call.name, "tool_input": event.call.input}
-                self._system("approval_requested", **about, **texts, **others, **_exposed(texts), **agent)
+                self._system("approval_requested", **about, **texts, **others, **_exposed_field(texts), **agent)
             case events.ApprovalSettled(id):
                 self._system("approval_settled", id=id, **agent)
             case events.ClientToolRequested(calls):
@@ -70,7 +71,7 @@ class JsonOutput:
                 names = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
                 self._system("hook", hook_event=event.event, **_fields(event, names))
             case events.SubagentStarted(id, call_id, name, task, session_id, model):
-                self._parents[id] = call_id
+                self._parent_call_ids[id] = call_id
                 child = {"agent": name, "task": task, "agent_session_id": session_id, "model": model}
                 self._system("subagent_started", agent_id=id, parent_tool_use_id=call_id, **child)
             case events.SubagentEnded(id, call_id, end, turns, usage, cost_usd):
@@ -118,17 +119,17 @@ class JsonOutput:
             case events.BlockStarted(index, kind, id, name):
                 block = {"id": id, "name": name, "input": {}} if kind == "tool_use" else {kind: ""}
                 self._block_event("start", index, content_block={"type": kind, **block})
-                self._index = index
+                self._block_index = index
             case events.TextDelta(text):
-                self._block_event("delta", self._index, delta={"type": "text_delta", "text": text})
+                self._block_event("delta", self._block_index, delta={"type": "text_delta", "text": text})
             case events.ThinkingDelta(text):
-                self._block_event("delta", self._index, delta={"type": "thinking_delta", "thinking": text})
+                self._block_event("delta", self._block_index, delta={"type": "thinking_delta", "thinking": text})
             case events.InputDelta(_, partial_json, index):
                 self._block_event("delta", index, delta={"type": "input_json_delta", "partial_json": partial_json})
             case events.BlockEnded(index):
                 self._block_event("stop", index)
             case events.UsageReported(usage):
-                self._usage = usage
+                self._message_usage = usage
             case events.TurnEnded(_, stop_reason, model):
                 if not self._is_in_message:  # an empty reply
                     self._start_message(model)
@@ -140,23 +141,16 @@ class JsonOutput:
     def _start_message(self, model: str) -> None:
         if self._is_in_message:  # the reply was cut off, and the model was asked again
             self._end_message(None)
-        self._is_in_message, self._usage = True, Usage()
-        message: dict[str, Any] = {
-            "id": f"msg_{os.urandom(12).hex()}",
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage_object(self._usage),
-        }
+        self._is_in_message, self._message_usage = True, Usage()
+        message: dict[str, Any] = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant"}
+        message |= {"model": model, "content": [], "stop_reason": None, "stop_sequence": None}
+        message["usage"] = usage_object(self._message_usage)
         self._stream_event({"type": "message_start", "message": message})
 
     def _end_message(self, stop_reason: str | None) -> None:
         self._is_in_message = False
         delta = {"stop_reason": stop_reason, "stop_sequence": None}
-        self._stream_event({"type": "message_delta", "delta": delta, "usage": usage_object(self._usage)})
+        self._stream_event({"type": "message_delta", "delta": delta, "usage": usage_object(self._message_usage)})
         self._stream_event({"type": "message_stop"})
 
     def _block_event(self, kind: str, index: int, **fields: Any) -> None:
@@ -170,16 +164,17 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def _exposed(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
+def _exposed_field(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
     """Return the field `exposed`: the texts that contain hidden characters, with these made visible."""
     visible = {
-        name: exposed(text) if isinstance(text, str) else tuple(map(exposed, text)) for name, text in texts.items()
+        key: exposed(text) if isinstance(text, str) else tuple(map(exposed, text)) for key, text in texts.items()
     }
-    differing = {name: text for name, text in visible.items() if text != texts[name]}
+    differing = {key: text for key, text in visible.items() if text != texts[key]}
     return {"exposed": differing} if differing else {}
 
 
 def init_object(session: Session, slash_commands: Sequence[str], **more: Any) -> dict[str, Any]:
+    """Return the object that begins a session's output; with `more` fields."""
     shown, calls = session.snapshot(), session.runtime.calls
     servers = calls.delegates.servers
     return system_object(

@@ -47,25 +47,25 @@ class Dialogue:
         self.streams = streams  # replies are also written while they arrive
         self.requirements = requirements
         self._leaving = leaving
-        self._code = 0  # the exit code of the newest turn or command
-        self._unmet: set[int] = set()  # exit codes of requirements that a reply did not meet
+        self._exit_code = 0  # the exit code of the newest turn or command
+        self._unmet_codes: set[int] = set()  # exit codes of requirements that a reply did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
-        self._has_client = True  # until the input ends: somebody can still answer questions
-        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # for `_work`; None: the input ended
+        self._has_answerer = True  # somebody can answer questions: until the input ends
+        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # None: input or program end
         self._tasks: set[asyncio.Task[None]] = set()
         self.parallel_tasks: set[asyncio.Task[None]] = set()  # they run alongside the input lines
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or the error that ended it
         self._turn_ended = asyncio.Event()
-        self.begin(host.session)
+        self.follow(host.session)
 
-    def begin(self, session: Session) -> None:
+    def follow(self, session: Session) -> None:
         """Follow a session: the first one, or one that a command such as /clear has opened."""
         self.session = session
         # Turns that the session began before it was followed, and those that ended since.
         self._turns_before, self._turns_ended = session.turns_begun, 0
         self.output = self.make_output(session)
-        self._following = self.spawn(self._follow(session.subscribe()))
-        if not self._has_client:  # nobody can answer questions of this session either
+        self._showing = self.spawn(self._show_events(session.subscribe()))
+        if not self._has_answerer:  # nobody can answer questions of this session either
             self.end_input()
 
     def make_output(self, session: Session) -> JsonOutput:
@@ -84,19 +84,21 @@ class Dialogue:
         if input is None:
             self.lines.put_nowait(None)
         else:
-            self.spawn(self._listen(input))
+            self.spawn(self._read_input(input))
             conversation = self.session.snapshot().conversation
             # The last run ended before these calls began, or while it waited for a usage limit: continue by itself.
             if conversation.unstarted_calls or awaited_reset(conversation):
                 self.session.submit(ops.GoOn(if_unanswered=True))
-        self.spawn(self._work(first))
+        self.spawn(self._handle_lines(first))
         self.spawn(self._wake_to_leave())
         try:
             await self._finished
         finally:
             for task in self._tasks:
                 task.cancel()
-        return INTERRUPTED_EXIT if self._leaving.is_set() else self._code or min(self._unmet, default=0)
+        if self._leaving.is_set():
+            return INTERRUPTED_EXIT
+        return self._exit_code or min(self._unmet_codes, default=0)  # a failure says more than an unmet requirement
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` in the background; an exception in it ends the dialogue."""
@@ -112,11 +114,12 @@ class Dialogue:
         return task
 
     async def _wake_to_leave(self) -> None:
-        """Wake `_work` when the program is about to end: it may be waiting for a line that never comes."""
+        """Wake `_handle_lines` when the program is about to end: it may be waiting for a line that never comes."""
         await self._leaving.wait()
         self.lines.put_nowait(None)
 
-    async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
+    async def _show_events(self, events: AsyncGenerator[Event, None]) -> None:
+        """Write a session's events; after each turn, let queued messages begin the next one."""
         async for event in events:
             if isinstance(event, TakenOver):
                 self._leaving.set()
@@ -126,8 +129,8 @@ class Dialogue:
             if self._is_last_turn() and (jobs := ended_jobs_notice(self.session)):
                 self.output.show(Notice(jobs))
             self.output.show(event)
-            self._code = exit_code(event, self.requirements)
-            self._unmet |= self.requirements.unmet(event)
+            self._exit_code = exit_code(event, self.requirements)
+            self._unmet_codes |= self.requirements.unmet(event)
             # When the program is about to end, queued messages get no reply any more.
             self.session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
             self._turns_ended += 1
@@ -136,14 +139,14 @@ class Dialogue:
     def _is_last_turn(self) -> bool:
         """Return True if the session ends with the turn that just ended, which `_turns_ended` does not include yet."""
         no_other_runs = self.session.turns_begun - self._turns_before == self._turns_ended + 1
-        return self._leaving.is_set() or (no_other_runs and not self._has_client and self.lines.empty())
+        return self._leaving.is_set() or (no_other_runs and not self._has_answerer and self.lines.empty())
 
-    async def _wait_for_results(self) -> None:
+    async def _wait_for_turns(self) -> None:
         while self.session.turns_begun - self._turns_before > self._turns_ended:
             self._turn_ended.clear()
             await self._turn_ended.wait()
 
-    async def _listen(self, input: json_input.InputLines) -> None:
+    async def _read_input(self, input: json_input.InputLines) -> None:
         """Carry out interrupts and the client's answers at once, and queue the other lines."""
         async for raw in input:
             if (line := self.parse(raw)) is None:
@@ -153,7 +156,9 @@ class Dialogue:
                 await self._handle_line(line)
             else:
                 self.lines.put_nowait(line)
-                await asyncio.sleep(0)  # lets `_work` begin the line, so that an interrupt on the next line finds it
+                await asyncio.sleep(
+                    0
+                )  # lets `_handle_lines` follow the line, so that an interrupt on the next line finds it
         self.end_input()
         self.lines.put_nowait(None)
 
@@ -165,10 +170,10 @@ class Dialogue:
 
     def end_input(self) -> None:
         """Make the session deny open and later questions, because nobody can answer them any more."""
-        self._has_client = False
+        self._has_answerer = False
         self.session.submit(ops.SetAttended(False))
 
-    async def _work(self, first: CliPrompt) -> None:
+    async def _handle_lines(self, first: CliPrompt) -> None:
         """Carry out the first prompt, then the input lines in order; some commands run alongside."""
         if first.text or first.piped:
             await self._submit((Text(first.text),), first)
@@ -184,12 +189,13 @@ class Dialogue:
         self.end_input()
         if self.parallel_tasks:
             await asyncio.wait(self.parallel_tasks)
-        await self._wait_for_results()
+        await self._wait_for_turns()
         if self._has_rejected and not self._has_accepted and not self._leaving.is_set():
             # A client whose lines were all rejected is still waiting for a result.
-            failed = TurnFailed("Every line of the input was rejected, so there was no prompt.", False, cost_usd=0.0)
+            text = "Every line of the input was rejected, so there was no prompt."
+            failed = TurnFailed(text, is_retryable=False, cost_usd=0.0)
             self.output.show(failed)
-            self._code = exit_code(failed, self.requirements)
+            self._exit_code = exit_code(failed, self.requirements)
         if not self._finished.done():
             self._finished.set_result(None)
 
@@ -209,6 +215,7 @@ class Dialogue:
             self.output.acknowledge(line.id, error)
 
     async def carry_out(self, request: json_input.Request) -> None:
+        """Submit a prompt or a steering message, or run a command or control. Raises `UserError`."""
         match request:
             case ops.Prompt():
                 self._has_accepted = True
@@ -235,14 +242,14 @@ class Dialogue:
             message = self.host.attach(f"{first.text}{first.piped}") if first else content
             self.session.submit(ops.Prompt(message))
             return
-        await self._wait_for_results()
+        await self._wait_for_turns()
         if self._leaving.is_set():
             return
         started = time.monotonic()
         ended = await self._run(typed, piped=first.piped if first else "", more=content[1:])
         if ended.prompt is None:
             self.output.command_result(ended, started)
-            self._code = ended.exit_code
+            self._exit_code = ended.exit_code
         else:
             self.session.submit(ended.prompt)
 
@@ -259,8 +266,8 @@ class Dialogue:
         """Run a command. If it opens another session, the dialogue continues with that session."""
         ended = await self.host.run(typed, piped=piped, more=more)
         if self.host.session is not self.session:
-            await self._wait_for_results()
-            self._following.cancel()
-            self.begin(self.host.session)
+            await self._wait_for_turns()
+            self._showing.cancel()
+            self.follow(self.host.session)
         self.output.command(ended)
         return ended

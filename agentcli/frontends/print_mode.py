@@ -27,23 +27,23 @@ async def print_answer(
             print(printable(prompt.output) if is_live else prompt.output, flush=True)
         return prompt.exit_code
     session = host.session
-    safe = PrintableStream()
-    titles: dict[str, str] = {}
-    is_in_text = False
+    printable_stream = PrintableStream()
+    titles: dict[str, str] = {}  # of calls, by id
+    is_mid_line = False  # True while the terminal shows an unfinished line of the answer
     stream = session.subscribe(has_deltas=is_live)
     session.submit(prompt)
     async for event in stream:
         if event.agent_id != "main":
             if line := _subagent_line(event, is_verbose=is_live or verbose):
-                _log_line(line, after_text=is_in_text)
+                _log_line(line, after_text=is_mid_line)
             continue
         match event:
             case events.TextDelta(text) if is_live:
-                print(safe.feed(text), end="", flush=True)
-                is_in_text = True
+                print(printable_stream.feed(text), end="", flush=True)
+                is_mid_line = True
             case events.TurnEnded() if is_live:
-                print(safe.close(), end="")
-                is_in_text = False
+                print(printable_stream.close(), end="")
+                is_mid_line = False
             case events.ToolStarted(id, _, _, title):
                 titles[id] = title
             case events.ToolFinished(id, _, result, _, summary) if is_live or verbose:
@@ -52,7 +52,7 @@ async def print_answer(
             case events.Retry(number, delay_s, error):
                 _log_line(f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
             case events.Notice(text):
-                _log_line(text, after_text=is_in_text)
+                _log_line(text, after_text=is_mid_line)
             case events.ProviderSwitched(before, after):
                 _log_line(f"Switched from {before} to {after}.")
             case events.TurnFailed(error):
@@ -62,8 +62,10 @@ async def print_answer(
             case events.Done():
                 value = requirements.value(event)  # with a schema, a pipe gets the JSON value and nothing else
                 answer = event.text if value is None else to_json_line(value).decode().strip()
-                line_end = "\n" if event.text or is_live else ""
-                print("" if is_live else answer, end=line_end, flush=True)  # a terminal already shows the answer
+                if is_live:  # the terminal already shows the answer, but not the end of its line
+                    print(flush=True)
+                else:
+                    print(answer, end="\n" if event.text else "", flush=True)
                 for line in _explanations(event, session, requirements):
                     _log_line(line)
                 return exit_code(event, requirements)

@@ -18,7 +18,6 @@ _CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC),), "�")  # interlinear anno
 _CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "�")  # lone surrogates cannot be written at all
 
 MAX_LINE_ENDS = 20  # in a row; more would push earlier text off the screen
-
 _EMOJI = "©®\u203c-\u3299\U0001f000-\U0001faff"
 # Soft hyphens, word joiners, byte order marks; tags and variation selectors, which can carry whole hidden texts.
 _INVISIBLE = "\u00ad\u180e\u200b\u2060-\u2064\ufeff\U000e0000-\U000e0fff"
@@ -33,27 +32,27 @@ _NOT_LATIN = "\u0370-\u03ff\u0400-\u052f"
 
 def printable(text: str) -> str:
     """Return text without anything that could control a terminal. A lone carriage return becomes a line break."""
-    return _without_hidden(_without_controls(text), "")
+    return _remove_hidden(_without_controls(text), "")
 
 
 def exposed(text: str) -> str:
     """Return text for a question, with hidden characters and look-alikes of Latin letters written as escapes."""
-    return _with_hidden(text, _escape_of)
+    return _reveal_hidden(text, _escape_of)
 
 
 def with_symbols(text: str) -> str:
     """Return text for a document: like `exposed`, but with a one-character symbol in place of each escape."""
-    return _with_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
+    return _reveal_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
 
 
-def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
-    """Replace each character that a person would not see, or would mistake for another, with the result of `shown`."""
+def _reveal_hidden(text: str, symbol_for: Callable[[str], str]) -> str:
+    """Replace each character that a person would not see, or would mistake for another, with its symbol."""
 
     def replace(match: re.Match[str]) -> str:
         found = match.groupdict()  # empty for `_unsafe_characters`, which has no groups
         if empty := found.get("empty"):
             return f"… {len(empty):,} more line breaks\n"
-        return found.get("stays") or "".join(map(shown, match.group()))
+        return found.get("stays") or "".join(map(symbol_for, match.group()))
 
     text = text.replace("\r\n", "\n")
     if not text.isascii() or not text.isprintable():
@@ -66,7 +65,7 @@ def _without_controls(text: str) -> str:
     return _SEQUENCE.sub("", text).translate(_CONTROLS)
 
 
-def _without_hidden(text: str, before: str) -> str:
+def _remove_hidden(text: str, before: str) -> str:
     """Return `text`, which follows `before`, without invisible characters and with � for look-alike letters."""
     full, position = before + text, len(before)
     if not _is_suspect(full):
@@ -127,7 +126,7 @@ class PrintableStream:
         self._sequence = ""  # the beginning of an unfinished escape sequence
         # Text without controls: first the last characters returned, which later decisions depend on, then the rest.
         self._text = ""
-        self._returned = 0  # how many characters of `_text` were returned already
+        self._returned_chars = 0  # how many characters of `_text` were returned already
 
     def feed(self, text: str) -> str:
         """Return the text that can be printed now, and hold back the possible beginning of a sequence."""
@@ -137,21 +136,21 @@ class PrintableStream:
         end = unfinished.start() if unfinished and is_held else len(text)
         self._sequence = text[end:]
         self._text += _without_controls(text[:end])
-        if self._text.isascii() or not (undecided := _UNDECIDED.search(self._text, self._returned)):
-            return self._take(len(self._text))
+        if self._text.isascii() or not (undecided := _UNDECIDED.search(self._text, self._returned_chars)):
+            return self._return_up_to(len(self._text))
         is_word = len(undecided.group()) <= self._MAX_HELD_CHARS
-        return self._take(undecided.start() if is_word else len(self._text))
+        return self._return_up_to(undecided.start() if is_word else len(self._text))
 
     def close(self) -> str:
         self._text += _without_controls(self._sequence)
         self._sequence = ""
-        return self._take(len(self._text))
+        return self._return_up_to(len(self._text))
 
-    def _take(self, end: int) -> str:
+    def _return_up_to(self, end: int) -> str:
         """Return the new text up to `end`, and keep its last characters, which later text may depend on."""
-        shown = _without_hidden(self._text[self._returned : end], self._text[: self._returned])
+        shown = _remove_hidden(self._text[self._returned_chars : end], self._text[: self._returned_chars])
         start = max(0, end - MAX_LINE_ENDS)
-        self._text, self._returned = self._text[start:], end - start
+        self._text, self._returned_chars = self._text[start:], end - start
         return shown
 
 

@@ -26,12 +26,12 @@ def interrupt_on_signals(
     loop = asyncio.get_running_loop()
     numbers: list[int] = []
 
-    def handle_first(number: int) -> None:
+    def handle_first(number: int) -> None:  # called by the event loop
         if not received:
             received["signal"] = number
             interrupt()
 
-    def count(number: int, frame: object) -> None:
+    def leave_at_second(number: int, frame: object) -> None:  # called even while code holds up the event loop
         numbers.append(number)
         if len(numbers) > 1 and number != signal.SIGHUP:  # a closing terminal sends SIGHUP several times
             at_once(number)
@@ -42,7 +42,7 @@ def interrupt_on_signals(
     for number in before:
         loop.add_signal_handler(number, handle_first, number)
         # The replaced handler is the event loop's, which does nothing: the loop receives signals through a pipe.
-        signal.signal(number, count)
+        signal.signal(number, leave_at_second)
     try:
         yield received
     finally:
