@@ -53,7 +53,7 @@ class Options(Struct, frozen=True):
 
 
 @functools.cache
-def parse_options(row: str) -> Options:
+def _parse_options(row: str) -> Options:
     """Read a row of a table: what is shown, perhaps `tolerant`, then options, each with its kind (`Options`).
 
     `search -in -m: --file@` has `-i` and `-n`, `-m` with a value, and `--file` with a file. `-#` is any number: `-5`.
@@ -79,6 +79,7 @@ def git_words(fields: Sequence[Field]) -> list[Field]:
 class Arguments(Struct, kw_only=True):
     """The arguments of a call, sorted by their kinds."""
 
+    shows: str  # what the program shows of its operands (`Options`)
     operands: list[Field] = []
     files: list[Field] = []  # files to read that options name
     option_names: list[str] = []
@@ -86,9 +87,10 @@ class Arguments(Struct, kw_only=True):
     filters: list[Field] = []  # globs in options, of the files to read
 
 
-def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
-    """Read options and operands. Options end at `--` or, with `stops_at_operand`, at the first operand."""
-    read = Arguments()
+def read_arguments(fields: Sequence[Field], row: str, *, stops_at_operand: bool = False) -> Arguments:
+    """Read options and operands by a row of a table. Options end at `--` or, if asked, at the first operand."""
+    known = _parse_options(row)
+    read = Arguments(shows=known.shows)
     remaining = list(reversed(fields))  # so that pop() takes the next word
     while remaining and not read.problem:
         field = remaining.pop()
@@ -106,11 +108,6 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             read.operands += reversed(remaining)
             break
     return read
-
-
-def without_pattern(operands: list[Field]) -> list[Field]:
-    """Return the files among the operands of a search: all operands if the pattern may become several words."""
-    return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
 def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
@@ -182,8 +179,8 @@ def _with_parts(row: str) -> str:
     return row
 
 
-# By program, and by subcommand of git: a row for `options`.
-READING_PROGRAMS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
+# By program, and by subcommand of git: a row for `read_arguments`.
+READERS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
 GIT_SUBCOMMANDS = {name: _with_parts(row) for name, row in _TABLES["git"].items()}
 # By program: options that only print its version.
 VERSION_OPTIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

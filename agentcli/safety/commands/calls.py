@@ -30,7 +30,7 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
     forms = []
     for fields in layers:
         forms.append(canonical(fields))
-        if _has_git_options(fields):  # a rule need not name git options that change no folder and run no program
+        if fields[0].text == "git":  # a rule need not name git options that change no folder and run no program
             call = read_git_call(fields[1:])
             if call.words and not call.problem and not call.folders:
                 forms.append(canonical([fields[0], *call.words]))
@@ -51,14 +51,9 @@ def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
     name = program.rpartition("/")[2]
     # In lower case too, because `RM` runs rm on a file system that ignores case, as on macOS.
     forms = [canonical(fields), program + arguments, name + arguments, name.lower() + arguments]
-    git = [Field("git"), *fields[1:]]  # the program may be `/usr/bin/GIT`
-    if name.lower() == "git" and _has_git_options(git) and (words := git_words(git)):
-        forms.append(" ".join(["git", *(field.text for field in words)]))
+    if name.lower() == "git":
+        forms.append(" ".join(["git", *(field.text for field in git_words(fields))]))
     return tuple(dict.fromkeys(form for form in forms if form))
-
-
-def _has_git_options(fields: Sequence[Field]) -> bool:
-    return len(fields) > 2 and fields[0].text == "git" and fields[1].text.startswith("-")
 
 
 _MAX_LAYERS = 12  # wrappers around one command

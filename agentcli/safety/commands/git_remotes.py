@@ -7,7 +7,7 @@ from functools import reduce
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.arguments import parse_options, read_arguments, read_table
+from agentcli.safety.commands.arguments import read_arguments, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects, GitSetup, WorkspaceView
@@ -42,7 +42,7 @@ def _find_remotes(words: Sequence[Field], setup: GitSetup) -> list[str]:
     if name == "remote" and words:
         name, words = f"remote {words[0].text}", words[1:]
     row = read_table("git_remotes")["remotes"].get(name)
-    read = read_arguments(words, parse_options(row)) if row else None
+    read = read_arguments(words, row) if row else None
     if read is None or read.problem or any(not each.is_known or each.is_glob for each in read.operands):
         return []
     operands, known = [field.text for field in read.operands], [name for name, _ in setup.sections("remote", "url")]

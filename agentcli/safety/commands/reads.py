@@ -8,15 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from agentcli.safety.commands.arguments import (
-    GIT_SUBCOMMANDS,
-    READING_PROGRAMS,
-    VERSION_OPTIONS,
-    listed_names,
-    parse_options,
-    read_arguments,
-    without_pattern,
-)
+from agentcli.safety.commands.arguments import GIT_SUBCOMMANDS, READERS, VERSION_OPTIONS, listed_names, read_arguments
 from agentcli.safety.commands.paths import WILDCARD, ReadCheck, folder_above_glob
 from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field
 from agentcli.safety.commands.records import Segment
@@ -60,7 +52,7 @@ def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCh
         has_subcommands = any(known.startswith(f"{name} ") for known in GIT_SUBCOMMANDS)
         return f"git {two_words if has_subcommands else name} is not known to only read"
     row, _, listing_options = row.partition(" | ")  # with one of these it only lists; see `[git]` in only_reading.ini
-    read = read_arguments(arguments, parse_options(row))
+    read = read_arguments(arguments, row)
     if listing_options:
         lists_by_default = name != "clean" and not read.operands
         only_lists = lists_by_default or not {*listing_options.split()}.isdisjoint(read.option_names)
@@ -70,7 +62,7 @@ def _git_subcommand_problem(name: str, arguments: Sequence[Field], check: ReadCh
         return problem
     # Git itself expands quoted globs in its operands, which may match secrets. A pattern of `git grep` is no such glob.
     has_pattern = name == "grep" and {"-e", "-f"}.isdisjoint(read.option_names)
-    operands = without_pattern(read.operands) if has_pattern else read.operands
+    operands = _without_pattern(read.operands) if has_pattern else read.operands
     quoted = [path for field in operands if not field.is_glob for path in _paths_in_revision(field)]
     return check.filter_problem([path for path in quoted if WILDCARD.search(path.text) or "\\" in path.text])
 
@@ -165,10 +157,9 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     is_declaration = name in ("export", "declare", "typeset", "readonly")
     if name == "printenv" or (is_declaration and all(field.text.startswith("-") for field in arguments)):
         return "it shows the environment, where secrets are"
-    if not (row := READING_PROGRAMS.get(name)):
+    if not (row := READERS.get(name)):
         return f"{name} is not known to only read"
-    known = parse_options(row)
-    read = read_arguments(arguments, known)
+    read = read_arguments(arguments, row)
     operands = read.operands
     if read.problem:
         return read.problem
@@ -176,15 +167,20 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
         return "date can set the clock"
     if name == "uniq" and (len(operands) > 1 or any(field.is_glob or field.may_vanish for field in operands)):
         return "uniq writes its second operand"
-    if known.shows == "none" and operands:
+    if read.shows == "none" and operands:
         return f"{operands[0].text} may change a setting"
-    if known.shows == "search" and {"-e", "-f", "--regexp", "--file", "--files"}.isdisjoint(read.option_names):
-        operands = without_pattern(operands)
+    if read.shows == "search" and {"-e", "-f", "--regexp", "--file", "--files"}.isdisjoint(read.option_names):
+        operands = _without_pattern(operands)
     return (
-        check.problem(operands, shows=known.shows)
+        check.problem(operands, shows=read.shows)
         or check.problem(read.files, shows="content")
         or check.filter_problem(read.filters)
     )
+
+
+def _without_pattern(operands: list[Field]) -> list[Field]:
+    """Return the files among the operands of a search: all operands if the pattern may become several words."""
+    return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -212,7 +208,7 @@ _MAY_DO_MORE = {
 
 def _script_problem(name: str, arguments: Sequence[Field], check: ReadCheck) -> str:
     """Judge awk, jq or sed: the first operand is a script, the others are files that it reads."""
-    read = read_arguments(arguments, parse_options(READING_PROGRAMS[name]))
+    read = read_arguments(arguments, READERS[name])
     scripts, files = read.operands[:1], read.operands[1:]
     is_known = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
     if not is_known or any(field.text == "--" for field in arguments):

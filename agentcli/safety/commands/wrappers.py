@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
-from agentcli.safety.commands.arguments import VERSION_OPTIONS, listed_names, parse_options, read_arguments, read_table
+from agentcli.safety.commands.arguments import VERSION_OPTIONS, listed_names, read_arguments, read_table
 from agentcli.safety.commands.paths import finds_most_names, glob_matches
 from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, name_of
 
@@ -52,7 +52,7 @@ def find_wrapper(fields: Sequence[Field]) -> Wrapper | None:
 
 def _plain_wrapper(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
     """Read a wrapper that takes options and `own_operands` operands before the command: `timeout -s 9 5 command`."""
-    read = read_arguments(arguments, parse_options(row), stops_at_operand=True)
+    read = read_arguments(arguments, row, stops_at_operand=True)
     if read.problem:
         return _unreadable_wrapper(arguments, read.problem)
     words = read.operands
@@ -105,7 +105,7 @@ def _without_first(words: Sequence[Field], text: str) -> Sequence[Field]:
 
 def _env(arguments: Sequence[Field]) -> Wrapper:
     """Read `env [options] [NAME=value …] [program …]`."""
-    read = read_arguments(arguments, parse_options(_TABLES["special"]["env"]), stops_at_operand=True)
+    read = read_arguments(arguments, _TABLES["special"]["env"], stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
         # `-S` splits its value into words, so any word in any argument may begin the command.
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
@@ -118,7 +118,7 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
 
 def _xargs(arguments: Sequence[Field]) -> Wrapper:
     """Read xargs, which puts words from its input after the command, or in place of the placeholder that `-I` names."""
-    read = read_arguments(arguments, parse_options(_TABLES["special"]["xargs"]), stops_at_operand=True)
+    read = read_arguments(arguments, _TABLES["special"]["xargs"], stops_at_operand=True)
     if read.problem:
         return _unreadable_wrapper(arguments, read.problem)
     words = tuple(read.operands) or (Field("echo"),)
@@ -144,7 +144,7 @@ def _trap(arguments: Sequence[Field]) -> Wrapper:
 
 def _watch(arguments: Sequence[Field]) -> Wrapper:
     """Read watch, which gives its operands to a shell again and again."""
-    read = read_arguments(arguments, parse_options(_TABLES["special"]["watch"]), stops_at_operand=True)
+    read = read_arguments(arguments, _TABLES["special"]["watch"], stops_at_operand=True)
     return _script_wrapper(read.operands, "it runs until it is stopped")
 
 
