@@ -256,7 +256,7 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a server's process, and return it with the first connection to its control socket."""
     # -P keeps the working directory, which may be a stranger's project, off the import path.
-    search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
+    python_path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("wb") as output:
         control.unlink(missing_ok=True)  # of a server that was killed, or hangs
         listener.bind(str(control))
@@ -265,7 +265,7 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
         process = subprocess.Popen(
             [*program, *arguments, str(control), str(listener.fileno())],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
-            env={**os.environ, "PYTHONPATH": search}, pass_fds=(listener.fileno(),), start_new_session=True,
+            env={**os.environ, "PYTHONPATH": python_path}, pass_fds=(listener.fileno(),), start_new_session=True,
         )  # fmt: skip
         # It may outlive this program; while this one runs, its end is collected so that no zombie stays.
         threading.Thread(target=process.wait, name="reap-local-server", daemon=True).start()

@@ -128,7 +128,7 @@ async def _arriving_items(
         if unstreamed_field and isinstance(value, dict) and value.get(unstreamed_field):
             yield [start]
             return
-        if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
+        if isinstance(value, dict | list) and errors.error_in_json(value)[0]:  # it has a message
             raise errors.embedded_error(value)
         raise no_reply_error(response, start)
     received = 0

@@ -321,10 +321,11 @@ def exact_count(address: str, model: str, text: str) -> int | None:
 
 async def _ask_counter(address: str, body: dict[str, Any]) -> int:
     parts = urlsplit(address)
+    path_and_query = parts._replace(scheme="", netloc="", fragment="").geturl()
     client = HttpClient(f"{parts.scheme}://{parts.netloc}", {}, read_timeout=TIMEOUT_S)
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            answer = await client.fetch_json(parts._replace(scheme="", netloc="", fragment="").geturl(), body)
+            answer = await client.fetch_json(path_and_query, body)
     finally:
         await client.aclose()
     tokens = answer.get("tokens") if isinstance(answer, dict) else None

@@ -173,16 +173,16 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            comfortable = free - int((1 - _FILL) * limit)
-            if (texts := self._older_texts(covered, free, comfortable)) is not None:
+            preferred = free - int((1 - _FILL) * limit)  # the rest is for the next turns
+            if (texts := self._older_texts(covered, free, preferred)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried_text(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
 
-    def _older_texts(self, covered: Sequence[TurnSteps], free: int, comfortable: int) -> list[str] | None:
+    def _older_texts(self, covered: Sequence[TurnSteps], free: int, preferred: int) -> list[str] | None:
         """Return the texts of older turns, in at most `free` tokens; None if not even a single line fits.
 
-        If all turns fit at the length `BRIEF`, they get longer, up to `comfortable` tokens. If only their prompts fit,
+        If all turns fit at the length `BRIEF`, they get longer, up to `preferred` tokens. If only their prompts fit,
         excerpts of the omitted text get a fifth of the room, if possible. Otherwise one line replaces the oldest turns,
         and excerpts get most of the room.
         """
@@ -195,7 +195,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             excerpts_size = min(int(share * free), all_sentences_size)
             fit_only_without_excerpts = prompts_fit and shortest_size + excerpts_size > free
             room -= 0 if fit_only_without_excerpts else excerpts_size
-        if (choice := self._choose_lengths(covered, room, comfortable)) is None:
+        if (choice := self._choose_lengths(covered, room, preferred)) is None:
             return None
         replaced, chosen = choice
         shown = [self._writer.lengths[length] for length in chosen]
@@ -236,14 +236,12 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
-    def _choose_lengths(
-        self, covered: Sequence[TurnSteps], room: int, comfortable: int
-    ) -> tuple[int, list[int]] | None:
+    def _choose_lengths(self, covered: Sequence[TurnSteps], room: int, preferred: int) -> tuple[int, list[int]] | None:
         """Return the number of the oldest turns that one line replaces, and the lengths of the others.
 
         A length is a position in `DigestWriter.lengths`. If no turn is replaced, all turns get longer by one position,
         then by another one: up to `BRIEF` while all turns together take at most `room` tokens, and further while they
-        take at most `comfortable` ones. Returns None if the room is too small for a single line.
+        take at most `preferred` ones. Returns None if the room is too small for a single line.
         """
         replaced, total = 0, sum(self._turn_size(turn, 0) for turn in covered)
         while total > room:
@@ -260,7 +258,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             for position in order:
                 turn = covered[position]
                 more = self._turn_size(turn, length) - self._turn_size(turn, length - 1)
-                if chosen[position] == length - 1 and total + more <= (room if length <= BRIEF else comfortable):
+                if chosen[position] == length - 1 and total + more <= (room if length <= BRIEF else preferred):
                     chosen[position] = length
                     total += more
         return 0, chosen

@@ -140,7 +140,7 @@ def _check_claims(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -
     text, wording = sentence.marks, _wording()
     kinds = set[str]()  # the kinds of the claims so far
     has_past = wording["history"].search(text) is not None  # True: a failure in it may be fixed by now
-    state, next_subject = None, None  # the next subject in the sentence, and the state in which it is said to be
+    next_subject, state = None, None  # the next subject in the sentence, and the state in which it is said to be
     for subject in reversed(subjects):
         # In `A and B are clean`, A takes the state of B.
         if next_subject is None or not wording["also"].fullmatch(text, subject.end(), next_subject.start()):

@@ -309,7 +309,7 @@ def _compare_command(claim: Statement, record: Record) -> Comparison:
     is_code_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
     if end.exit_code is None or (is_code_hidden and has_outcome):
         return None, [end.entry_id]
-    is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
+    is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)  # `count`: the code named
     return is_true or not has_outcome, [end.entry_id]  # that it ran is true whatever its exit code
 
 
