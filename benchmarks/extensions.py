@@ -14,7 +14,7 @@ from pathlib import Path
 from loopback import cpu_of, environment, loopback, median, workspace
 
 from agentcli import Agent, AgentOptions
-from agentcli.extensions.skills.find import listing, places, skills_in
+from agentcli.extensions.skills.find import format_list, skill_folders, skills_in
 from agentcli.settings.files import find_paths
 from agentcli.settings.load import load_config
 
@@ -63,13 +63,13 @@ def thousand_skills() -> None:
         config = load_config(Path(base), {}, paths=find_paths(f"{base}/home"))
         for name in ("first", "then"):
             began = time.perf_counter()
-            catalog = skills_in(places(config, added=(folder,)), config)
-            text = listing({skill.name: skill.description for skill in catalog}, 4_000)
+            catalog = skills_in(skill_folders(config, added=(folder,)), config)
+            text = format_list({skill.name: skill.description for skill in catalog}, 4_000)
             print(
                 f"1,000 skills, {name:<5} {1000 * (time.perf_counter() - began):.0f} ms, {len(text):,} characters told"
             )
         tracemalloc.start()
-        kept = skills_in(places(config, added=(folder,)), config)
+        kept = skills_in(skill_folders(config, added=(folder,)), config)
         print(f"1,000 skills, memory  {tracemalloc.get_traced_memory()[0] / 1e6:.1f} MB ({len(kept)})")
         tracemalloc.stop()
 

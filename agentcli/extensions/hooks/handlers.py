@@ -151,7 +151,7 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
     make_subagents = calls.delegates.make_subagents  # new ones, because all running subagents may wait for this hook
     if make_subagents is None or not isinstance(agents := make_subagents(), Subagents):
         raise UsageError("there are no subagents in this session")
-    agents.shared_name = HOOK_AGENT
+    agents.id_prefix = HOOK_AGENT
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)
     arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=50)
     turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)

@@ -56,7 +56,9 @@ class Plugins(Struct, kw_only=True, dict=True):
                 yield read_plugin(folder.expanduser().absolute(), data=store.data)
             except UserError as error:
                 self.on_notice(f"--plugin-dir: {error}")
+        if self.is_bare:
+            return
         try:
-            yield from () if self.is_bare else store.active_plugins(self.on_notice)
+            yield from store.active_plugins(self.on_notice)
         except UserError as error:  # the index of the installed plugins cannot be read
             self.on_notice(str(error))

@@ -17,7 +17,7 @@ MANIFESTS = (".claude-plugin/plugin.json", "plugin.json")  # the first overrides
 ENTRY_FILE = ".marketplace-entry.json"  # the marketplace's entry for a plugin, stored in the installed plugin's folder
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # For each kind of part: its key in manifests, which may list more places, and its usual places in the folder.
-_USUAL = {
+_USUAL_PLACES = {
     "commands": ("commands",), "agents": ("agents",), "skills": ("skills",), "hooks": ("hooks/hooks.json",),
     "mcpServers": (".mcp.json", "mcp.json"),
 }  # fmt: skip
@@ -29,8 +29,8 @@ _UNUSED_PLACES = ("output-styles", "themes", "monitors", "rules", "bin", ".lsp.j
 class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A plugin as read from its folder. `data` is the folder in which its programs may store files.
 
-    Its parts are in the places that its `manifests` list, and if it `is_whole` also in the usual ones. Each kind is
-    read when it is first used, which may raise `ConfigError`.
+    Its parts are in the places that its `manifests` list, and if it `has_usual_places` also in those. Each kind is read
+    when it is first used, which may raise `ConfigError`.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     data: Path
     marketplace: str
     manifests: list[dict[str, Any]]
-    is_whole: bool
+    has_usual_places: bool
 
     def about(self, key: str) -> str:
         """Return the value of a key in the first manifest that has it, as one line; empty if none has it."""
@@ -88,7 +88,7 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 if isinstance(entry, dict) and isinstance(entry.get("env", {}), dict):
                     entry["env"] = self.variables | entry.get("env", {})
                     servers.setdefault(f"plugin_{self.name}_{name}", entry)
-                elif name != "$schema":  # which may stand beside the servers
+                elif name != "$schema":  # the one key beside the servers
                     raise ConfigError(f"the MCP server {name} is not an object.", file=file)
         return servers
 
@@ -100,32 +100,35 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _places(self, kind: str) -> Iterator[Path | Mapping[str, Any]]:
         """Yield each place of a kind of part once, and tables that a manifest contains instead of a path."""
-        values: list[Any] = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
+        usual = _USUAL_PLACES[kind] if self.has_usual_places else ()
+        places: list[Any] = [name for name in usual if os.path.lexists(self.root / name)]
         for listed in (keys[kind] for keys in self.manifests if kind in keys):
-            values += listed if isinstance(listed, list) else [listed]
-        seen = set()
-        for value in values:
-            path = self.root / str(value)
-            if isinstance(value, Mapping):
-                yield value
-            elif not isinstance(value, str) or not is_inside(path, self.root) or not path.exists():
-                raise ConfigError(f"{kind}: {value!r} is not a path in the plugin.", file=str(self.root))
-            elif (real := os.path.realpath(path)) not in seen:
-                seen.add(real)
+            places += listed if isinstance(listed, list) else [listed]
+        yielded = set()
+        for place in places:
+            path = self.root / str(place)
+            if isinstance(place, Mapping):
+                yield place
+            elif not isinstance(place, str) or not is_inside(path, self.root) or not path.exists():
+                raise ConfigError(f"{kind}: {place!r} is not a path in the plugin.", file=str(self.root))
+            elif (real := os.path.realpath(path)) not in yielded:
+                yielded.add(real)
                 yield path
 
     def _paths(self, kind: str) -> Iterator[Path]:
+        """Yield each place of a kind of part that can only be a path."""
         for place in self._places(kind):
             if isinstance(place, Mapping):
                 raise ConfigError(f"{kind} must be a path or a list of paths.", file=str(self.root))
             yield place
 
     def _markdown_files(self, kind: str) -> dict[str, Path]:
+        """Return the files of a kind of part, by their paths below its place: `a:b` for `a/b.md`."""
         files: dict[str, Path] = {}
         for place in self._paths(kind):
             folder = place if place.is_dir() else place.parent
             for file in markdown_files(place) if place.is_dir() else [place]:
-                if is_inside(file, self.root):
+                if is_inside(file, self.root):  # else a link leads out of the plugin
                     files.setdefault(":".join(file.relative_to(folder).with_suffix("").parts), file)
         return files
 
@@ -164,11 +167,12 @@ def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
     if not manifests and not entry:
         raise ConfigError(f"is not a plugin: it has no {' and no '.join(MANIFESTS)}.", file=str(root))
     # Without a manifest, a non-strict entry lists all parts: other files in the folder may belong to other plugins.
-    is_whole = bool(manifests) or entry.get("strict") is not False
-    sources = [*manifests, entry]
-    name = checked_name(entry.get("name") or next((keys["name"] for keys in sources if "name" in keys), None), root)
+    has_usual_places = bool(manifests) or entry.get("strict") is not False
+    manifests.append(entry)
+    name = checked_name(entry.get("name") or next((keys["name"] for keys in manifests if "name" in keys), None), root)
     plugin = Plugin(
-        name=name, root=root, data=data / name, marketplace=marketplace, manifests=sources, is_whole=is_whole
-    )
+        name=name, root=root, data=data / name, marketplace=marketplace, manifests=manifests,
+        has_usual_places=has_usual_places,
+    )  # fmt: skip
     _ = plugin.commands, plugin.agents, plugin.skills, plugin.hooks, plugin.servers  # raises for a broken part
     return plugin

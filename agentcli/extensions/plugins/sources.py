@@ -54,9 +54,9 @@ def git_source(source: Any) -> tuple[str, str, str]:
 def download(source: Any, folder: Path) -> Path:
     """Download a repository into a new `folder`, and return the path in it that `source` names. Raises `UserError`."""
     address, revision, path = git_source(source)
+    folder.mkdir(exist_ok=True)
     fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--", address, revision)
     for arguments in (("init", "--quiet", "--template="), fetch, ("checkout", "--quiet", "--detach", "FETCH_HEAD")):
-        folder.mkdir(exist_ok=True)
         asyncio.run(_git(address, "-C", str(folder), *arguments))
     shutil.rmtree(folder / ".git", ignore_errors=True)
     return folder / path
@@ -82,7 +82,8 @@ def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
     """Copy a plugin's folder; links within its repository become copies. Raises `UserError`, also if it is too big."""
     count, size = 0, 0
 
-    def check(folder: str, names: list[str]) -> set[str]:
+    def check_and_ignore(folder: str, names: list[str]) -> set[str]:
+        """Check a folder before it is copied, and return the names that are left out."""
         nonlocal count, size
         for path in (Path(folder, name) for name in names if name not in _LEFT_OUT):  # links are followed
             if not is_inside(path, repository):
@@ -92,8 +93,8 @@ def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
             count, size = count + 1, size + path.stat().st_size
         if count > _MAX_FILES or size > _MAX_BYTES:
             raise UserError(f"The plugin has more than {_MAX_FILES:,} files or {_MAX_BYTES // 1_000_000:,} MB.")
-        return set(names) & _LEFT_OUT  # these are not copied
+        return set(names) & _LEFT_OUT
 
     if not is_inside(source, repository) or not source.is_dir():
         raise UserError(f"The plugin's path does not exist or leads out of its repository: {source}")
-    shutil.copytree(source, target, ignore=check)
+    shutil.copytree(source, target, ignore=check_and_ignore)

@@ -121,19 +121,20 @@ class PluginStore:
         self._save(index)
 
     def marketplace(self, name: str) -> Marketplace:
-        known = self.index.marketplaces
-        if name not in known:
-            raise UsageError(f"There is no marketplace {name!r}{did_you_mean(name, [*known])}.")
-        return known[name]
+        marketplaces = self.index.marketplaces
+        if name not in marketplaces:
+            raise UsageError(f"There is no marketplace {name!r}{did_you_mean(name, [*marketplaces])}.")
+        return marketplaces[name]
 
     def _marketplace_with(self, name: str) -> str:
         """Return the only marketplace that has a plugin. Raises `UsageError` if there are none or several."""
-        known = self.index.marketplaces
-        match [marketplace for marketplace, one in known.items() if name in one.plugins]:
+        marketplaces = self.index.marketplaces
+        match [key for key, marketplace in marketplaces.items() if name in marketplace.plugins]:
             case [only]:
                 return only
             case []:
-                near = did_you_mean(name, [plugin for one in known.values() for plugin in one.plugins])
+                known = [plugin for marketplace in marketplaces.values() for plugin in marketplace.plugins]
+                near = did_you_mean(name, known)
                 raise UsageError(f"No marketplace has a plugin {name!r}{near}.")
             case found:
                 raise UsageError(f"{' and '.join(found)} have a plugin {name}. Say which: {name}@{found[0]}")
@@ -147,22 +148,23 @@ class PluginStore:
             _, entries = read_marketplace(repository)
             if (entry := entries.get(name)) is None:
                 raise UsageError(f"{marketplace} has no plugin {name!r}{did_you_mean(name, [*entries])}.")
-            if (known := self.index.plugins.get(name)) and known.marketplace != marketplace:
-                raise UsageError(f"{name} is installed from {known.marketplace}. Remove it first.")
+            if (installed := self.index.plugins.get(name)) and installed.marketplace != marketplace:
+                raise UsageError(f"{name} is installed from {installed.marketplace}. Remove it first.")
             root, source = new / "files" / checked_name(name, repository), entry.get("source")
-            if isinstance(source, str):
+            if isinstance(source, str):  # a folder of the marketplace's repository
                 folder = repository / source
-            else:
+            else:  # a repository of its own
                 repository = new / "repository"
                 folder = download(source, repository)
             copy_folder(folder, root, repository=repository)
+            # Without the source, which is not part of what the person trusts.
             replace_file(root / ENTRY_FILE, msgspec.json.encode({**entry, "source": ""}))
             yield read_plugin(root, data=self.data, marketplace=marketplace)
 
     def is_current(self, staged: Plugin) -> bool:
         """Return True if this very plugin is installed and trusted."""
-        known = self.index.plugins.get(staged.name)
-        if known is None or not is_folder_trusted(self.paths, root := self._root(staged.name, known)):
+        installed = self.index.plugins.get(staged.name)
+        if installed is None or not is_folder_trusted(self.paths, root := self._root(staged.name, installed)):
             return False
         return folder_digest(root) == folder_digest(staged.root)
 
@@ -171,47 +173,48 @@ class PluginStore:
         index, name, folder = self.index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
         (self._folder / name).mkdir(mode=0o700, exist_ok=True)
         staged.root.parent.rename(self._folder / folder)
-        is_enabled = name not in index.plugins or index.plugins[name].is_enabled
+        is_enabled = name not in index.plugins or index.plugins[name].is_enabled  # a new version keeps the switch
         index.plugins[name] = InstalledPlugin(staged.marketplace, folder, is_enabled)
         root = self._root(name, index.plugins[name])
         trust_folder(self.paths, root, folder_fingerprint(root))
         self._save(index)  # last, because it puts the new version in use
 
     def _find(self, name: str) -> tuple[str, InstalledPlugin]:
-        """Return the plain name of an installed plugin, and its entry. `name` may end with @MARKETPLACE."""
-        plain, _, marketplace = name.partition("@")
-        known = self.index.plugins.get(plain)
-        if known is None or marketplace not in ("", known.marketplace):
-            raise UsageError(f"No plugin {name!r} is installed{did_you_mean(plain, [*self.index.plugins])}.")
-        return plain, known
+        """Return the name of an installed plugin, and its entry. `name` may end with @MARKETPLACE."""
+        plugin_name, _, marketplace = name.partition("@")
+        installed = self.index.plugins.get(plugin_name)
+        if installed is None or marketplace not in ("", installed.marketplace):
+            raise UsageError(f"No plugin {name!r} is installed{did_you_mean(plugin_name, [*self.index.plugins])}.")
+        return plugin_name, installed
 
-    def _root(self, name: str, known: InstalledPlugin) -> Path:
-        return self._folder / known.folder / name
+    def _root(self, name: str, installed: InstalledPlugin) -> Path:
+        return self._folder / installed.folder / name
 
     def read(self, name: str) -> Plugin:
         """Return an installed plugin, even if it is disabled or not trusted."""
-        plain, known = self._find(name)
-        return read_plugin(self._root(plain, known), data=self.data, marketplace=known.marketplace)
+        plugin_name, installed = self._find(name)
+        return read_plugin(self._root(plugin_name, installed), data=self.data, marketplace=installed.marketplace)
 
     def switch(self, name: str, *, is_enabled: bool) -> None:
         """Enable an installed plugin, if it is trusted, or disable it, for sessions that start later."""
         with self.locked():
-            (plain, known), index = self._find(name), self.index
-            if is_enabled and not is_folder_trusted(self.paths, self._root(plain, known)):
-                raise UsageError(f"The files of {plain} have changed. To review them: agentcli plugin enable {plain}")
-            index.plugins[plain] = msgspec.structs.replace(known, is_enabled=is_enabled)
+            (plugin_name, installed), index = self._find(name), self.index
+            if is_enabled and not is_folder_trusted(self.paths, self._root(plugin_name, installed)):
+                how = f"To review them: agentcli plugin enable {plugin_name}"
+                raise UsageError(f"The files of {plugin_name} have changed. {how}")
+            index.plugins[plugin_name] = msgspec.structs.replace(installed, is_enabled=is_enabled)
             self._save(index)
 
     def remove(self, name: str) -> None:
-        (plain, known), index = self._find(name), self.index
-        del index.plugins[plain]
+        (plugin_name, installed), index = self._find(name), self.index
+        del index.plugins[plugin_name]
         self._save(index)
-        trust_folder(self.paths, self._root(plain, known), "")  # forgets the trust
+        trust_folder(self.paths, self._root(plugin_name, installed), "")  # forgets the trust
         self._remove_unused()
 
     def active_plugins(self, on_notice: Callable[[str], None]) -> Iterator[Plugin]:
         """Yield the enabled plugins that are trusted and can be read; the other enabled ones are reported."""
-        for name in [name for name, known in self.index.plugins.items() if known.is_enabled]:
+        for name in [name for name, installed in self.index.plugins.items() if installed.is_enabled]:
             try:
                 if is_folder_trusted(self.paths, self._root(*self._find(name))):
                     yield self.read(name)

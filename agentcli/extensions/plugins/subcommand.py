@@ -158,7 +158,10 @@ _KINDS = ("commands", "agents", "skills", "hooks", "mcp_servers")
 
 
 def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], object] = str) -> dict[str, Any]:
-    """Return a plugin and the names of its parts, as `--json` prints them; `report` gets what cannot be used."""
+    """Return a plugin and the names of its parts, as `--json` prints them; `report` gets what cannot be used.
+
+    By default it is not reported: `str` does nothing.
+    """
     return {
         "name": plugin.name,
         "version": plugin.about("version"),
@@ -186,7 +189,7 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     notices = list[str]()
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
     yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
-    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):
+    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):  # `row` has reported
         yield f"  hook: {hook.event} runs `{hook.title}`"
         notices += [hook.note] if hook.note else []
     for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):

@@ -37,7 +37,7 @@ MAX_RUNNING = 4  # at a time; the others wait
 
 
 class AgentProgress(Struct):
-    """The rounds of a subagent, the title of its newest call, and the meter of its tokens and costs."""
+    """The rounds of a subagent, the title of its newest call, and its tokens and costs."""
 
     turns: int = 0
     title: str = ""
@@ -67,13 +67,13 @@ class AgentRun(Struct, kw_only=True):
 class Subagents:
     """Runs the subagents of a session. Those in the background add to `reports`, which start its next turn."""
 
-    shared_name = ""  # if set, all ids begin with it, not with the name of the definition
+    id_prefix = ""  # if set, all ids begin with it instead of the name of the definition
 
-    def __init__(self, children: ChildSessions) -> None:
-        self.definitions = children.agents.definitions
+    def __init__(self, child_sessions: ChildSessions) -> None:
+        self.definitions = child_sessions.agents.definitions
         self.runs: list[AgentRun] = []
         self.reports: list[str] = []
-        self._children = children
+        self._child_sessions = child_sessions
         self._slots = asyncio.Semaphore(MAX_RUNNING)
         self._background: dict[str, asyncio.Task[None]] = {}  # the unfinished ones in the background, by id
 
@@ -81,10 +81,10 @@ class Subagents:
         """Let a subagent do a task, and return its answer; in the background, a notice. Raises `ToolError`."""
         if not arguments.task.strip():
             raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
-        if (definition := self._children.agents.find(arguments.agent or DEFAULT)) is None:
+        if (definition := self._child_sessions.agents.find(arguments.agent or DEFAULT)) is None:
             near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
             raise ToolError(f"Unknown agent {arguments.agent!r}{near}. Choose one of {names}.", kind="not_found")
-        id = f"{self.shared_name or definition.name}-{len(self.runs) + 1}"
+        id = f"{self.id_prefix or definition.name}-{len(self.runs) + 1}"
         run = AgentRun(id=id, definition=definition, arguments=arguments, call=call)
         self.runs.append(run)
         if not arguments.background:
@@ -100,24 +100,24 @@ class Subagents:
         except ToolError as error:
             output = str(error)
         self.reports.append(f"<system-reminder>The subagent {run.id} reports:\n{output}</system-reminder>")
-        self._children.parent.deliver_reports()
+        self._child_sessions.parent.deliver_reports()
 
     async def _run(self, run: AgentRun) -> ToolOutput:
         """Run a subagent as soon as fewer than `MAX_RUNNING` others run, and return its answer. Raises `ToolError`."""
         try:
             async with self._slots:
                 try:
-                    child = await self._children.make(run)
+                    child = await self._child_sessions.make(run)
                 except UserError as error:
                     raise ToolError(str(error), kind="validation_error") from error
-                end = await self._run_session(run, child)
+                last_event = await self._run_session(run, child)
         except ToolError:
             run.end = run.end or "failed"
             raise
         finally:
-            run.end = run.end or "stopped"  # also one that was still waiting
-        run.call.turn.denials.extend(end.denials)
-        return _output(run, end, _answer_texts(child))
+            run.end = run.end or "stopped"  # it was cancelled, perhaps before it had begun
+        run.call.turn.denials.extend(last_event.denials)  # the parent's turn reports them, too
+        return _format_answer(run, last_event, _answer_texts(child))
 
     async def _run_session(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Let the session `child` do the task, close it whatever happens, and return the end of its turn."""
@@ -133,8 +133,8 @@ class Subagents:
                 await _close(child)
             finally:
                 run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
-                spent = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
-                turn.emit(events.SubagentEnded(run.id, use_id, run.end, *spent, agent_id=run.id))
+                result = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
+                turn.emit(events.SubagentEnded(run.id, use_id, run.end, *result, agent_id=run.id))
 
     async def _relay_events(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Give the subagent its task and pass its events on, until the last one, which is returned."""
@@ -174,14 +174,15 @@ class Subagents:
         return ask
 
     async def earlier(self) -> Sequence[SessionInfo]:
-        return await self._children.store.list(user_id=self._children.owner, limit=20)
+        return await self._child_sessions.store.list(user_id=self._child_sessions.owner, limit=20)
 
     async def transcript(self, id: str) -> Sequence[Entry]:
         """Return the entries of a subagent, by its own id or that of its session. Raises `UserError`."""
         run = next((run for run in self.runs if run.id == id), None)
         if run is not None and run.session is not None:
             return run.session.state.conversation.path
-        _, entries = await self._children.store.load(run.session_id if run else id, user_id=self._children.owner)
+        session_id, sessions = run.session_id if run else id, self._child_sessions
+        _, entries = await sessions.store.load(session_id, user_id=sessions.owner)
         return entries
 
     def listing(self) -> list[dict[str, Any]]:
@@ -235,21 +236,23 @@ def _answer_texts(child: Session) -> str:
 _ENDS: dict[str, events.SubagentEnd] = {
     "max_turns": "limit", "max_budget": "limit", "interrupted": "stopped", "declined": "stopped", "stopped": "stopped",
 }  # fmt: skip
-_WHY = {  # the first sentence of an unfinished subagent's result
+_UNFINISHED = {  # the first sentence of an unfinished subagent's result
     "failed": "The subagent failed: {error}",
     "limit": "The subagent reached its limit ({reason}).",
     "stopped": "The subagent was stopped before it finished.",
 }
 
 
-def _output(run: AgentRun, end: events.Done | events.TurnFailed, texts: str) -> ToolOutput:
+def _format_answer(run: AgentRun, last_event: events.Done | events.TurnFailed, texts: str) -> ToolOutput:
     """Return the answer, or the `texts` of an unfinished one, with the subagent's usage."""
-    answer = end.text if isinstance(end, events.Done) and run.end == "done" else texts
-    error, reason = getattr(end, "error", ""), getattr(end, "reason", "")
-    why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
+    answer = texts or "It had not answered anything yet."
+    if isinstance(last_event, events.Done) and run.end == "done":
+        answer = last_event.text
+    error, reason = getattr(last_event, "error", ""), getattr(last_event, "reason", "")
+    why = _UNFINISHED.get(run.end or "", "").format(error=error, reason=reason)  # empty if it is done
     used, cost_usd = run.progress.summary, run.progress.meter.total.whole_usd
     about = f"[{run.id}: {used} · session {run.session_id}]"
-    content = "\n\n".join(filter(None, (why, answer or (why and "It had not answered anything yet."), about)))
+    content = "\n\n".join(filter(None, (why, answer, about)))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": cost_usd}
     return ToolOutput(content, structured, f"{run.end} · {used}", is_error=run.end == "failed")
 
@@ -298,12 +301,12 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
     async def make(self, run: AgentRun) -> Session:
         """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`."""
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call
-        tools = self._tools(runtime.calls.tools, run)
+        tools = self._allowed_tools(runtime.calls.tools, run)
         log, entries = await self._open_log(run)
-        resources = replace(runtime.calls.workspace.resources, past=None)  # it would return the parent's log
+        resources = replace(runtime.calls.workspace.resources, past=None)  # `past` searches the parent's log
         workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, resources=resources)
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
-        model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
+        model = ModelChoice(name=self._model_name(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
         state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)
@@ -321,18 +324,22 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             delegates=Delegates(client=delegates.client, events=delegates.events),
             recording=runtime.calls.recording,
         )
-        limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
-        child = replace(
+        # Of the limits that are set, the lowest applies.
+        turn_limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
+        limits = TurnLimits(
+            max_turns=min(filter(None, turn_limits)), max_tokens=runtime.limits.max_tokens, max_breaks=1
+        )
+        child_runtime = replace(
             runtime,
             models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
             calls=calls,
             log=log,
             steps=usual_steps(nested=nested),
-            limits=TurnLimits(max_turns=min(filter(None, limits)), max_tokens=runtime.limits.max_tokens, max_breaks=1),
+            limits=limits,
             context=replace(runtime.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,  # only the parent's own entries are collected
         )
-        session = Session(state, child)
+        session = Session(state, child_runtime)
         watch.paid = session.record_cost
         self.skills.attach(session, self.models, parent_skills=delegates.skills)
         if delegates.skills is not None:  # the parent's skills restrict these tools, too
@@ -340,6 +347,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         return session
 
     async def _open_log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
+        """Return a new log, or if the call resumes an earlier subagent, its log and entries. Raises `UserError`."""
         if resumed := run.arguments.resume:
             try:
                 info, _ = await self.store.load(resumed, user_id=self.owner)
@@ -349,25 +357,28 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         name = f"{run.id}: {' '.join(run.arguments.task.split())[:60]}"
         return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
 
-    def _model(self, run: AgentRun, current: str) -> str:
-        """Return the model set by call, settings or agent, else `current`. Raises `UsageError` for a bad call."""
-        name, asked = run.definition.name, run.arguments.model
-        wanted = asked or self.agents.config.settings.agents.models.get(name) or run.definition.model
-        if not wanted:
+    def _model_name(self, run: AgentRun, current: str) -> str:
+        """Return the model that the call, the settings or the definition names, else `current`.
+
+        Raises `UsageError` if the call's model cannot be used; another one is only reported.
+        """
+        agent, in_call = run.definition.name, run.arguments.model
+        name = in_call or self.agents.config.settings.agents.models.get(agent) or run.definition.model
+        if not name:
             return current
         try:
-            if wanted.startswith("scripted/") and not current.startswith("scripted/"):
+            if name.startswith("scripted/") and not current.startswith("scripted/"):
                 raise UsageError("a script works only if it was chosen for the session.")
-            return full_model_name(wanted, current, self.models)
+            return full_model_name(name, current, self.models)
         except UsageError as error:
-            if asked:
+            if in_call:
                 raise
-            notice = f"The agent {name} asks for {wanted}: {error} Continuing with {current}."
+            notice = f"The agent {agent} asks for {name}: {error} Continuing with {current}."
             self.parent.publish(events.Notice(notice))
             return current
 
-    def _tools(self, tools: ToolRegistry, run: AgentRun) -> ToolRegistry:
-        """Return those of the parent's tools that its mode, the definition and the call allow. Raises `ToolError`."""
+    def _allowed_tools(self, tools: ToolRegistry, run: AgentRun) -> ToolRegistry:
+        """Return the parent's tools that its mode, the definition and the call allow. Raises `ToolError`."""
         definition, names = run.definition, run.arguments.tools
         denied = [Rule(name) for name in definition.denied_tools]
         excluded = [tool.name for tool in tools if any(rule.names(tool.name) for rule in denied)]
@@ -376,10 +387,11 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             rules = [Rule(name) for name in definition.tools]
             tools = tools.clone(only=[tool.name for tool in tools if any(rule.names(tool.name) for rule in rules)])
         if names is not None:
-            wanted = [ALIASES.get(name, name) for name in names]
-            if missing := [name for name in wanted if name not in tools]:
+            in_call = [ALIASES.get(name, name) for name in names]
+            if missing := [name for name in in_call if name not in tools]:
                 known = ", ".join(tool.name for tool in tools)
                 raise ToolError(f"{definition.name} has no tool {missing[0]!r}; there is {known}.", kind="not_found")
-            tools = tools.clone(only=wanted)
-        is_plan = self.parent.state.mode == "plan"
-        return tools.clone(only=[tool.name for tool in tools if not is_plan or tool.effect in _EFFECTS_IN_PLAN_MODE])
+            tools = tools.clone(only=in_call)
+        if self.parent.state.mode == "plan":
+            tools = tools.clone(only=[tool.name for tool in tools if tool.effect in _EFFECTS_IN_PLAN_MODE])
+        return tools
