@@ -62,7 +62,7 @@ class LocalSandbox:
         # `is_secret` knows these folders only at their usual places; AGENTCLI_HOME and other variables move them.
         self._secret = tuple(path.resolve() for path in limits.folders.secret)
         self._settings = tuple(path.resolve() for path in limits.folders.own)
-        self._denied = denied
+        self._deny_test = denied
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
         self._own_environment = environment  # for the person's own commands
@@ -118,7 +118,7 @@ class LocalSandbox:
         if isinstance(query, Listing):
             return await ripgrep.list_files(query, self._environment, take)
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
-        secret_files, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
+        secret_files, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._deny_test()
         if any(path.is_relative_to(base) or base.is_relative_to(path) for path in self._secret):
             is_denied = self._is_secret  # of every path, because the name of such a file says nothing
 
@@ -129,7 +129,7 @@ class LocalSandbox:
         return await ripgrep.search(query, self._environment, take, secrets_among=hidden_among)
 
     def _is_secret(self, path: Path) -> bool:
-        is_denied = self._denied()
+        is_denied = self._deny_test()
         return (
             is_secret(path, self._home)
             or any(map(path.is_relative_to, self._secret))

@@ -197,16 +197,15 @@ class SecretValues:
             if stamp is None or not 0 < stamp.size <= min(MAX_FILE_BYTES, free_bytes) or count >= MAX_FILES:
                 continue
             is_reliable = time.time_ns() - stamp.changed_ns >= TICK_NS  # else the file may change and keep its stamp
-            known = self._files.get(path)
+            known_stamp, values = self._files.get(path, (None, frozenset[str]()))
             with suppress(OSError, UnicodeError):
-                if known is None or known[0] != stamp or not is_reliable:
+                if stamp != known_stamp or not is_reliable:
                     with open_to_read(path.resolve()) as file:
                         values = _secret_values_in(file.read(MAX_FILE_BYTES))
                     if not is_reliable:  # no file has the change time 0, so this one is read again next time
                         stamp = stamp._replace(changed_ns=0)
-                    known = (stamp, values)
                 free_bytes, count = free_bytes - stamp.size, count + 1
-                yield path, known
+                yield path, (stamp, values)
 
     def _read_tracked_if_changed(self, root: Path, state: GitState) -> None:
         """Read the values in the secret files of the index and HEAD, if `state` is not that of the last call."""

@@ -139,7 +139,8 @@ class DryRuns:
         self._shell, self._confinement, self._bounds = shell, confinement, bounds
         self._folder, self._search_path, self._limits = folder, search_path, limits
         self._lock = threading.Lock()
-        self._caches: tuple[PrivateFolder, CacheLayers] | None = None  # of all dry runs, and the folder around them
+        self._caches: CacheLayers | None = None  # of all dry runs
+        self._cache_folder: PrivateFolder | None = None  # the folder around them
         self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
         self.background = BackgroundRuns()
 
@@ -291,17 +292,17 @@ class DryRuns:
             try:
                 if self._caches is None:
                     remove_abandoned(self._folder)
-                    private = PrivateFolder(self._folder)
-                    self._caches = private, CacheLayers(private.path)
-                return PrivateFolder(self._folder), self._caches[1]
+                    self._cache_folder = PrivateFolder(self._folder)
+                    self._caches = CacheLayers(self._cache_folder.path)
+                return PrivateFolder(self._folder), self._caches
             except OSError as error:
                 message = f"{self._folder} cannot be written, where dry runs keep their changes: {error.strerror}."
                 raise ToolError(message, kind="resource_error") from error
 
     def close(self) -> None:
-        if self._caches is not None:
-            self._caches[0].close()
-            self._caches = None
+        if self._cache_folder is not None:
+            self._cache_folder.close()
+            self._cache_folder = self._caches = None
 
 
 def _hide_personal_data(bounds: Bounds, search_path: str) -> Bounds:

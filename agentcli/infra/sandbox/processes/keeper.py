@@ -42,9 +42,7 @@ _IS_LINUX = sys.platform == "linux"
 _IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 _SIGNALS_TO_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
-_CLEAN_UP = (
-    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.snapshot import main; main()"
-)
+_CLEANUP = "import sys; sys.path += sys.argv[2:]; from agentcli.infra.sandbox.protection.snapshot import main; main()"
 
 
 def main(channel: socket.socket) -> None:
@@ -102,7 +100,7 @@ def _clean_up(note: int) -> None:
         return
     os.set_inheritable(note, True)
     root = __file__.rpartition("/agentcli/")[0]
-    os.execv(sys.executable, [sys.executable, "-I", "-c", _CLEAN_UP, str(note), root])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-I", "-c", _CLEANUP, str(note), root])  # noqa: S606
 
 
 def _fork_supervisor(channel: socket.socket, supervisors: set[int], notes: list[int]) -> bool:

@@ -69,7 +69,8 @@ class StallDetector:
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
-        cpu_share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last call may have been just now
+        last_at, last_cpu_s = previous
+        cpu_share = (cpu_s - last_cpu_s) / max(now - last_at, 0.05)  # the last call may have been just now
         if cpu_share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _possible_stalls(pids, quiet_s, last_output):

@@ -164,7 +164,7 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
     seen: set[str] = set()
     try:
         while waiting:
-            location = waiting.pop()
+            _, path = location = waiting.pop()
             folders = ask(location, "rev-parse --absolute-git-dir --git-common-dir")
             if folders is None or folders in seen:  # None: git finds no repository there, and would run nothing
                 continue
@@ -172,7 +172,7 @@ def find_program_setting(folder: Path, *, git: str, environment: Mapping[str, st
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
             git_folder, _, common = folders.removesuffix("\n").partition("\n")
-            common = os.path.realpath(Path(location[1], common))  # git prints it relative to where it was started
+            common = os.path.realpath(Path(path, common))  # git prints it relative to where it was started
             top = (ask(location, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _find_program(ask(location, "config --list --null --show-scope"), common, top):
                 return program

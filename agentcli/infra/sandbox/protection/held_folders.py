@@ -46,13 +46,12 @@ class HeldFolders(dict[str, HeldFolder]):
         """Hold a folder again that a killed process held: at its old path or at `found_at`, where its inode is now."""
         with suppress(OSError):
             now = self.open_at(found_at or path)
-            names = {basename(each) for each in known_paths if dirname(each) == path}
-            try:
-                is_same = now.identity == before.identity
-                if is_same and found_at:  # another folder may have the inode by now: this one must have a known entry
-                    is_same = not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
-            except OSError:  # the folder cannot be listed
-                is_same = False
+            is_same = False
+            with suppress(OSError):  # the folder cannot be listed
+                # Another folder may have the inode by now, so a folder that was found by it must have a known entry.
+                names = {basename(each) for each in known_paths if dirname(each) == path}
+                has_known_entry = not found_at or not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
+                is_same = now.identity == before.identity and has_known_entry
             if is_same:
                 self[path] = before._replace(descriptor=now.descriptor)
                 self[path].restore_access()

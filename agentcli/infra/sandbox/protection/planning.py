@@ -204,22 +204,21 @@ class RepositoryPlanner:
 
     def _paths_named_in(self, folder: str) -> NamedPaths:
         """Collect the paths that the configuration of a git folder and those of its worktrees name."""
-        files = [f"{folder}/config"]
+        config = f"{folder}/config"
         looked_ns = time.time_ns()
-        stamp = stamp_of(files[0])
+        stamp = stamp_of(config)
         if stamp is not None:
-            self.stamps[files[0]] = stamp
-        named = find_named_paths(files, self._home, self._git)
+            self.stamps[config] = stamp
+        named = find_named_paths([config], self._home, self._git)
         # With nothing named and no further git folders, the plan can change only with this file and its stamp. A file
         # that has just changed may change again within the same tick of file times.
-        further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp.changed_ns < looked_ns - TICK_NS
-        has_further_folders = any(map(os.path.lexists, further_folders))
+        has_further_folders = any(os.path.lexists(f"{folder}/{name}") for name in ("modules", "worktrees"))
         self.depends_only_on_stamps &= is_old and named == NamedPaths() and not has_further_folders
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
-        return find_named_paths([*files, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
+        return find_named_paths([config, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them."""

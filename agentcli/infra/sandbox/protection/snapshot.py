@@ -46,10 +46,11 @@ class ProtectedSnapshot:
     """
 
     def __init__(self, aside: Path | str, note: CleanupNote | None = None) -> None:
-        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # `guard` adds the roots, for other disks
+        self._aside = os.path.realpath(aside)
+        self._roots: Sequence[str] = ()  # set by `guard`; what is on another disk is moved to a folder in one of them
         self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
         self._held = HeldFolders()  # the folders around protected paths
-        self._before: dict[str, KeptState | None] = {}  # the states to restore; None for paths that did not exist
+        self._recorded: dict[str, KeptState | None] = {}  # the states to restore; None for paths that did not exist
         self._free_bytes = MAX_BYTES  # the room for contents of further files
         self._running: list[Sequence[str]] = []  # the granted paths of each command that runs
         self._left_out: set[str] = set()  # folders with files whose contents are not kept
@@ -59,7 +60,7 @@ class ProtectedSnapshot:
     def guard(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
         """Revert a command's changes outside `granted` paths when the context is left; the report is complete then."""
         report, grants = Reverts(), [*map(str, granted)]
-        self._aside_folders = (self._aside_folders[0], *map(str, roots))
+        self._roots = [*map(str, roots)]
         self._record(protection)
         report.unwatched += sorted(self._left_out - self._reported)
         self._reported |= self._left_out
@@ -76,14 +77,14 @@ class ProtectedSnapshot:
     def retry(self) -> Reverts:
         """Retry the reverts that failed after the last command, before the next one is planned."""
         report = Reverts()
-        if self._before and not self._running:
+        if self._recorded and not self._running:
             self._revert_and_save(report)
         return report
 
     def close(self) -> bool:
         """Revert the remaining changes; return False if the next start must try again with the saved snapshot."""
         self.retry()
-        return not self._before
+        return not self._recorded
 
     def unguarded_folders(self, protection: Protection) -> list[str]:
         """Return the folders that hold more than can be reverted, so that commands' changes there may stay."""
@@ -95,9 +96,9 @@ class ProtectedSnapshot:
         """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
         new_folders = self._new_folders_around(path)
         if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
-            self._before |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
+            self._recorded |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
             state = self._acceptable_state(path, "file")
-            self._before[path] = state._replace(content=content.decode("latin-1"), is_kept=True)
+            self._recorded[path] = state._replace(content=content.decode("latin-1"), is_kept=True)
         self._save()
 
     @contextmanager
@@ -118,20 +119,20 @@ class ProtectedSnapshot:
         """Revert by the snapshot of a killed session in `file`, which then holds the rest to retry, and the report."""
         try:
             saved = json.loads(file.read_text())
-            self._aside_folders, self._running = saved["asides"], [saved["granted"]]
-            self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
+            (self._aside, *self._roots), self._running = saved["asides"], [saved["granted"]]
+            self._recorded = {path: state and KeptState(*state) for path, state in saved["before"].items()}
             held = {  # with -1 as the descriptor, because they are not open in this process
                 path: HeldFolder(-1, tuple(identity), tuple(parent), mode)
                 for path, (_, identity, parent, mode) in saved["held"].items()
             }
         except (FileNotFoundError, ValueError, KeyError):  # missing, incomplete, or from another version
             return Reverts()
-        known_paths = (*self._before, *held)
+        known_paths = (*self._recorded, *held)
         for path, before in held.items():
             self._held.reopen(path, before, known_paths)
         # Folders that are not at their old paths are searched in the roots by their inodes.
         missing = {before.identity[1]: path for path, before in held.items() if path not in self._held}
-        for root in self._aside_folders[1:] if missing else ():
+        for root in self._roots if missing else ():
             for found_at, folder in Scan().folders(root).items():
                 inode, _ = folder.stamp
                 if path := missing.get(inode, ""):
@@ -154,7 +155,7 @@ class ProtectedSnapshot:
     def _record(self, protection: Protection) -> None:
         """Record the paths that are not recorded yet, and hold the folders around them."""
         paths = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
-        for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, paths)}):
+        for path in sorted({*self._roots, *protection.writable, *map(dirname, paths)}):
             if path not in self._held:
                 with suppress(OSError):
                     self._held[path] = self._held.open_at(path)
@@ -168,18 +169,18 @@ class ProtectedSnapshot:
         heapify(waiting)
         while waiting:
             rank, path = heappop(waiting)
-            if path in self._before:  # already recorded; a command may have changed it since then
+            if path in self._recorded:  # already recorded; a command may have changed it since then
                 continue
             children: Sequence[str] = ()
             try:
                 state = self._held.look(path, self._free_bytes)
-                if state is not None and (len(self._before) >= MAX_ENTRIES or path.count("/") > _MAX_DEPTH):
+                if state is not None and (len(self._recorded) >= MAX_ENTRIES or path.count("/") > _MAX_DEPTH):
                     state = _NOT_RECORDED
                 elif state is not None and state.kind == "folder":
                     children = self._held.paths_in(path)
             except OSError as error:
                 state = None if error.errno in _GONE else _NOT_RECORDED
-            self._before[path] = state
+            self._recorded[path] = state
             if state is not None:
                 self._free_bytes -= len(state.content)
                 if not state.is_kept:
@@ -190,18 +191,18 @@ class ProtectedSnapshot:
 
     def _accept_granted(self, path: str) -> None:
         """Record a granted path in the state in which its command left it, and the new folders around it."""
-        recorded = {each for each in self._before if is_inside(each, path)}
-        self._before = {each: state for each, state in self._before.items() if each not in recorded}
+        recorded = {each for each in self._recorded if is_inside(each, path)}
+        self._recorded = {each: state for each, state in self._recorded.items() if each not in recorded}
         self._record_paths([*recorded])
         new_folders = self._new_folders_around(path)
         if new_folders is not None:  # else no folder around it is recorded, so nothing there is reverted
             self._record_paths([path])
-            self._before |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
+            self._recorded |= {folder: self._acceptable_state(folder, "folder") for folder in new_folders}
 
     def _new_folders_around(self, path: str) -> list[str] | None:
         """Return the unrecorded folders between a recorded one and a path; None if no recorded one is around it."""
         new_paths = [path]  # the path and the new folders around it, the outermost first
-        while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
+        while new_paths[0] not in self._recorded and self._recorded.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
                 return None
             new_paths.insert(0, dirname(new_paths[0]))
@@ -209,7 +210,7 @@ class ProtectedSnapshot:
 
     def _acceptable_state(self, path: str, kind: str) -> KeptState:
         """Return the recorded state of a file or folder or, if none of that kind is recorded, a new one for it."""
-        state = self._before.get(path)
+        state = self._recorded.get(path)
         if state is not None and state.kind == kind:
             return state
         with suppress(OSError):
@@ -221,7 +222,7 @@ class ProtectedSnapshot:
     def _revert(self, report: Reverts) -> list[str]:
         """Restore all recorded paths that differ; return those that could not be restored."""
         failed: list[str] = []
-        for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._before)):
+        for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._recorded)):
             for path in sorted(paths):  # outer paths first
                 try:
                     step(path, report)
@@ -257,13 +258,13 @@ class ProtectedSnapshot:
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Restore a recorded path if it has changed, unless the change was granted."""
-        recorded, granted = self._before[path], self._granted
+        recorded, granted = self._recorded[path], self._granted
         if recorded == _NOT_RECORDED or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
         if recorded is not None and not recorded.is_kept:
             now = self._held.look(path, -1)  # with the stamp of the file instead of its content, as `recorded`
             if now != recorded:
-                self._before[path] = now
+                self._recorded[path] = now
                 report.not_reverted.append(f"{path} (there was no room to keep a copy of it)")
             return
         now = self._held.look(path, MAX_BYTES)
@@ -272,7 +273,7 @@ class ProtectedSnapshot:
                 self._held.set_mode(path, recorded.mode)
                 _add_to_report(report, path)
             for below in self._held.paths_in(path):
-                if below not in self._before and not any(is_inside(each, below) for each in granted):
+                if below not in self._recorded and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
         elif now != recorded:
             self._move_aside(path, report)
@@ -287,12 +288,13 @@ class ProtectedSnapshot:
             return
         if now.kind == "folder":  # a folder without permissions could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
-        for folder in self._aside_folders:
+        folders = (self._aside, *self._roots)
+        for folder in folders:
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
                 self._held.move_into_new_folder(aside, path)
             except OSError:  # it is on another disk, or cannot be written: then the path is moved into a root
-                if folder == self._aside_folders[-1]:
+                if folder == folders[-1]:
                     raise
             else:
                 _add_to_report(report, path, f" (what stood there is in {aside})")
@@ -300,15 +302,15 @@ class ProtectedSnapshot:
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
         """Forget the recorded states, except those at and below the `failed` paths."""
-        self._before = {p: state for p, state in self._before.items() if any(is_inside(p, top) for top in failed)}
-        self._free_bytes = MAX_BYTES - sum(len(state.content) for state in self._before.values() if state is not None)
-        if not self._before:
+        self._recorded = {p: state for p, state in self._recorded.items() if any(is_inside(p, top) for top in failed)}
+        self._free_bytes = MAX_BYTES - sum(len(state.content) for state in self._recorded.values() if state is not None)
+        if not self._recorded:
             self._held.release(*self._held)
 
     def _save(self) -> None:
         """Save the snapshot for after a kill, or remove the saved one. On a full disk commands run without it."""
-        is_exposed = any(is_inside(str(self._file), path) for path in (*self._aside_folders[1:], *self._granted))
-        if not self._before or is_exposed:  # there is nothing to revert, or commands could write the saved file
+        is_exposed = any(is_inside(str(self._file), path) for path in (*self._roots, *self._granted))
+        if not self._recorded or is_exposed:  # there is nothing to revert, or commands could write the saved file
             self._remove_saved()
         elif self._file is not None:
             with suppress(OSError):
@@ -320,9 +322,9 @@ class ProtectedSnapshot:
                 self._file.unlink()
 
     def _save_to(self, file: Path, report: Sequence[str] = ()) -> None:
-        saved = {"asides": self._aside_folders, "granted": self._granted, "held": self._held, "before": self._before}
+        states = {"held": self._held, "before": self._recorded, "granted": self._granted, "report": report}
         # The standard library escapes lone surrogates in names; msgspec rejects them.
-        replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
+        replace_file(file, json.dumps({"asides": (self._aside, *self._roots), **states}).encode(), syncs=False)
 
 
 def _add_to_report(report: Reverts, path: str, remark: str = "") -> None:

@@ -90,7 +90,7 @@ async def search(
 
     def take_plain(found: Sequence[FoundRows]) -> None:
         secret = secrets_among([path for path, _ in found])
-        take([rows for rows in found if rows[0] not in secret] if secret else found)
+        take([(path, rows) for path, rows in found if path not in secret] if secret else found)
 
     outcome = await _search(search, environment, take_plain)
     secret = secrets_among(outcome.binary)
