@@ -124,8 +124,7 @@ class History:
             is_redo = any(taken_back in self._restores for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
                 calls = [self.calls[call] for call in restored.takes_back if call in self.calls]
-                # The default is for undone entries that this version of agentcli could not read.
-                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))
+                number, prompt = min(((call.turn, call.prompt) for call in calls), default=(0, ""))  # none was readable
                 return TurnChanges(number=number, prompt=prompt, calls=((id, log.FilesChanged("", restored.changes)),))
         return None
 

@@ -55,7 +55,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
-    if permitted.dry_run == "always" and facts.command is not None:
+    if permitted.dry_run == "always" and facts.command is not None:  # nobody was asked, so there is no reason to show
         effects = command_effects(facts, facts.command)
     else:  # the person requested the dry run instead of an answer, so the reason to ask still matters
         effects = call_effects(facts, permitted.decision)
@@ -107,10 +107,7 @@ class Review(Struct, kw_only=True):
             self.is_denied |= decision.reason != PLAN
 
     def add_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
-        """Approve the changes with hunks that the person chose.
-
-        `hunks` are indices into the hunks of all changes of the question in a row; None means all.
-        """
+        """Approve what the person chose: `hunks` are indices into the hunks of all changes in a row; None means all."""
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
         offset = 0  # the number of the change's first hunk in the question

@@ -65,7 +65,7 @@ class CallHistory(msgspec.Struct, kw_only=True):
     detachable: set[asyncio.Event] = msgspec.field(default_factory=set)  # set an event to move its command to a job
     # The newest calls with their arguments, each with its result.
     _recent: deque[tuple[str, str]] = msgspec.field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
-    _got_error: bool = False  # the newest call was such a repeated one
+    _got_error: bool = False  # the newest call repeated the ones before it, so it was not run
 
     @contextmanager
     def detach_request(self) -> Iterator[asyncio.Event]:

@@ -160,7 +160,8 @@ async def _run_dry(call: Call, permitted: PermittedCall, context: ToolContext, o
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=opened.paths, hosts=(opened.host,) if opened.host else ())
-    terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
+    is_requested = permitted.dry_run == "on_request"  # otherwise nobody has allowed it, so it may read and reach less
+    terms = RunTerms(grants=grants, dry_run="full" if is_requested else "narrow")
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = not grants.hosts  # data sent to a host cannot be discarded
     run, parent_call = permitted.policy.facts.tool.output, call.turn.session.parent_call

@@ -123,7 +123,7 @@ class Report:
             tool_version=record.version if record else "1",
             caller=record.caller if record else "main",
             mode=record.mode if record else "",
-            error_code=error.code if error and error.code != kind else "",
+            error_code=error.code if error and error.code != kind else "",  # most codes only repeat the kind
             output_level=self.level,
         )
         self.finished = ToolFinished(id=self.use.id, structured=output.structured, error=error, **common)

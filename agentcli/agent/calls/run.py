@@ -275,17 +275,17 @@ def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str,
         shown = text if fits_one_page else f"{observation.cut_middle(text)}\n[the rest could not be stored: {error}]"
         return shown, ()
     pages = observation.pages_of(whole)
-    more = f'read_more with result_id="{context.call_id}"'
+    read_more = f'read_more with result_id="{context.call_id}"'
     if fits_one_page:
-        notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
+        hint = f"[{read_more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
-        notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
+        hint = f"[page 1 of {len(pages)}; {read_more} and page=2 shows the next]"
     openable: tuple[Path, ...] = ()
     if stored.size > observation.MAX_INLINE_BYTES:
         openable = (stored.path.resolve(),)
         file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
-        notes += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(whole)}]"
-    return f"{(text if fits_one_page else pages[0]).rstrip()}\n{notes}", openable
+        hint += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(whole)}]"
+    return f"{(text if fits_one_page else pages[0]).rstrip()}\n{hint}", openable
 
 
 async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:

@@ -356,8 +356,9 @@ async def _run_sandbox(host: CommandHost, argument: str) -> Outcome:
             except ValueError as error:
                 raise UsageError(f"Could not allow {name!r}: {error}") from error
             workspace.grants += Grants(hosts=(name,))
-            more = f" on ports 80 and 443. For another port: /sandbox host {name}:PORT" if not grant.port else "."
-            return f"Commands in this session can now reach {name}{more if grant.is_this_machine else '.'}"
+            needs_hint = grant.is_this_machine and not grant.port  # servers here often have ports of their own
+            ports = f" on ports 80 and 443. For another port: /sandbox host {name}:PORT" if needs_hint else "."
+            return f"Commands in this session can now reach {name}{ports}"
         case "forget" if name:
             workspace.grants -= Grants(hosts=(name,))
             return f"New commands can no longer reach {name}. Jobs that are already running still can."

@@ -59,8 +59,9 @@ async def _choose_session(host: CommandHost) -> Outcome:
         user_id = None if with_one_shots else ""  # None: of any user, because one-shots have a user of their own
         found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED, user_id=user_id)
         sessions = [info for info in found if info.id != host.session.id]
-        columns = [(info.cwd, *_in_columns(info)) for info in sessions]
-        chosen = await host.choose("Resume session", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
+        rows = [(info.cwd, *_in_columns(info)) for info in sessions]
+        options = [(title, f"{folder}  {prompts}".rstrip()) for folder, title, prompts in rows]
+        chosen = await host.choose("Resume session", options)
     return await _open_session(host, sessions[chosen].id) if chosen is not None else ""
 
 
@@ -267,14 +268,14 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
     return "\n".join(report)
 
 
-def _named_point(which: str, offered: Sequence[Point]) -> Point:
+def _named_point(name: str, offered: Sequence[Point]) -> Point:
     """Return the point with this number, label or id. Raises `UsageError`."""
-    if which.isdecimal():
-        return offered[number_in(which, len(offered), "prompt")]
+    if name.isdecimal():
+        return offered[number_in(name, len(offered), "prompt")]
     for point in offered:
-        if point.entry_id == which or (point.kind == "label" and point.text == which):
+        if point.entry_id == name or (point.kind == "label" and point.text == name):
             return point
-    raise UsageError(f"There is no label {which!r}. To list the points: /rewind")
+    raise UsageError(f"There is no label {name!r}. To list the points: /rewind")
 
 
 async def _run_label(host: CommandHost, name: str) -> Outcome:

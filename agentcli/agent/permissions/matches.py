@@ -65,9 +65,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
 
     # An allow rule with a pattern has an effect only for web tools.
-    grant = (
-        _first_rule(rules.allow, tool.name, matches) if tool.effect == "web" else _first_rule(rules.allow, tool.name)
-    )
+    grant = _first_rule(rules.allow, tool.name, matches if tool.effect == "web" else lambda pattern: False)
     # If no pattern can distinguish the calls of a tool, a rule that asks covers all of them, to be safe.
     has_patterns = tool.effect == "web" or kind_argument(tool)
     return RuleMatches(
@@ -99,7 +97,7 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     )
 
 
-def _first_rule(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda _: False) -> Rule | None:
+def _first_rule(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool]) -> Rule | None:
     """Return the first rule about a tool that covers its call: one without a pattern, or one whose pattern matches."""
     return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
@@ -113,10 +111,10 @@ def covers_path(rule: Rule, path: PathFacts, base: PatternBase) -> bool:
     if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
         return True
     # Does the pattern mean such files? Test an example that it matches: for `**/*.pem`, `.x.x/.x.pem`.
-    name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
-    return (path.kind == "secret" and is_secret(name, base.home)) or (
-        path.kind == "protected" and is_auto_executed(name)
-    )
+    example = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
+    if path.kind == "secret":
+        return is_secret(example, base.home)
+    return path.kind == "protected" and is_auto_executed(example)
 
 
 def restriction_covers(pattern: str, path: PathFacts, base: PatternBase) -> bool:
@@ -140,7 +138,7 @@ def rule_about(paths: Sequence[Path], rules: Sequence[Rule], base: PatternBase, 
 
 def _first_restriction(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """Return the first deny or ask rule that covers any part of a command, or a file or host that it uses."""
-    effects = command.effects | command.doubts.effects if rules else records.Effects()
+    effects = command.effects | command.doubts.effects
     # A rule such as `bash(* | sh)` is about the whole command, so the whole is one more segment.
     full_text = " ".join(facts.command_text.split())
     whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))

@@ -325,7 +325,7 @@ def _without_named_tool(request: llm.Request, error: ProviderError) -> list[Rewr
     named = [name for name in names if _mentions(error, name)] if _is_about(_ABOUT_SCHEMA, error) else []
     # "tools.3.custom.input_schema", or "tools[0].function_declarations[3].parameters": the last number is the tool's.
     indexes = re.findall(_TOOL_INDEX, _error_text(error))
-    if indexes and (index := int(indexes[-1])) < len(sent):
+    if indexes and (index := int(indexes[-1])) < len(sent):  # an index is more certain than a name in the text
         named.insert(0, (sent[index].get("function") or sent[index]).get("name"))
     return [Rewrite(f"without the tool {name}", frozenset((_TOOL + name,))) for name in named[:1] if name in names]
 

@@ -78,7 +78,7 @@ async def _request(turn: Turn) -> llm.Done:
 
 
 def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
-    """Emit one notice for the images and PDFs that this model does not get, and for which it reads a text instead."""
+    """Emit a notice, only once, about images and PDFs in whose place this model reads a text."""
     rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
     if rules is None:
         return
@@ -241,7 +241,7 @@ def prefix_hash(request: llm.Request) -> str:
 
 
 async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
-    """Store a reply and the start of its calls at once, then publish its events. Raises `StorageError`, `UserError`."""
+    """Store a reply and the start of its calls in one transaction, and publish it. Raises `UserError` for a refusal."""
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":  # it is not stored, and the turn's entries are taken back
