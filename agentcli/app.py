@@ -188,11 +188,11 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers of the settings and the caller; None if there are none, or if no tool of theirs is used."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        takes_configured = settings.mcp.enabled and not mcp.is_strict
-        plugins = self.plugins.with_servers() if takes_configured else ()
+        uses_settings = settings.mcp.enabled and not mcp.is_strict
+        plugins = self.plugins.with_servers() if uses_settings else ()
         # A trusted project may configure servers in a file of its own.
         may_be_configured = bool(settings.mcp_servers or config.project.is_allowed)
-        takes_configured = takes_configured and may_be_configured and not self._options.is_bare
+        takes_configured = uses_settings and may_be_configured and not self._options.is_bare
         if not (takes_configured or plugins or mcp.files or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs  # imported late: few people have servers
@@ -247,10 +247,10 @@ class Builder:
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
             reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
-            if nested and (
-                note := nested.read_again(conversation, "".join(one.text for one in reminders)).to_reminder()
-            ):
-                reminders.append(note)
+            if nested is not None:
+                new_text = "".join(one.text for one in reminders)
+                if reminder := nested.read_again(conversation, new_text).to_reminder():
+                    reminders.append(reminder)
             return reminders
 
         async def choose_summary_model(may_be_small: bool) -> tuple[Provider, ModelInfo]:
@@ -339,7 +339,7 @@ class Builder:
         settings, name = self.config.settings.provider, state.model.name
         if resolve := self._options.parts.resolve:
             return await call_resolver(resolve, state, self._provider_of, settings.fallback_model)
-        has_fallen_back = name == settings.fallback_model  # because the plan model failed, too
+        has_fallen_back = name == settings.fallback_model  # then the plan model must not take over again
         if state.mode == "plan" and settings.plan_model and not has_fallen_back:
             name = settings.plan_model
         return self._provider_of(name)

@@ -131,7 +131,7 @@ def check_sandbox(subject: Subject) -> Iterator[Result]:
             yield "warning", text, "Check these files. To revert them: /undo in that session."
     if not warning:
         yield "ok", description, ""
-    elif warning.startswith(("Weak sandbox", "NO SANDBOX")):
+    elif warning.startswith(("Weak sandbox", "NO SANDBOX")):  # other warnings are about files
         fix = "Allow bubblewrap to create user namespaces (docs/permissions.md), or work where they are allowed."
         if (kind := subject.config.settings.sandbox.kind) not in ("auto", "bubblewrap"):
             fix = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'

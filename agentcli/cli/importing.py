@@ -101,10 +101,7 @@ def _import_status_line(draft: Draft, source_key: str, command: Any) -> None:
 def _import_model(
     draft: Draft, source_key: str, name: Any, *, setting: str = "provider.model", provider: str = ""
 ) -> None:
-    """Import a model if its provider is known here, or is part of the import.
-
-    `provider` is that of names without one; if it is empty, the model's family decides.
-    """
+    """Import a model if its provider is known or imported; `provider` is for names without one ("": by family)."""
     if not isinstance(name, str):
         draft.leave_out(source_key, "it is not a name")
         return
@@ -137,7 +134,7 @@ def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
 
 
 def _import_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
-    """Import a rule of a tool whose patterns for commands are prefixes: `Shell(git)` becomes `Bash(git *)`."""
+    """Import a rule whose pattern is a prefix: `Shell(git)` becomes `Bash(git *)`. With `tool`, `text` is a pattern."""
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", f"{tool}({text})" if tool else str(text))
     name, pattern = (found[1], found[2] or "") if found else (str(text), "")
     if name == "Mcp":  # Cursor's `Mcp(server:tool)`, where `*` means all tools

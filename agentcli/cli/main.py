@@ -118,7 +118,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
         from agentcli.cli.session_import import import_for_resume
 
         options.resume = import_for_resume(config, options)
-    with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
+    with _with_writable_state(config) if options.no_session else nullcontext(config) as config:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once
 
@@ -138,14 +138,14 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
 
 
 @contextmanager
-def _with_writable_home(config: Config) -> Iterator[Config]:
+def _with_writable_state(config: Config) -> Iterator[Config]:
     """Yield the configuration, with temporary folders for state and cache if its own ones are not writable."""
     if is_writable(config.paths.state):
         yield config
         return
     from tempfile import TemporaryDirectory  # 2 ms, and seldom needed
 
-    # Tools must not reach the unwritable state folder either.
+    # The sandbox hides the state folder in use; the usual one must stay hidden, too.
     sandbox = replace(config.settings.sandbox, masked=(*config.settings.sandbox.masked, str(config.paths.state)))
     with TemporaryDirectory(prefix="agentcli-", ignore_cleanup_errors=True) as folder:
         paths = replace(config.paths, state=Path(folder, "state"), cache=Path(folder, "cache"))

@@ -67,6 +67,7 @@ class LenientStderr(io.FileIO):
 
     @classmethod
     def install(cls) -> None:
+        """Replace `sys.stderr`."""
         before = sys.stderr
         if before is None:  # stderr is closed: occupy its number, or the next file that is opened would get it
             null = os.open(os.devnull, os.O_WRONLY)  # may itself get the number of stderr
@@ -228,7 +229,7 @@ class MaskingFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": mask(logging.Formatter().format(record)),
+            "message": mask(logging.Formatter().format(record)),  # with the traceback
         }
         if session_id := getattr(record, "session_id", ""):
             line["session_id"] = session_id

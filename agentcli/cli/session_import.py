@@ -351,7 +351,7 @@ class _Conversion:
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
         """Return the equivalent call of one of agentcli's tools; None if no tool accepts such a call."""
-        # A row has one tool of agentcli's, with the other tool's names of its arguments.
+        # A row has one tool of agentcli's ("" for none), and the other tool's name for each of its arguments.
         ((own, other_names),) = self._equivalents.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in other_names.items() if use.input.get(other) is not None}
         match arguments.get("command"):

@@ -153,7 +153,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self.on_notice("The page of the previous session is closed. To open one for this session: /remote")
 
     async def _find_newest(self, choice: SessionChoice) -> SessionChoice:
-        """Replace the choice "newest" by the id of the newest conversation; or else of the newest one-shot."""
+        """Replace the choice "newest" by the id of the newest conversation, or else of the newest one-shot."""
         if choice.how == "newest":
             for user_id in ("", None):  # "" leaves out one-shots, None does not
                 if newest := await self.stored_sessions.list(cwd=self._config.cwd, limit=1, user_id=user_id):
@@ -241,15 +241,15 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
         """Ask for a key until one works or the person uses one anyway; return None if they cancel."""
         models = self.models
-        with_keys = models.keys.providers_with_keys()
+        providers = models.keys.providers_that_take_keys()
         if not provider:
-            places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in with_keys]
-            chosen = await terminal.choose("Which provider?", list(zip(with_keys, places, strict=True)))
+            places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in providers]
+            chosen = await terminal.choose("Which provider?", list(zip(providers, places, strict=True)))
             if chosen is None:
                 return None
-            provider = with_keys[chosen]
-        elif provider not in with_keys:
-            raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(with_keys)}.")
+            provider = providers[chosen]
+        elif provider not in providers:
+            raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(providers)}.")
         question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
         rejected = ""
         while key := await terminal.ask_secret(question):
@@ -259,8 +259,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
                 return await self._use_key(provider, key, health, is_stored=is_stored)
             self.on_notice(health.detail)
-            if health.is_reached and key != rejected:  # no list of choices yet: people paste the next key at once,
-                rejected = key  # and where a list is open, the pasted key would be visible
+            if health.is_reached and key != rejected:  # no list yet: people paste the next key at once, in plain sight
+                rejected = key
                 question = "This key does not work. Paste another, or this one again to use it anyway."
                 continue
             title = "This key does not work"

@@ -69,19 +69,18 @@ def check_settings(config: Config) -> None:
             key = f"models.{name}.{model}"
             if unknown := next((field for field in row if field not in fields), ""):
                 raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
-            if problem := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
+            if problem := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):  # the two required fields
                 wrong_key, message = problem
                 raise config.error(message, wrong_key)
-    # `openai_compat` is a kind of provider without a server of its own, so it has no models; "" if no model is named.
-    known = {"", *bundled, *PROVIDERS, *settings.providers}
+    known = {*bundled, *PROVIDERS, *settings.providers}
     for key in ("model", "plan_model", "fallback_model"):
-        model = getattr(settings.provider, key)
-        try:
-            name = split_name(model)[0] if model else ""
-        except UsageError as error:
-            raise config.error(str(error), f"provider.{key}") from error
-        if name not in known:
-            raise config.error(no_provider(name, config), f"provider.{key}")
+        if model := getattr(settings.provider, key):
+            try:
+                name, _ = split_name(model)
+            except UsageError as error:
+                raise config.error(str(error), f"provider.{key}") from error
+            if name not in known:
+                raise config.error(no_provider(name, config), f"provider.{key}")
 
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:

@@ -37,7 +37,7 @@ class ProviderKeys:
         self._config = config
         self._helpers: dict[str, KeyHelper] = {}
 
-    def providers_with_keys(self) -> list[str]:
+    def providers_that_take_keys(self) -> list[str]:
         """Return the names of the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
@@ -102,7 +102,7 @@ class ProviderKeys:
 
     def lines(self) -> list[str]:
         """Return a line for each key that is set, with its place but not its value. Raises `ConfigError`."""
-        places = {name: place for provider in self.providers_with_keys() for name, place in self.places(provider)}
+        places = {name: place for provider in self.providers_that_take_keys() for name, place in self.places(provider)}
         places[SEARCH_KEY] = self._config.key_source(SEARCH_KEY)
         return [f"{name} {place}" for name, place in places.items() if place]
 
@@ -173,11 +173,9 @@ class ProviderMaker(msgspec.Struct):
                 from agentcli.llm.providers.ollama import OllamaProvider
 
                 return OllamaProvider(
-                    info,
-                    base_url=self._address(server, provider, "OLLAMA_HOST"),
-                    num_ctx=settings.tokens.ollama_num_ctx,
-                    read_timeout=timeout,
-                )
+                    info, base_url=self._address(server, provider, "OLLAMA_HOST"),
+                    num_ctx=settings.tokens.ollama_num_ctx, read_timeout=timeout,
+                )  # fmt: skip
             case "local":
                 return self._local(info)
             case "scripted":

@@ -165,7 +165,7 @@ def load_config(
     )  # fmt: skip
     terminal = config.settings.terminal
     for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):
-        raise config.error(message, key)
+        raise config.error(message, key)  # for the first problem
     return config
 
 

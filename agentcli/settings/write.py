@@ -124,7 +124,7 @@ def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
         if real.exists():
             if real.read_bytes() != content:
                 replace_file(real, content, mode=stat.S_IMODE(real.stat().st_mode))
-        elif content:
+        elif content:  # an empty file would set nothing
             real.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(real, content, mode=mode)
     except OSError as error:

@@ -259,14 +259,13 @@ def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, S
     true_variables = {name for name, value in environment.items() if value.lower() not in ("", "0", "false")}
     if "AGENTCLI_NO_TELEMETRY" in true_variables or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
-    all_are_on = not true_variables.isdisjoint(("AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY"))
+    is_enabled = not true_variables.isdisjoint(("AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY"))
     signals = {}
     for signal in _TIMEOUTS:
         variable = f"OTEL_{signal.upper()}_EXPORTER"
-        is_on_by_settings = getattr(config.settings.observability, signal)
-        default = "otlp" if is_on_by_settings else "none"  # `all_are_on` exports only what a variable asks for
-        exporters = (environment.get(variable) or default).replace(" ", "").split(",")
-        if exporters != ["none"] and (is_on_by_settings or all_are_on):
+        is_set = getattr(config.settings.observability, signal)
+        exporters = (environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
+        if exporters != ["none"] and (is_set or is_enabled):  # the variable of a signal alone exports nothing
             if not {"otlp", "console"}.issuperset(exporters):
                 raise ConfigError(f"{','.join(exporters)} is not supported. Use otlp, console or none.", key=variable)
             if has_screen and "console" in exporters:

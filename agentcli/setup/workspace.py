@@ -201,7 +201,7 @@ def make_checkpoints(
         settings, state = config.settings.checkpoints, config.paths.state
         scratch, folder, private = state / "tries", state / "checkpoints", None
         if not is_lasting:
-            private = PrivateFolder(scratch)
+            private = PrivateFolder(scratch)  # removed when the session ends
             folder = private.path / "checkpoints"
         limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6), max_files=settings.most_files,

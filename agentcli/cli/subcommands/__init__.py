@@ -64,7 +64,8 @@ def load_command(name: str) -> Any:
 
 
 def run_command(name: str, arguments: list[str]) -> int:
-    gc.enable()
+    """Run a subcommand and return the exit code. Raises `UserError`."""
+    gc.enable()  # it is off while the program starts
     command = load_command(name)
     if hasattr(command, "run"):
         return int(command.run(arguments))

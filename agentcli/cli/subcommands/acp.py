@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     if options.login:
         from agentcli.cli.subcommands import run_command
 
-        echo(f"Providers that use an API key: {', '.join(Models(config).keys.providers_with_keys())}.")
+        echo(f"Providers that use an API key: {', '.join(Models(config).keys.providers_that_take_keys())}.")
         print("Provider: ", end="", flush=True)
         if not (provider := sys.stdin.readline().strip()):
             raise UsageError("Enter the name of a provider.")
@@ -42,7 +42,7 @@ async def _check_key(options: argparse.Namespace) -> None:
     """Raise `NoModel` or `NoKey` if no model can be used. Keys are read again, because a login may have saved one."""
     models = Models(await asyncio.to_thread(load_for, options, current_folder()))
     name = await models.default()
-    if not any(map(models.keys.has, models.keys.providers_with_keys())):  # any key is enough to open sessions
+    if not any(map(models.keys.has, models.keys.providers_that_take_keys())):  # any key is enough to open sessions
         models.require_key(name)
 
 

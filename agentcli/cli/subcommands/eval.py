@@ -158,6 +158,7 @@ def _without_tasks(config: Config, tasks: Path) -> Config:
 
 
 def _chosen_tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
+    """Return the tasks in a folder, or in a file of SWE-bench. Raises `UsageError`."""
     if not folder.is_file():
         return list(find_tasks(folder, names))
     if repositories is None:
@@ -201,10 +202,8 @@ def list_runs(json: shared.AsJson = False) -> None:
     shared.print_list(
         [{key: value for key, value in _run_object(run).items() if key != "tasks"} for run in runs],
         ("run", "name", "begun", "passed", "cost", "state", "model"),
-        list(map(_run_row, runs)),
-        as_json=json,
-        empty="There are no runs yet. To start one: agentcli eval run",
-    )
+        list(map(_run_row, runs)), as_json=json, empty="There are no runs yet. To start one: agentcli eval run",
+    )  # fmt: skip
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
@@ -283,7 +282,7 @@ def print_comparison(found: Comparison) -> None:
     echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", *differences, "")))
     print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})
     echo("")
-    rows = [(name, *(_number(value) for value in (a, b, b - a))) for name, (a, b) in found.measures.items()]
+    rows = [(name, _number(in_a), _number(in_b), _number(in_b - in_a)) for name, (in_a, in_b) in found.measures.items()]
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
     echo("")
     for heading, tasks in (

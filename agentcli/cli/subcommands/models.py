@@ -83,7 +83,7 @@ def login_app(
     config = configuration()
     models = Models(config)
     # The variables of each name's key, the usual one first.
-    variables = {name: models.keys.variables(name) for name in models.keys.providers_with_keys()} | SEARCH
+    variables = {name: models.keys.variables(name) for name in models.keys.providers_that_take_keys()} | SEARCH
     if provider and provider not in variables:
         near = did_you_mean(provider, variables)
         raise UsageError(f"{provider!r} uses no key{near}. Providers that do: {', '.join(variables)}.")

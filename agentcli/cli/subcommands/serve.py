@@ -175,7 +175,7 @@ def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     """Serve with `count` processes until a signal arrives, and return the exit code."""
     import_server()  # once, before the processes are forked
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each reader holds a connection
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each client may hold several connections
     for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock; killed processes leave theirs
         if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
             path.unlink(missing_ok=True)
@@ -224,6 +224,7 @@ class Workers:
         self._signal = number
 
     def _start(self, on_ready: Callable[[], Any]) -> None:
+        """Start a worker, which calls `on_ready` itself. Only the parent returns from here."""
         if pid := os.fork():
             self._started[pid] = time.monotonic()
             return

@@ -91,9 +91,8 @@ def search(
         list(map(msgspec.to_builtins, found)),
         ("session", "when", "kind", "text"),
         [(hit.session_id, format_time(hit.time), hit.kind, hit.excerpt) for hit in found],
-        as_json=json,
-        empty="Nothing found. To search all directories, add --all.",
-    )
+        as_json=json, empty="Nothing found. To search all directories, add --all.",
+    )  # fmt: skip
 
 
 @sessions_app.command()

@@ -59,9 +59,8 @@ def list_tools(as_json: shared.AsJson = False) -> None:
         [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
         ("name", "source", "runs", "effect", "description"),
         [(*fact.values(), tool.description.split("\n")[0]) for fact, tool in zip(facts, tools, strict=True)],
-        as_json=as_json,
-        empty="No tools.",
-    )
+        as_json=as_json, empty="No tools.",
+    )  # fmt: skip
 
 
 @tools_app.command("run")
@@ -147,6 +146,7 @@ def _id_in(line: bytes) -> str:
 
 
 def _describe_error(line: bytes, error: Exception) -> str:
+    """Explain why a line is not a valid call, naming the field."""
     if not isinstance(error, msgspec.ValidationError):
         half = ", possibly because of half a surrogate pair" if rb"\ud" in line.lower() else ""
         return f"it is not valid JSON ({error}){half}"
@@ -275,7 +275,7 @@ class CommandExplainer:
         self._bash = self._builder.tool_registry().get("bash")
         # Only decisions in the mode `auto` and about ssh depend on the sandbox, and to examine it takes time.
         self._knows_sandbox = self._mode == "auto"
-        profile: Profile | None = None if self._knows_sandbox else "danger-full-access"
+        profile: Profile | None = None if self._knows_sandbox else "danger-full-access"  # which needs no examination
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 
     @cached_property

@@ -244,7 +244,7 @@ class Connector(msgspec.Struct, dict=True):
         from agentcli.models.providers import ProviderKeys
 
         keys = ProviderKeys(self.config)
-        return frozenset(name for provider in keys.providers_with_keys() for name in keys.variables(provider))
+        return frozenset(name for provider in keys.providers_that_take_keys() for name in keys.variables(provider))
 
     def _expand_program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
         from agentcli.extensions.mcp.stdio import ServerProgram
