@@ -299,6 +299,7 @@ class ScreenlessHost(OpenerHost):
         return self._session
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
+        """Open the session that replaces this one. Raises `UserError` if it cannot be replaced now."""
         before = self._session
         if not self._stays_open:
             raise UsageError(

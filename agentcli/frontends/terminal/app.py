@@ -31,7 +31,7 @@ from agentcli.frontends.terminal.programs import edit_text, run_program, run_wit
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_rows
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
@@ -123,6 +123,7 @@ class TerminalApp:
             self._appearance.take_background(report)
 
     async def close(self) -> None:
+        """End the session and what serves it; a text that was not sent becomes the draft for the next start."""
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
@@ -132,11 +133,10 @@ class TerminalApp:
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        controller = self.controller
-        can_resume = self._context.drafts is not None and controller.has_entries  # without drafts, nothing is stored
-        await controller.close()
+        can_resume = self._context.drafts is not None and self.controller.has_entries  # drafts: only if stored
+        await self.controller.close()
         if can_resume:
-            self._view.print_line(f"To resume this session: agentcli -r {controller.session.id[:13]}", "muted")
+            self._view.print_line(f"To resume this session: agentcli -r {self.controller.session.id[:13]}", "muted")
         await self._context.files.aclose()
         await self._opener.aclose()
 
@@ -238,7 +238,7 @@ class TerminalApp:
             width = max(len(names) for names, _ in keys) + 2
             for names, text in keys:
                 row: Row = [("accent", f"  {names:<{width}}"), ("muted", text)]
-                lines += folded(row, columns, hang=width + 2)
+                lines += in_rows(row, columns, hang=width + 2)
         if self._actions.shows_todo:
             lines += todo_lines(self._todo_items()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
@@ -308,7 +308,7 @@ class TerminalApp:
         is_above_input: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
         if is_above_input:
-            self._console.print([])  # makes the head part of the transcript, above what is printed meanwhile
+            self._console.print([])  # makes the banner part of the transcript, above what is printed meanwhile
         picker = Picker(title, options, current=current, can_keep=can_keep, is_above_input=is_above_input)
         return await self._dialogs.pick(picker) if options else None
 

@@ -66,7 +66,7 @@ class Composer:
         self._save_timer: asyncio.TimerHandle | None = None  # saves the draft
         self._disk = ThreadPoolExecutor(1)  # one thread, so that drafts are written in order
         self._last_paste = ("", "")  # its token and its contents
-        self.area.buffer.on_text_changed += lambda _: self._save_soon()
+        self.area.buffer.on_text_changed += lambda _: self._save_draft_soon()
         self.area.buffer.recall = self.recall
 
     @property
@@ -219,13 +219,13 @@ class Composer:
         """Store prompts that no session has received, with their pastes, as the draft for the next start."""
         for text in reversed(texts):  # each is put before the later ones
             self.put_before(next((sent for sent in self.history.entries if sent.text == text), TypedText(text)))
-        self._save()
+        self._save_draft()
 
-    def _save_soon(self) -> None:
+    def _save_draft_soon(self) -> None:
         if self._drafts is not None and self._save_timer is None:
-            self._save_timer = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)
+            self._save_timer = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save_draft)
 
-    def _save(self) -> None:
+    def _save_draft(self) -> None:
         self._save_timer = None
         if self._drafts is None or not self.area.completes:  # an answer, such as an API key, is never stored
             return

@@ -46,7 +46,7 @@ class TerminalController(OpenerHost):
         # The newest messages: for each, the blocks that were sent, with attached files, and those that were typed.
         self._sent: deque[tuple[tuple[Block, ...], tuple[Block, ...]]] = deque(maxlen=MAX_SENT)
         self._unsent: tuple[Block, ...] = ()  # a message that came back unanswered while the input was in use
-        self._can_go_on = False  # True while the last turn is unfinished, so that Enter continues it
+        self._can_continue = False  # True while the last turn is unfinished, so that Enter continues it
         self._submitting = asyncio.Lock()  # keeps texts in the order in which they were typed
         self._named_jobs: set[str] = set()  # ids of jobs that a warning about leaving has already named
 
@@ -92,14 +92,14 @@ class TerminalController(OpenerHost):
         conversation = session.snapshot().conversation
         self.view.reset()
         self._terminal.session_opened()
-        self._can_go_on, self._unsent = is_unanswered(conversation, counts_reminders=False), ()
+        self._can_continue, self._unsent = is_unanswered(conversation, counts_reminders=False), ()
         self.view.activity.queue = conversation.queue.entry()
         if conversation.entries and replays:
             replay(conversation, self.view)
         # The program was killed while it waited for an approval or a usage limit: it asks, or waits, again.
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(if_unanswered=True))
-        elif self._can_go_on:
+        elif self._can_continue:
             how = "Press Enter to continue it."
             if conversation.queue.follow_ups:  # Enter sends these first
                 how = "Your next message continues it; Enter in the empty input sends the queued one."
@@ -179,17 +179,17 @@ class TerminalController(OpenerHost):
                 self._terminal.leave()
             case events.TurnFailed(error_type=error_type, broke_off=broke_off):
                 conversation = self.session.snapshot().conversation
-                can_go_on = broke_off or is_unanswered(conversation, counts_reminders=False)
-                self._end_turn("auth" if error_type == "AuthError" else "failed", can_go_on=can_go_on)
+                can_continue = broke_off or is_unanswered(conversation, counts_reminders=False)
+                self._end_turn("auth" if error_type == "AuthError" else "failed", can_continue=can_continue)
             case events.Done(reason=reason):
-                self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_go_on=False)
+                self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_continue=False)
             case events.UsageReported() | events.TurnStarted() | events.Compaction():
                 self._status.refresh()
             case events.ModeChanged() | events.ProviderSwitched():
                 self._status.refresh()
 
-    def _end_turn(self, end: TurnEnd, *, can_go_on: bool) -> None:
-        self._can_go_on = can_go_on
+    def _end_turn(self, end: TurnEnd, *, can_continue: bool) -> None:
+        self._can_continue = can_continue
         self._status.refresh()
         self._terminal.turn_ended(end)
 
@@ -274,7 +274,7 @@ class TerminalController(OpenerHost):
         self._unsent = ()
         self.session.submit(Steer(content) if is_steering else Prompt(content, model))
 
-    def go_on(self) -> None:
+    def handle_empty_enter(self) -> None:
         """Handle Enter in the empty input: skip slow MCP servers, send a message, or continue an unfinished turn."""
         if not self.is_open:
             return
@@ -284,7 +284,7 @@ class TerminalController(OpenerHost):
             self._send(self._unsent, shown=message_text(self._unsent), queue=False)
         elif self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
-        elif self._can_go_on:
+        elif self._can_continue:
             self.session.submit(GoOn(if_unanswered=True))
 
     def answer(self, answer: Approve) -> None:

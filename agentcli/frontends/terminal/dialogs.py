@@ -19,7 +19,7 @@ from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.letters import KEY_ALONE_S, TYPING_PAUSE_S, TypedLetters
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, folded, plain, rows_of
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, in_rows, plain, rows_of
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
 LINGER_S = 0.6  # an answered question stays this long while nobody types: another often replaces it
@@ -76,7 +76,7 @@ class Dialogs:
             return self.panel.review_rows(columns, max_rows - MAX_ANSWER_ROWS)
         if self.is_finishing_message:
             text = "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first."
-            return folded([("warning", text)], columns, hang=4)
+            return in_rows([("warning", text)], columns, hang=4)
         others, is_ready = len(self._panels) - 1, time.monotonic() - self._shown_at >= REACTION_S
         return self.panel.rows(columns, others, max_rows=max_rows, is_ready=is_ready)
 
@@ -122,7 +122,7 @@ class Dialogs:
         return self._answered_panel if is_free else None
 
     def ask_question(self, question: AnyQuestion) -> None:
-        self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
+        self._panels.append(QuestionPanel(question, self._view.activity.agent_title(question.agent_id)))
         self._show_question()
         self._notify(f"Waiting for your answer: {question.title}")
 

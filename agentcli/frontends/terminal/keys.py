@@ -95,7 +95,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         elif self.shows_keys:
             self.composer.area.replace_text("")
         elif not self.composer.text.strip():  # Enter in the empty input
-            self.controller.go_on()
+            self.controller.handle_empty_enter()
         elif self.dialogs.panel is not None and commands.is_command(text):
             self._keep_command_for_later()
         else:

@@ -17,7 +17,7 @@ from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.reviews import (  # isort: skip
     MARK, HunkReview, PlanComments, change_text, declined_hunks, diff_text, hunk_word, is_risky, marked_cell,
 )  # fmt: skip
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.command import count_changes
@@ -70,6 +70,7 @@ class QuestionPanel:
 
     @property
     def choices(self) -> list[Choice]:
+        """The choices that the terminal shows, those of the open review if there is one."""
         if self.review is not None:
             return self.review.choices
         choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
@@ -281,14 +282,13 @@ class QuestionPanel:
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
-        # While the person comments on a plan, one of its lines is marked instead of a choice.
-        marked = None if isinstance(self.review, PlanComments) else self.selected
+        marked = None if isinstance(self.review, PlanComments) else self.selected  # a plan's line is marked instead
         rows: list[Row] = []
         for choice in choices:
-            mark, role = (MARK, "selected") if choice == marked else (("", " "), "")
-            roles = ("bold accent", role) if is_ready else ("muted", "muted")
-            row: Row = [mark, (roles[0], f" {choice.key:<{KEY_COLUMNS}}"), (roles[1], choice.label)]
-            rows += folded(row, columns, hang=KEY_COLUMNS + 2)  # 2: the mark and a blank
+            mark, label_role = (MARK, "selected") if choice == marked else (("", " "), "")
+            key_role, label_role = ("bold accent", label_role) if is_ready else ("muted", "muted")
+            row: Row = [mark, (key_role, f" {choice.key:<{KEY_COLUMNS}}"), (label_role, choice.label)]
+            rows += in_rows(row, columns, hang=KEY_COLUMNS + 2)  # 2: the mark and a blank
         return rows
 
     def review_rows(self, columns: int, max_rows: int) -> list[Row]:
@@ -366,4 +366,4 @@ def _marked_lines(text: str, first: str, others: str, role: str = "", *, columns
 
 
 def _folded_line(role: str, line: str, columns: int) -> list[Row]:
-    return folded([(role, with_spaces(line)[0])], columns, hang=4)
+    return in_rows([(role, with_spaces(line)[0])], columns, hang=4)

@@ -115,7 +115,7 @@ class PlainTerminal(TerminalActions):
         elif line:
             self._controller.submit(line)
         elif not self._controller.is_busy:
-            self._controller.go_on()
+            self._controller.handle_empty_enter()
             if not self._controller.is_busy:
                 self.show_prompt_sign()
 
@@ -239,7 +239,7 @@ class PlainTerminal(TerminalActions):
         self._view.print_line(f"Your message, to edit and send again:\n{text}")
 
     def ask_question(self, question: AnyQuestion) -> None:
-        self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
+        self._panels.append(QuestionPanel(question, self._view.activity.agent_title(question.agent_id)))
         if len(self._panels) == 1:
             self._show_question()
 

@@ -303,8 +303,7 @@ async def run_program(
     data: bytes | None = None,
     stdout: int | None = None,
 ) -> int | None:
-    """Run a program with `data` on stdin, else with our terminal; return its exit code. Raises `OSError`."""
-    # It is in our process group, so that Ctrl-Z stops both.
+    """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
     stdin = None if data is None else asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin, stdout=stdout)
     # Ctrl-C and Ctrl-\ are for the program now. If it were started after this, it would inherit the ignored signals.

@@ -9,7 +9,7 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Row, clipped, folded, lines_of, row_width, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import Row, clipped, in_rows, lines_of, row_width, with_spaces, wrapped
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
@@ -62,7 +62,7 @@ class HunkReview:
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        # Hunks of an edit lack the `---` and `+++` lines, whose names tell the language to colour them in.
+        # An edit's hunks lack the lines with the file's name, which tells the language to colour them in.
         is_edit = path_of(question.preview) and not question.changes
         file_lines = question.preview.partition("@@ ")[0] if is_edit else ""
         self._hunks = [file_lines + hunk for hunk in question.hunks]
@@ -156,9 +156,9 @@ class PlanComments:
         for number, line in enumerate(self._lines):
             mark, role = (MARK, "selected") if number == self._marked_line else (("", " "), "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
-            rows += folded(row, columns, hang=digits + 4)  # 4: the mark and the blanks beside the number
+            rows += in_rows(row, columns, hang=digits + 4)  # 4: the mark and the blanks beside the number
             if comment := " ".join(exposed(self.comments.get(number, "")).split()):
-                rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
+                rows += in_rows([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         self.page_rows = max(1, max_rows - 2)
         return _scrolled_rows(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 

@@ -89,7 +89,7 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
         shown, accept = review
         controller.view.print_line(f"{shown}\n")
         answers = [("No, not now", "nothing is changed"), ("Yes, trust these files", "until they change")]
-        if await host.choose("Trust the project's files as they are now?", answers) != 1:
+        if await host.choose("Trust the project's files as they are now?", answers) != 1:  # 1: yes
             return "Nothing was trusted."
         accepted = await asyncio.to_thread(accept)
         await controller.reload()
@@ -99,6 +99,7 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
 
 
 async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
+    """Use a theme in this session or, with `NAME keep`, from now on; without a name, let the person choose."""
     (choice, keeps), names = split_keep(argument), list(appearance.themes)
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
@@ -115,6 +116,7 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
 
 
 async def _copy(host: CommandHost, argument: str, console: Console) -> str:
+    """Copy an answer with OSC 52, which the terminal carries out, and with the first program that succeeds."""
     words = argument.split()
     numbers = [word for word in words if word != "code"]
     if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
@@ -126,7 +128,7 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     if is_short := len(data) <= MAX_OSC_52_BYTES:
         console.write_codes(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
     programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=data)
-    if await anext(programs, None) is None and not is_short:
+    if await anext(programs, None) is None and not is_short:  # neither has copied it
         raise UserError("The answer is too long for the terminal's clipboard. To write it to a file: /export")
     return f"Copied {len(text):,} characters."
 

@@ -21,7 +21,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, lines_of, plain, row_width
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, lines_of, plain, row_width
 from agentcli.frontends.terminal.text.theme import RAW
 from agentcli.llm.messages import Block
 from agentcli.patterns import lazy_pattern
@@ -190,7 +190,7 @@ def status_rows(
 ) -> list[Row]:
     """Return the status line; a narrow window drops parts from its end. `custom` rows replace the figures."""
     if len(hint) > columns:
-        return folded([("warning", hint)], columns, hang=2)
+        return in_rows([("warning", hint)], columns, hang=2)
     mode = MODE_TEXTS[status.mode].name if status.place.session_id or status.mode != "default" else ""
     parts = [
         ("muted" if vi_mode == "INSERT" else "accent", vi_mode),

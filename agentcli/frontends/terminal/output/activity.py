@@ -155,7 +155,7 @@ class Activity(Struct, kw_only=True):
         self.clock, self.pending = TurnClock(), None
         self.calls = {id: call for id, call in self.calls.items() if id.startswith(OWN_CALL) or id in self.agents}
 
-    def name_agent(self, id: str) -> str:
+    def agent_title(self, id: str) -> str:
         """Return the name and task of a running subagent; empty for the main agent."""
         call = self.calls.get(self.agents.get(id, ""))
         return call.title if call else ""

@@ -55,8 +55,8 @@ class CodeHighlighter:
 
     def __init__(self, language: str) -> None:
         self._lexer = lexer_for(language)
-        # The states of the lexer, the present one last; `startinline` is for PHP without its opening tag.
-        self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
+        is_php = getattr(self._lexer, "startinline", False)  # its lines come without the opening tag
+        self._stack = ["root", "php"] if is_php else ["root"]  # the states of the lexer, the present one last
         # A comment or string that a line has left open: the pattern that closes it, and its token.
         self._span: tuple[re.Pattern[str], _TokenType] | None = None
 

@@ -124,7 +124,7 @@ def wrapped_tail(text: str, columns: int, max_rows: int, roles: str = "") -> lis
     # The beginning is dropped in large steps, so that the last rows do not change as the text grows.
     start = max(0, len(text) // MAX_TAIL_CHARS - 1) * MAX_TAIL_CHARS
     lines = text[start:].rstrip("\n").split("\n")[-max_rows:]
-    return [row for line in lines for row in folded([(roles, line)], columns, hang=0)][-max_rows:]
+    return [row for line in lines for row in in_rows([(roles, line)], columns, hang=0)][-max_rows:]
 
 
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
@@ -210,7 +210,7 @@ def _broken_word(word: Sequence[Fragment], column: int, columns: int, hang: Sequ
     return out
 
 
-def folded(row: Row, columns: int, *, hang: int) -> list[Row]:
+def in_rows(row: Row, columns: int, *, hang: int) -> list[Row]:
     """Break a row at words; later rows are indented by `hang` columns."""
     rows = lines_of(wrap_line(row, columns, [("", " " * hang)], breaks_words=True))
     return [clipped(part, columns) for part in rows]

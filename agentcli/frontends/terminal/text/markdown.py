@@ -204,8 +204,7 @@ class MarkdownStream:
         if needs_blank and self._blank_quotes is None and line.item_text_column is None:  # items follow each other
             self._blank_quotes = min(self._last_quotes, line.quotes)
         if self._blank_quotes is not None:
-            # It is in the quotes that contain it and both its neighbours.
-            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)
+            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)  # that contain it and its neighbours
             self._print([("marker", ("> " * quotes).rstrip())])
             self._blank_quotes = None
         self._last_quotes = line.quotes
