@@ -53,6 +53,8 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     if turn.state.mode == "bypassPermissions":
         return not opens  # only a person may open a host or a path
     if turn.session.ask is None or turn.state.mode in ("plan", "dontAsk"):
+        if not (opens or report.dry_run.too_much):  # the output says what else it lacked
+            call.report.remarks.append(f"[The dry run {obstacle.why}.]")
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
     if permitted.dry_run == "always" and facts.command is not None:  # nobody was asked, so there is no reason to show

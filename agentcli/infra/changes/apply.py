@@ -5,7 +5,7 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -214,8 +214,8 @@ class _Application:
             with writing.move_into_place(folder, name, **options) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
-                    if os.geteuid() == 0:
-                        os.chown(temporary, *after.owner, dir_fd=folder, follow_symlinks=False)
+                    chown = partial(os.chown, temporary, dir_fd=folder, follow_symlinks=False)
+                    _set_owner(chown, after.owner)
                 else:
                     os.mkfifo(temporary, 0o600, dir_fd=folder)
                     _set_mode(folder, temporary, after)
@@ -290,10 +290,18 @@ def _fill(target: int, after: state.FileEntry) -> None:
     with after.open() as source:
         writing.copy_attributes(source.fileno(), target)
         writing.copy_bytes(source.fileno(), target)
-    if os.geteuid() == 0:  # only root may set another owner
-        os.fchown(target, *after.owner)
+    _set_owner(partial(os.fchown, target), after.owner)
     os.fchmod(target, after.mode)
     os.utime(target, ns=(after.stamp.modified_ns, after.stamp.modified_ns))  # times of access and of modification
+
+
+def _set_owner(chown: Callable[[int, int], None], owner: tuple[int, int]) -> None:
+    """Set a file's user and group; without root only the group, if the person is in it."""
+    if os.geteuid() == 0:
+        return chown(*owner)
+    with contextlib.suppress(PermissionError):
+        chown(-1, owner[1])
+    return None
 
 
 def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:

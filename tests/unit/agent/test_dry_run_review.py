@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -531,6 +533,15 @@ async def test_what_fails_at_the_end_of_a_dry_run_in_the_background_is_reported(
         stage.submit(Approve("c", True))
         assert "The disk is full." in (await stage.heard(Notice)).text
         assert files(stage) == BEFORE
+
+
+async def test_a_dry_run_that_cannot_change_files_of_another_group_may_run_directly(tmp_path: Folder) -> None:
+    fails = f"echo >team.txt; echo '{os.strerror(errno.EOVERFLOW)}'; exit 4"
+    async with asked(tmp_path, command=fails) as (stage, request):
+        assert "cannot change files of another group" in request.reason
+        await answer(stage, True)
+    assert stage.results["c"].content.startswith(os.strerror(errno.EOVERFLOW))
+    assert (stage.workspace / "team.txt").exists()
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ from tests.unit.sandbox.dry_running import NAMESPACES, Case, Outcome, discarding
 pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
 
 EVERYONE = ["root", "root in a user namespace", "user"]
+TEAM = 4242  # a group of the user, besides their own
 US = "root" if os.getuid() == 0 else "user"
 
 
@@ -89,7 +90,7 @@ def tried(base: Path, command: str, *, who: str = US, **more: object) -> Outcome
         env={**clean_environment(base), "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *filter(None, sys.path)])},
         user=NOBODY,
         group=NOBODY,
-        extra_groups=[],
+        extra_groups=[TEAM],
         capture_output=True,
         check=False,
     )
@@ -173,6 +174,18 @@ def test_what_is_kept_is_what_the_command_does_without_a_dry_run(
     assert outcome.kept.conflicts == ()
     assert tree_of(base / "ws") == tree_of(base / "twin")
     assert_nothing_left(base)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who can give files to any group")
+def test_a_file_of_another_group_keeps_it_and_the_folder_around_it_is_no_change(base: Path) -> None:
+    _, uid = confinement_for("bubblewrap, user")
+    give_to(uid, base)
+    for path in (base / "ws", *(base / "ws").iterdir()):
+        os.chown(path, uid, TEAM, follow_symlinks=False)
+    (base / "ws").chmod(0o2775)
+    outcome = tried(base, "sed -i s/a/b/ a.txt; echo x >new; cat lib/one.py", who="user")
+    assert told(outcome) == {"a.txt": ("changed", "file"), "new": ("created", "file")}
+    assert {(base / "ws" / name).stat().st_gid for name in ("a.txt", "new")} == {TEAM}
 
 
 @pytest.mark.parametrize("who", EVERYONE)

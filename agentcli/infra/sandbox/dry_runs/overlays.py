@@ -131,6 +131,9 @@ class Overlays:
         return mount._replace(is_writable=False)
 
 
+_AS_CREATED = (-1, -1)  # the owner of a new file: chown changes nothing then
+
+
 class TooMuch(Exception):
     """A command's changes exceed the limits of a dry run."""
 
@@ -155,6 +158,8 @@ class OverlayReader:
                 state.entry_at(changes.at(path)),
             )  # in the overlay, and in the root
             assert now is not None
+            if os.geteuid() != 0:  # the overlay shows only the user's own group, and a user cannot change owners
+                now = now._replace(owner=_AS_CREATED if original is None else original.owner)
             if now.kind == "other" and is_mount_point(changes.at(path)):  # hidden by `_hide_mount_points`, not deleted
                 continue
             if path and _is_cache(path, now, original):
