@@ -167,9 +167,7 @@ class LocalSandbox:
         if command.dry_run is not None:
             # Nobody approved a narrow dry run, so secret files are hidden from it even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
-            secrets, _ = (
-                await asyncio.to_thread(confinement.scan.secrets_and_auto_executed, folders) if folders else ([], [])
-            )
+            secrets, _ = await asyncio.to_thread(confinement.scan.secrets_and_auto_executed, folders)
             dry_runs = self.dry_runs.load()
 
             async def run_dry(detach_handle: DetachHandle | None) -> CommandResult:
@@ -252,8 +250,8 @@ class LocalFacts:
         reverts = self._confinement.clean_up()  # runs once; each later call returns the same reverts
         done, failed = "; ".join(reverts.reverted), "; ".join(reverts.not_reverted)
         parts = (
-            self._weakness,
-            self._unguarded,
+            self._weakness_warning,
+            self._unwatched_warning,
             done and f"Put back what a command changed whose session was killed: {done}.",
             failed and f"Changed by a command of another session, and could not be put back: {failed}.",
         )
@@ -265,20 +263,20 @@ class LocalFacts:
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
-            return (self._weakness,)
+            return (self._weakness_warning,)
         backend, scan = self._confinement.backend, self._confinement.scan
         hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
         too_many = "has too many folders: secret files deep in it may be readable for commands."
         _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
-        unwatched = len(auto_executed_below) - MAX_AUTO_EXECUTED
+        unprotected = len(auto_executed_below) - MAX_AUTO_EXECUTED
         why_no_better = f"A better sandbox is not available: {backend.problem}" if backend.problem else ""
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
-            why_no_better if backend.weakness else self._weakness,  # `backend.limits` describes the weakness
+            why_no_better if backend.weakness else self._weakness_warning,  # `backend.limits` describes the weakness
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
-            self._unguarded,
-            f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
-            if unwatched > 0
+            self._unwatched_warning,
+            f"{unprotected:,} settings of editors and tools in folders below can be written: there are too many."
+            if unprotected > 0
             else "",
             *backend.limits(self._confinement.bounds(None, self._grants)),
             (self.dry_run_problem or "Commands with unknown effects run as dry runs first.")
@@ -288,7 +286,7 @@ class LocalFacts:
         return tuple(filter(None, lines))
 
     @property
-    def _weakness(self) -> str:
+    def _weakness_warning(self) -> str:
         backend = self._confinement.backend
         if self.profile == "danger-full-access":
             return ""
@@ -300,8 +298,8 @@ class LocalFacts:
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
 
     @property
-    def _unguarded(self) -> str:  # a warning, as `_weakness` is
-        named = ", ".join(self._confinement.unguarded_folders(self._grants))
+    def _unwatched_warning(self) -> str:
+        named = ", ".join(self._confinement.unwatched_folders(self._grants))
         return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
 
 

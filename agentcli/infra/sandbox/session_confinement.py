@@ -240,16 +240,18 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._displaced, note)
-        with self._snapshot.guard(_plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
+        with self._snapshot.reverting(
+            _plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable
+        ) as reverts:
             yield reverts
 
-    def unguarded_folders(self, grants: Grants) -> Sequence[str]:
+    def unwatched_folders(self, grants: Grants) -> Sequence[str]:
         """Return the folders with more protected files than can be reverted."""
         if self.limits.profile != "workspace-write" or self.backend.keeps_names:
             return ()
         from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-        return ProtectedSnapshot("/").unguarded_folders(_plan_reverts(self.bounds(None, grants)))
+        return ProtectedSnapshot("/").unwatched_folders(_plan_reverts(self.bounds(None, grants)))
 
     def accept(self, path: Path, content: bytes) -> None:
         """Do not revert the content that a tool wrote to a protected file, because the person approved it."""

@@ -216,7 +216,7 @@ class Seatbelt(FullConfinement):
 
 
 def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
-    """Return the profile for `read-only` and `workspace-write`."""
+    """Return the rules that enforce the bounds of a command; the last rule that matches wins."""
     may_write = bounds.profile == "workspace-write"
     granted = (*bounds.roots, *bounds.writable) if may_write else ()
     rules = [

@@ -114,9 +114,8 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
     entry = changes.after.get(path)
     old = read_configuration(read_small_file(changes.at(path)))
     is_readable = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
-    new = read_configuration(
-        read_small_file(entry.source) if entry is not None and is_readable else "["
-    )  # git refuses a "["
+    new_text = read_small_file(entry.source) if entry is not None and is_readable else "["  # which git refuses
+    new = read_configuration(new_text)
     removed, added = Counter(old.settings) - Counter(new.settings), Counter(new.settings) - Counter(old.settings)
     lines = [
         *(f"  config: - {setting.name} = {setting.value!r}\n" for setting in removed),
@@ -126,7 +125,7 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
 
     def is_harmless(setting: Setting) -> bool:
         names_program = re.match("-|.*::", setting.value or "", re.DOTALL)  # an option, or a helper such as `ext::`
-        changes_existing = setting.name in old_names and setting.section != "user"
+        changes_existing = setting.name in old_names and setting.section != "user"  # `user.name` may change
         return not (names_program or changes_existing)
 
     has_harmless_names = all(_HARMLESS.fullmatch(setting.name) for setting in (*removed, *added))

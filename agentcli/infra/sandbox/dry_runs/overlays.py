@@ -153,10 +153,7 @@ class OverlayReader:
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_original_gone = waiting.pop()
             in_upper = f"{upper}/{path}" if path else upper
-            now, original = (
-                state.entry_at(in_upper),
-                state.entry_at(changes.at(path)),
-            )  # in the overlay, and in the root
+            now, original = state.entry_at(in_upper), state.entry_at(changes.at(path))  # the latter in the root
             assert now is not None
             if os.geteuid() != 0:  # the overlay shows only the user's own group, and a user cannot change owners
                 now = now._replace(owner=_AS_CREATED if original is None else original.owner)

@@ -99,8 +99,8 @@ class Shell:
         """Start a command, in the spare shell if that is possible, and prepare the next spare shell."""
         confined = unconfined if command.profile == "own" else launcher or self._launch
         is_usual_call = command.profile == "read-only" and launcher is None and not is_job
-        is_short = "\0" not in command.text and len(command.text) <= MAX_CHARS
-        can_use_spare = is_usual_call and is_short and self._bash is not None  # others cannot read up to a NUL
+        can_be_read = "\0" not in command.text and len(command.text) <= MAX_CHARS
+        can_use_spare = is_usual_call and can_be_read and self._bash is not None  # other shells cannot read up to a NUL
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))

@@ -43,7 +43,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     places = resolve_existing(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     plan = _make_plan(bounds, cwd, planner, max_committable)
-    if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):
+    if planner.depends_only_on_stamps and not (plan.problems or bounds.writable):  # granted folders are not scanned
         plans[key] = planner.stamps, plan
     return plan
 
@@ -222,7 +222,7 @@ class RepositoryPlanner:
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them."""
-        start = worktree or named.worktree or folder  # where git runs hooks, in the folder of a bare repository
+        start = worktree or named.worktree or folder  # where git runs hooks: `folder` if the repository is bare
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
         is_file_by_path = {  # True for a file of configuration, False for a folder of hooks
             # Both the path as written, which a command could lead elsewhere, and the path to which it leads now.

@@ -47,7 +47,9 @@ class ProtectedSnapshot:
 
     def __init__(self, aside: Path | str, note: CleanupNote | None = None) -> None:
         self._aside = os.path.realpath(aside)
-        self._roots: Sequence[str] = ()  # set by `guard`; what is on another disk is moved to a folder in one of them
+        self._roots: Sequence[
+            str
+        ] = ()  # set by `reverting`; what is on another disk is moved to a folder in one of them
         self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
         self._held = HeldFolders()  # the folders around protected paths
         self._recorded: dict[str, KeptState | None] = {}  # the states to restore; None for paths that did not exist
@@ -57,7 +59,7 @@ class ProtectedSnapshot:
         self._reported: set[str] = set()  # folders in `_left_out` that a report has named
 
     @contextmanager
-    def guard(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
+    def reverting(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
         """Revert a command's changes outside `granted` paths when the context is left; the report is complete then."""
         report, grants = Reverts(), [*map(str, granted)]
         self._roots = [*map(str, roots)]
@@ -86,7 +88,7 @@ class ProtectedSnapshot:
         self.retry()
         return not self._recorded
 
-    def unguarded_folders(self, protection: Protection) -> list[str]:
+    def unwatched_folders(self, protection: Protection) -> list[str]:
         """Return the folders that hold more than can be reverted, so that commands' changes there may stay."""
         self._record(protection)
         self._forget_all_but(())

@@ -90,7 +90,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):  # without the last line end
                 self._take([(path, rows)])
         elif _MATCHES in rest:
-            self.binary.add(rest[2 : rest.rindex(_MATCHES)])
+            self.binary.add(rest[2 : rest.rindex(_MATCHES)])  # the path between `./` and the message
 
     def _read(self, data: bytes) -> None:
         """Read whole lines: `PATH NUL ROWS` and an empty line for each file. They may end in the middle of a file."""
