@@ -59,10 +59,10 @@ def format_value(value: Any, level: OutputLevel) -> str:
 
 
 def is_shortened(value: Any, content: str, full: str, level: OutputLevel) -> bool:
-    """Return True if the text of a structured result leaves out parts of its `full` text."""
+    """Return True if `content`, the text of a structured result at a level, leaves out parts of its `full` text."""
     if full == content:
         return False
-    # The text of a short list may be longer than its JSON.
+    # By length alone, because the text of a short list may be longer than its JSON.
     return level == "brief" or len(full) > len(content) or (_is_list(value) and len(value) > STANDARD_ITEMS)
 
 
@@ -90,7 +90,7 @@ def pages_of(text: str, page_bytes: int = PAGE_BYTES) -> list[str]:
             line_end = data.rfind(b"\n", start + page_bytes // 2, end)
             if line_end > 0:
                 end = line_end + 1
-            while data[end] & 0xC0 == 0x80:  # a byte that continues a character
+            while data[end] & 0xC0 == 0x80:  # a byte that continues a character of UTF-8
                 end -= 1
         pages.append(data[start:end].decode())
         start = end
@@ -183,25 +183,15 @@ def _count(number: int, noun: str) -> str:
 
 MAX_SUBJECT_CHARS = 300
 
+# By tool: the verb of a title, and the argument that it is about.
 _VERBS = {
-    "file_read": ("Read", "path"),
-    "file_write": ("Write", "path"),
-    "file_edit": ("Edit", "path"),
-    "file_list": ("List", "path"),
-    "grep_search": ("Search", "pattern"),
-    "bash": ("Run", "command"),
-    "jobs": ("Jobs", "action"),
-    "web_fetch": ("Fetch", "url"),
-    "web_search": ("Search the web", "query"),
-    "read_more": ("Read more", "result_id"),
-    "memory": ("Memory", "command"),
-    "recall": ("Recall", "query"),
-    "skill": ("Skill", "name"),
-    "ask_user": ("Ask", "question"),
-    "create_subagent": ("Agent", "task"),
-    "think": ("Think", "thought"),
-    "todo": ("To-do", ""),
-}
+    "file_read": ("Read", "path"), "file_write": ("Write", "path"), "file_edit": ("Edit", "path"),
+    "file_list": ("List", "path"), "grep_search": ("Search", "pattern"), "bash": ("Run", "command"),
+    "jobs": ("Jobs", "action"), "web_fetch": ("Fetch", "url"), "web_search": ("Search the web", "query"),
+    "read_more": ("Read more", "result_id"), "memory": ("Memory", "command"), "recall": ("Recall", "query"),
+    "skill": ("Skill", "name"), "ask_user": ("Ask", "question"), "create_subagent": ("Agent", "task"),
+    "think": ("Think", "thought"), "todo": ("To-do", ""),
+}  # fmt: skip
 
 
 def call_title(name: str, input: dict[str, Any], max_chars: int = MAX_SUBJECT_CHARS) -> str:
@@ -252,7 +242,7 @@ def _last_state(line: str) -> str:
     for move in _MOVE.finditer(line):
         shown, column = _overwrite(shown, column, line[position : move.start()])
         position = move.end()
-        if move[2] == "K":  # erases to the line's end (0 or no number), from its start (1), or all of it
+        if move[2] == "K":  # erases to the line's end (0 or no number), from its start (1), or all of it (2)
             without_start = " " * min(column + 1, len(shown)) + shown[column + 1 :]
             shown = {0: shown[:column], 1: without_start}.get(int(move[1] or 0), "")
         else:

@@ -91,11 +91,11 @@ def tool(
 
 
 def _runner(function: Callable[..., Any], arguments: type[msgspec.Struct], context_name: str) -> Callable[..., Any]:
-    """Return a tool's `run`, which calls the function."""
+    """Return a tool's `run`, which gives the call's arguments, and perhaps its context, to the function."""
 
     def call(values: Any, context: ToolContext) -> Any:
-        own_context = {context_name: context} if context_name else {}
-        return function(**{name: getattr(values, name) for name in arguments.__struct_fields__}, **own_context)
+        with_context = {context_name: context} if context_name else {}
+        return function(**{name: getattr(values, name) for name in arguments.__struct_fields__}, **with_context)
 
     async def call_async(values: Any, context: ToolContext) -> Any:
         return await call(values, context)
@@ -174,7 +174,7 @@ def as_output(value: Any) -> ToolOutput:
 def _with_tool_errors(
     name: str, function: Callable[..., Any], to_result: Callable[[Any], Any] = lambda value: value
 ) -> Callable[..., Awaitable[Any]]:
-    """Return a tool's function as `guarded` needs it; `to_result` turns the returned value into a result."""
+    """Return an async function that calls `function`, converts its value, and raises nothing but `ToolError`."""
     is_async = inspect.iscoroutinefunction(function)
 
     async def call(*arguments: Any) -> Any:
@@ -206,7 +206,7 @@ def log_failure(name: str, error: BaseException) -> ToolError:
 
 
 async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a sync function in a daemon thread: at its exit, the program would wait for an executor's thread."""
+    """Call a sync function in a daemon thread, because at its exit the program would wait for an executor's thread."""
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
     ended.set_running_or_notify_cancel()  # a cancelled call no longer cancels it: the thread sets its result
     variables = copy_context()
@@ -221,11 +221,11 @@ async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) ->
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             ended.set_result((None, error))
 
-    # The function may call `emit` of its context, which must run in the loop's thread.
-    safe_arguments = [
-        replace(each, emit=partial(emit_soon, each.emit)) if isinstance(each, ToolContext) else each
-        for each in arguments
-    ]
+    def with_safe_emit(argument: Any) -> Any:  # `emit` must run in the loop's thread
+        is_context = isinstance(argument, ToolContext)
+        return replace(argument, emit=partial(emit_soon, argument.emit)) if is_context else argument
+
+    safe_arguments = list(map(with_safe_emit, arguments))
     threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
     # The error is passed on as a value, because a future does not accept every exception (`StopIteration`).
     value, error = await asyncio.wrap_future(ended)

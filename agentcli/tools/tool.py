@@ -214,8 +214,8 @@ class Tool:
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
         """Run the tool, and return whatever it returns as a `ToolOutput`."""
-        output = self.run(arguments, context)
-        output = await output if isinstance(output, Awaitable) else output
+        value = self.run(arguments, context)
+        output = await value if isinstance(value, Awaitable) else value
         return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
     async def preview(self, arguments: Any, context: ToolContext) -> str:
@@ -260,9 +260,8 @@ class Tool:
             return msgspec.convert(values, self.arguments, strict=False)
         except msgspec.ValidationError as error:
             names = ", ".join(each.encode_name + ("" if each.required else "?") for each in fields)
-            raise ToolError(
-                f"Wrong arguments for {self.name}: {error}. It takes {names}.", kind="invalid_parameters"
-            ) from error
+            message = f"Wrong arguments for {self.name}: {error}. It takes {names}."
+            raise ToolError(message, kind="invalid_parameters") from error
 
 
 def kind_argument(tool: Tool) -> str:
@@ -282,14 +281,13 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
     not in the schema is a problem, unless the schema allows others.
     """
     properties = schema.get("properties", {})
-    takes_others = (
-        not is_closed or not properties or schema.get("additionalProperties") or "patternProperties" in schema
-    )
+    allows_others = schema.get("additionalProperties") or "patternProperties" in schema
+    takes_any_name = not is_closed or not properties or allows_others
     for name in schema.get("required", ()):
         if name not in input:
             return f"{name} is missing ({_single_type(properties, name) or 'a value'})"
     for name, value in input.items():
-        if name not in properties and not takes_others and name != "output_level":
+        if name not in properties and not takes_any_name and name != "output_level":  # every tool takes that one
             return f"there is no {name}"
         type_name = _single_type(properties, name)
         types = _JSON_TYPES.get(type_name)
@@ -338,7 +336,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
                 flat[key] = value
     if "enum" in flat:
         flat.pop("type", None)  # the values show it
-    if not flat.get("required", True):
+    if flat.get("required") == []:
         del flat["required"]
     return flat
 
@@ -354,8 +352,8 @@ class ToolRegistry:
     def register(self, tool: Tool) -> None:
         """Add a tool. Raises `UsageError` if its name is taken."""
         if tool.name in self._tools:
-            message = f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
-            raise UsageError(message)
+            sources = f"{self._tools[tool.name].source}, {tool.source}"
+            raise UsageError(f"There are two tools named {tool.name!r} ({sources}).")
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool:

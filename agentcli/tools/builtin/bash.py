@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agentcli.errors import ToolError
+from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
@@ -29,20 +29,22 @@ _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES - 1_500, "full": 1_000_000}
 
 
 async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:
-    return await (_run(arguments, context) if isinstance(arguments, Bash) else _jobs(arguments, context))
+    return await (_run_command(arguments, context) if isinstance(arguments, Bash) else _handle_jobs(arguments, context))
 
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
     """Run the person's own command, unconfined. In a `terminal`, given by its path, the command can ask them things."""
-    return await _run(
+    return await _run_command(
         Bash(command=command, timeout_ms=MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal
     )
 
 
-async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
+async def _run_command(
+    arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = ""
+) -> ToolOutput:
     sandbox = context.workspace.sandbox
-    start, note = _find_start(arguments, context)  # the note is set if the shell's folder is gone
-    command = _command(arguments, start, context)
+    start, note = _find_start_folder(arguments, context)
+    command = _build_command(arguments, start, context)
     if arguments.background:
         # A job for which the call sets no limit of its own runs until the session ends.
         limit_s = None if arguments.timeout_ms == Bash(command="").timeout_ms else command.timeout_s
@@ -54,7 +56,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     if is_own:  # the person's own command, as `run_own` explains
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_format, arguments=arguments, context=context, start=start, note=note)  # makes the output
+    finish = partial(_format_result, arguments=arguments, context=context, start=start, note=note)  # makes the output
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
     if result.job is not None and result.exit_code is None:  # with an exit code, the job is what was left running
@@ -74,6 +76,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
 def _dry_run_report(
     result: CommandResult, start: Path, context: ToolContext, finish: Callable[[CommandResult], ToolOutput]
 ) -> DryRunReport:
+    """Return the report of a command that has ended; `finish` makes the call's result from it."""
     assert result.dry_run is not None
     host = _NAMED_HOST.search(result.output)
     return DryRunReport(
@@ -81,22 +84,20 @@ def _dry_run_report(
         result=result,
         output=partial(finish, result),
         needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
-        unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+        unread=_find_unread_paths(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
     )
 
 
-def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
+def _find_start_folder(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
     """Return the folder to start a command in, and a note if the shell's folder is gone. Raises `ToolError`."""
     if not arguments.command.strip():
         raise ToolError("The command is empty.", kind="invalid_parameters")
     if "\0" in arguments.command:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
     workspace = context.workspace
-    start = (
-        workspace.usable_path(arguments.cwd, "read", context.grants)
-        if arguments.cwd
-        else (workspace.shell_cwd or workspace.cwd)
-    )
+    start = workspace.shell_cwd or workspace.cwd
+    if arguments.cwd:
+        start = workspace.usable_path(arguments.cwd, "read", context.grants)
     if workspace.look(start).kind == "folder":
         return start, ""
     if arguments.cwd:
@@ -105,58 +106,51 @@ def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
     return workspace.cwd, f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
 
 
-def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
+def _build_command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     terms, grants = context.terms, context.all_grants
     if terms.dry_run == "narrow":  # nobody allowed the command, so it may not use the hosts granted to the session
         grants = replace(grants, hosts=terms.grants.hosts)
     profile: Profile | None = "read-only" if terms.only_reads else None
     return Command(
-        text=arguments.command,
-        cwd=start,
-        timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
-        max_bytes=_MAX_BYTES[arguments.output_level or context.level],
+        text=arguments.command, cwd=start, timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
+        max_bytes=_MAX_BYTES[arguments.output_level or context.level], grants=grants, dry_run=terms.dry_run,
         profile="danger-full-access" if arguments.unconfined else profile,
-        grants=grants,
-        dry_run=terms.dry_run,
-    )
+    )  # fmt: skip
 
 
-def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
+def _format_result(
+    result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str
+) -> ToolOutput:
     """Return the output of a command, with notes on anything unusual, such as an exit code.
 
     `start` is the folder in which it started; `note`, if any, is the first note. After a timeout the output is cut.
     """
-    workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
+    workspace, code, timed_out = context.workspace, result.exit_code, result.timed_out
     notes = [note]
-    if code and not is_late:
+    if code and not timed_out:
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     if workspace.facts.confines and not arguments.unconfined:
         notes += _explain_failures(result, workspace, start)
-    cwd = start if arguments.cwd else _follow(result, start, context, notes)
-    notes += _describe_rest(result, workspace)
-    if is_late:
+    cwd = start if arguments.cwd else _follow_folder(result, start, context, notes)
+    notes += _describe_leftovers(result, workspace)
+    if timed_out:
         reason = result.stall or "for a long job set timeout_ms or background"
         notes.append(f"[ended after {min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000:g} s; {reason}]")
-    output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
+    output = cut_middle(result.output, _MAX_BYTES["brief"]) if timed_out else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
-        "exit_code": code,
-        "output": result.output,
-        "timed_out": is_late,
-        "cwd": display_name(str(cwd)),
+        "exit_code": code, "output": result.output, "timed_out": timed_out, "cwd": display_name(str(cwd)),
         **{name: str(value) for name, value in optional.items() if value},
-    }
-    summary = "timed out" if is_late else f"exit {code}" if code else describe_line_count(result.output) or "no output"
+    }  # fmt: skip
+    summary = (
+        "timed out" if timed_out else f"exit {code}" if code else describe_line_count(result.output) or "no output"
+    )
     for paths, what in ((result.reverts.reverted, "put back"), (result.reverts.not_reverted, "could not be put back")):
         summary += f"; {len(paths)} protected files {what}" if paths else ""
-    return ToolOutput(
-        "\n".join(part for part in (output.rstrip("\n"), *notes) if part),
-        structured,
-        summary,
-        is_error=is_late or bool(code),
-        error_kind="timeout" if is_late else None,
-    )
+    content = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)
+    error_kind: ToolErrorKind | None = "timeout" if timed_out else None
+    return ToolOutput(content, structured, summary, is_error=timed_out or bool(code), error_kind=error_kind)
 
 
 def describe_line_count(text: str, new: str = "") -> str:
@@ -165,7 +159,7 @@ def describe_line_count(text: str, new: str = "") -> str:
     return f"{lines} {new}line{'s' if lines > 1 else ''}" if lines else ""
 
 
-def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]:
+def _describe_leftovers(result: CommandResult, workspace: Workspace) -> Iterator[str]:
     """Yield notes about the files and processes that a command has left behind."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -181,7 +175,7 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
         yield f"[left running in the background: {result.job.id}]"
 
 
-def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
+def _follow_folder(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
     """Return the folder in which a command ended, let the next command start there, and add a note to `notes`.
 
     A folder that is outside the workspace or does not exist is not followed: the next command starts in `start`.
@@ -212,22 +206,24 @@ _NO_HOST = lazy_pattern(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
 )
-_REFUSED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
-_GITS_SETTINGS = lazy_pattern("could not (write|lock) config file")
-_UNREAD = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
+_DENIED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+_GIT_CONFIG_LOCKED = lazy_pattern("could not (write|lock) config file")
+_COMPLAINT = lazy_pattern(
+    "no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE
+)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # names in an output that are looked up as paths
 
 
-def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
+def _find_unread_paths(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
     """Return the real paths of the names in lines that complain about files, such as `cat: x: No such file`."""
-    lines = (line for line in output.splitlines() if _UNREAD.search(line))
+    lines = (line for line in output.splitlines() if _COMPLAINT.search(line))
     names = dict.fromkeys("".join(found) for line in lines for found in _QUOTED_OR_BARE.findall(line))
-    return tuple(path.real for path in _look_at(names, cwd, workspace, "read").values())
+    return tuple(path.real for path in _look_up(names, cwd, workspace, "read").values())
 
 
-def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
-    """Return the status of each name that may be a path, even if nothing is there."""
+def _look_up(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
+    """Return the status of each name that may be a path in `cwd`, even if nothing is there."""
     paths: dict[str, PathStatus] = {}
     for name in list(names)[:_MAX_NAMES]:
         with contextlib.suppress(ToolError):  # not a path, or a loop of links
@@ -238,13 +234,13 @@ def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) ->
 def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) -> Iterator[str]:
     """Yield notes on failures in an output that the sandbox has probably caused, each with a way around it."""
     output, lines = result.output, result.output.splitlines()
-    words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
+    words = {word for line in lines if _DENIED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     names = {name for word in words for name in word.split("/")}
     protected = sorted(filter(is_read_only_name, names))
-    if not protected:  # no name tells it, so the paths themselves are looked up
-        paths = _look_at(sorted(words), cwd, workspace, "write")
+    if not protected:  # auto-executed files may have any name, so the paths themselves are looked up
+        paths = _look_up(sorted(words), cwd, workspace, "write")
         protected = [word for word, path in paths.items() if path.is_auto_executed]
-    if _GITS_SETTINGS.search(output):
+    if _GIT_CONFIG_LOCKED.search(output):
         yield (
             "[the sandbox keeps git's settings (.git/config) from a command that runs directly: git did the rest "
             "without them. unconfined, which asks the user, lets it write them.]"
@@ -261,7 +257,8 @@ def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) ->
         )
     temporary_path = r"(?<![\w/.-])/(?:var/)?tmp/"
     missing = [line for line in lines if "No such file or directory" in line and re.search(temporary_path, line)]
-    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):  # a root may be in /tmp
+    roots = list(map(str, workspace.facts.roots))  # one may be in /tmp
+    if any(not any(root in line for root in roots) for line in missing):
         yield "[/tmp is new and empty for each command. Keep files for later commands in the workspace.]"
     if result.denials and (result.exit_code or _PROXY_FAILED.search(output)):
         yield from (f"[the sandbox's proxy: {reason}]" for reason in result.denials[:3] if reason not in output)
@@ -299,23 +296,23 @@ def _describe_start(job: BackgroundJob, opening: str, context: ToolContext) -> T
     )
 
 
-async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
+async def _handle_jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
     jobs, id = context.workspace.sandbox.jobs, arguments.job_id
     by_id = {job.id: job for job in jobs.list()}
     if arguments.action == "list":
         running = sum(job.is_running for job in by_id.values())
-        content = "\n".join(map(_row, by_id.values())) or "No command runs in the background."
+        content = "\n".join(map(_job_line, by_id.values())) or "No command runs in the background."
         return ToolOutput(
-            content, {"jobs": list(map(_structured, by_id.values()))}, f"{running} of {len(by_id)} running"
+            content, {"jobs": list(map(_job_fields, by_id.values()))}, f"{running} of {len(by_id)} running"
         )
     if not id:
         raise ToolError(f"To {arguments.action} a job, give its job_id; list shows them.", kind="invalid_parameters")
     if arguments.action == "read":
         new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
         job = next(job for job in jobs.list() if job.id == id)
-        content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_state(job)}]"))
+        content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_describe_state(job)}]"))
         return ToolOutput(
-            content, {**_structured(job), "output": new}, describe_line_count(new, "new ") or "0 new lines"
+            content, {**_job_fields(job), "output": new}, describe_line_count(new, "new ") or "0 new lines"
         )
     await jobs.stop(id)
     job = next(job for job in jobs.list() if job.id == id)
@@ -323,18 +320,18 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
         raise ToolError(
             f"{id} could not be ended: some of its processes run as another user.", kind="permission_denied"
         )
-    message = f"Ended {id}." if by_id[id].is_running else f"{id} had ended before: {_state(job)}."
-    return ToolOutput(message, _structured(job), message.rstrip("."))
+    message = f"Ended {id}." if by_id[id].is_running else f"{id} had ended before: {_describe_state(job)}."
+    return ToolOutput(message, _job_fields(job), message.rstrip("."))
 
 
-def _row(job: BackgroundJob) -> str:
+def _job_line(job: BackgroundJob) -> str:
     command = " ".join(job.command.split())
     command = command if len(command) <= _MAX_COMMAND_CHARS else f"{command[: _MAX_COMMAND_CHARS - 1]}…"
     new = f" [{job.new_bytes:,} bytes of new output]" if job.new_bytes else ""
-    return f"{job.id}: {_state(job)}: {command}{new}"
+    return f"{job.id}: {_describe_state(job)}: {command}{new}"
 
 
-def _state(job: BackgroundJob) -> str:
+def _describe_state(job: BackgroundJob) -> str:
     match job.outcome:
         case None:
             state = "running"
@@ -345,14 +342,9 @@ def _state(job: BackgroundJob) -> str:
     return ", ".join(filter(None, (state, job.stall, *job.reverts.notes())))
 
 
-def _structured(job: BackgroundJob) -> dict[str, Any]:
+def _job_fields(job: BackgroundJob) -> dict[str, Any]:
     outcome = job.outcome or JobOutcome()
     return {
-        "job_id": job.id,
-        "command": job.command,
-        "is_running": job.is_running,
-        "exit_code": outcome.exit_code,
-        "timed_out": outcome.timed_out,
-        "stall": job.stall,
-        "output_file": str(job.output_file),
-    }
+        "job_id": job.id, "command": job.command, "is_running": job.is_running, "exit_code": outcome.exit_code,
+        "timed_out": outcome.timed_out, "stall": job.stall, "output_file": str(job.output_file),
+    }  # fmt: skip

@@ -17,13 +17,16 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
-from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, opened, with_similar_names
+from agentcli.tools.builtin.files import (
+    HOW_TO_NAME_CHARSET,
+    MAX_EDITABLE_BYTES,
+    binary_file_error,
+    opened,
+    with_similar_names,
+)
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-
-from agentcli.tools.text.encoding import (  # isort: skip
-    MAX_EDITABLE_BYTES, SNIFFED_BYTES, EncodingGuess, decode, error_handler_of, without_surrogates,
-)  # fmt: skip
+from agentcli.tools.text.encoding import SNIFFED_BYTES, EncodingGuess, decode, error_handler_of, without_surrogates
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -178,7 +181,7 @@ MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
 
 
 class LineRange(Struct, frozen=True, kw_only=True):
-    """Up to `max_lines` lines from `first` (1-based) on, until `max_bytes`; a long line is counted as `max_counted`."""
+    """Up to `max_lines` lines from `first` (1-based) on, until `max_bytes`; of a long line `max_counted` count."""
 
     first: int
     max_lines: int
@@ -231,13 +234,10 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset:
         errors = "replace"
     return LinesRead(
         lines=tuple(_decode_line(content, cut, codec, errors) for content, cut in collector.lines),
-        is_full=collector.is_full,
-        total_lines=collector.newlines + (not collector.ends_with_newline),
-        ends_with_newline=collector.ends_with_newline,
-        encoding=encoding,
-        digest=digest.digest(),
+        is_full=collector.is_full, total_lines=collector.newlines + (not collector.ends_with_newline),
+        ends_with_newline=collector.ends_with_newline, encoding=encoding, digest=digest.digest(),
         is_certain=is_certain,
-    )
+    )  # fmt: skip
 
 
 def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
@@ -302,6 +302,7 @@ class _LineCollector:
             self._add(unfinished)
 
     def _add(self, part: bytes) -> None:
+        """Add bytes to the line that has not ended; those beyond `MAX_KEPT_BYTES` are only counted."""
         bytes_left = MAX_KEPT_BYTES - len(self._line)
         self._line += part[:bytes_left]
         self._cut += max(len(part) - bytes_left, 0)

@@ -27,14 +27,7 @@ from agentcli.tools.observation import diff_counts
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import apply_edits, changes_only_ascii
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
-from agentcli.tools.text.encoding import (
-    BOM,
-    MAX_EDITABLE_BYTES,
-    DecodedText,
-    decode,
-    require_encodable,
-    without_surrogates,
-)
+from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable, without_surrogates
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 
@@ -45,9 +38,10 @@ HOW_TO_NAME_CHARSET = (
     "(bash: iconv -f … -t UTF-8)."
 )
 
+MAX_EDITABLE_BYTES = 50 * 1024 * 1024  # an edit holds the file in memory several times
 _MAX_DEPTH = 100  # files with only a similar name are sorted as if they were this deep
 
-_WHAT_TO_DO = {
+_ADVICE = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
     errno.EDQUOT: "Your quota on this disk is used up: free some space first (bash: du).",
     errno.EFBIG: "The system allows no file of this size here.",
@@ -131,7 +125,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
         message = f"Could not write {shown}: {file} is a file, not a folder. Choose another path."
         raise ToolError(message, kind="invalid_parameters", code=errno_name(error)) from error
     except OSError as error:
-        state = "" if error.errno == errno.EIO else " The file is as it was."
+        state = "" if error.errno == errno.EIO else " The file is as it was."  # after EIO nobody knows
         raise file_failure("write", shown, error, state) from error
 
 
@@ -184,7 +178,7 @@ def _distance(wanted: str, name: str) -> int:
 
 def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
     """Return the error of an action on a file, with advice; `state` is a sentence on what has become of the file."""
-    advice = f" {_WHAT_TO_DO[error.errno]}" if error.errno in _WHAT_TO_DO else ""
+    advice = f" {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
     message = f"Could not {action} {shown[:200]}: {error.strerror}.{advice}{state}"
     return ToolError(message, kind=kind_of(error), code=errno_name(error))
 
@@ -348,6 +342,7 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
 
 
 def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Return a text file's new contents after the edits of a call, or after the hunks that the person chose."""
     shown, old, edits = workspace.shown(path), decode(before, workspace.settings.charset), _edits_of(arguments)
     if old is None:
         raise binary_file_error(shown, len(before))

@@ -37,22 +37,15 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     limit = searching.result_limit(arguments, context)
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
+        mode, multiline = arguments.output_mode, arguments.multiline
+        options = SearchOptions(ignore_case=arguments.ignore_case, multiline=multiline, type=arguments.type or "")
         query = Search(
-            target.path,
-            arguments.pattern,
-            glob,
-            options=SearchOptions(
-                ignore_case=arguments.ignore_case, multiline=arguments.multiline, type=arguments.type or ""
-            ),
-            context=arguments.context,
-            mode=arguments.output_mode,
+            target.path, arguments.pattern, glob, options=options, context=arguments.context, mode=mode,
             base=target.base,
-        )
-        found: Matches | MatchedFiles = MatchedFiles(
-            limit, are_counted=arguments.output_mode == "count", show=target.show
-        )
-        if arguments.output_mode == "content":
-            has_marks = arguments.multiline or arguments.context > 0
+        )  # fmt: skip
+        found: Matches | MatchedFiles = MatchedFiles(limit, are_counted=mode == "count", show=target.show)
+        if mode == "content":
+            has_marks = multiline or arguments.context > 0
             found = Matches(limit, has_marks=has_marks, context=arguments.context, show=target.show)
             if (arguments.output_level or context.level) == "full":
                 found.max_chars = sys.maxsize
@@ -67,21 +60,21 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
 def _format(
     found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: searching.SearchTarget
 ) -> ToolOutput:
-    collected = found.first_matches()
-    lines = collected.lines or ["No matches."]
-    if not collected.lines and "$" in arguments.pattern:
+    first = found.first_matches()
+    lines = first.lines or ["No matches."]
+    if not first.lines and "$" in arguments.pattern:
         lines.append(r"[$ does not match before CRLF. Use \r?$ for files with such line ends.]")
-    if collected.left_out:
-        lines.append(f"[{collected.left_out} more]")
+    if first.left_out:
+        lines.append(f"[{first.left_out} more]")
     if outcome.binary and arguments.output_mode == "content":
         names = ", ".join(target.show(path) for path in outcome.binary[:_MAX_BINARY_NAMES])
         more = len(outcome.binary) - _MAX_BINARY_NAMES
-        names += f" and {more} more" * (more > 0)
+        names += f" and {more} more" if more > 0 else ""
         lines.append(f"[binary files that match, but are not shown after the first NUL byte: {names}]")
     content = "\n".join([*lines, *searching.describe_gaps(outcome)])
 
     def structured() -> dict[str, Any]:
-        answer = {"matches": collected.entries(), "total": found.total}
+        answer = {"matches": first.entries(), "total": found.total}
         return {**answer, "timed_out": True} if outcome.timed_out else answer
 
     files = f"{found.files} file{'' if found.files == 1 else 's'}"
@@ -126,7 +119,7 @@ class Matches:
         self.total = self.files = 0  # all matches, and the files that have them
         self.max_chars = MAX_SHOWN_CHARS
         self._limit, self._show = limit, show
-        self._has_marks = has_marks  # rows have different marks if some of them are context or continue a match
+        self._has_marks = has_marks  # True if some rows are context or continue a match: the marks of rows differ
         self._context = context  # lines before and after a match
         self._kept: list[_File] = []  # with a limit: sorted, and only files with the first matches
         self._kept_matches = 0  # the matches in the kept files
@@ -140,30 +133,30 @@ class Matches:
             self.total += count
             if path != self._current_path:
                 self.files += 1
-                self._current_path, self._current = path, self._begin(path)
+                self._current_path, self._current = path, self._begin_file(path)
             if self._current is not None and self._limit:
-                self._keep(self._current, rows, count)
+                self._keep_rows(self._current, rows, count)
             elif self._current is not None:
                 self._current.rows.append(rows)
                 self._current.texts.append(self._format_rows(self._current.path, rows))
 
-    def _begin(self, path: bytes) -> _File | None:
+    def _begin_file(self, path: bytes) -> _File | None:
         """Return a new kept file; None if it comes after all kept ones, which have enough matches already."""
-        order = _order(path)
-        if not self._limit:
-            self._kept.append(file := _File(order=order, path=self._show(path)))
-            return file
-        if self._kept_matches >= self._limit and order >= self._kept[-1].order:
+        order = _sort_key(path)
+        if self._limit and self._kept_matches >= self._limit and order >= self._kept[-1].order:
             return None
-        insort(self._kept, file := _File(order=order, path=self._show(path)), key=attrgetter("order"))
+        file = _File(order=order, path=self._show(path))
+        if self._limit:
+            insort(self._kept, file, key=attrgetter("order"))
+        else:
+            self._kept.append(file)  # sorted at the end
         return file
 
-    def _keep(self, file: _File, rows: bytes, count: int) -> None:
+    def _keep_rows(self, file: _File, rows: bytes, count: int) -> None:
         """Add a part with `count` matches to a file, and drop the last kept files that are beyond the limit."""
-        may_be_shown = file.count <= self._limit  # not `<`: this part may have context of the last match shown
-        if may_be_shown and count > self._limit and not self._has_marks:  # with marks, `_read_marked` finds the end
-            rows = b"\n".join(rows.split(b"\n", self._limit)[: self._limit])  # each row is one match
-        if may_be_shown:
+        if file.count <= self._limit:  # not `<`: this part may have context of the last match shown
+            if count > self._limit and not self._has_marks:  # each row is a match; with marks, `_read_marked` cuts rows
+                rows = b"\n".join(rows.split(b"\n", self._limit)[: self._limit])
             file.rows.append(rows)
         file.count += count
         self._kept_matches += count
@@ -215,7 +208,7 @@ class MatchedFiles:
         self.total += sum(int(rows) for _, rows in found) if self._are_counted else len(found)
 
     def first_matches(self) -> MatchList:
-        first = nsmallest(self._limit or len(self._found), self._found, key=lambda file: _order(file[0]))
+        first = nsmallest(self._limit or len(self._found), self._found, key=lambda file: _sort_key(file[0]))
         rows = [(self._show(path), count) for path, count in first]
         lines = [f"{path}:{int(count)}" if self._are_counted else path for path, count in rows]
         return MatchList(partial(self._entries, rows), lines, self.files - len(rows))
@@ -224,7 +217,7 @@ class MatchedFiles:
         return [{"path": path, **({"count": int(count)} if self._are_counted else {})} for path, count in rows]
 
 
-def _order(path: bytes) -> bytes:
+def _sort_key(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")  # so that `a/b` comes before `a.b`
 
 
@@ -249,8 +242,8 @@ def _read_marked(
         read = _ROW.fullmatch(row)
         assert read is not None, row
         number, mark, line = int(read[1]), read[2], read[3].removesuffix("\r")
-        is_behind = mark == ":" or (mark == "-" and number > last_match + context)
-        if len(matches) == limit and is_behind:
+        is_after_last_match = mark == ":" or (mark == "-" and number > last_match + context)
+        if len(matches) == limit and is_after_last_match:
             break
         if mark == ":":
             matches.append(FoundLine(path, number, line))

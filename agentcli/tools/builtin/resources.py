@@ -67,24 +67,26 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
         return ToolOutput(text or "(empty)", {"path": arguments.path, "text": text}, arguments.path)
     if arguments.command == "write" and arguments.content is None:
         raise ToolError("Give content, the whole text of the file.", kind="invalid_parameters")
-    after = arguments.content if arguments.command == "write" else None
-    return _change_memory(arguments.path, after, memory, files)
+    new_text = arguments.content if arguments.command == "write" else None
+    return _change_memory(arguments.path, new_text, memory, files)
 
 
-def _change_memory(name: str, after: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
-    """Write a file, or delete it if `after` is None. The model must have read it: the user writes there, too."""
+def _change_memory(name: str, new_text: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
+    """Write a file, or delete it if `new_text` is None. The model must have read it: the user writes there, too."""
     place, before = memory.place_of(name), None
-    with suppress(ToolError):  # a missing file; `write` refuses one that cannot be read, which may only be deleted
+    with suppress(
+        ToolError
+    ):  # it is missing, or cannot be read; then `memory.write` raises an error, `delete` does not
         before = memory.view(name)
     if before is not None:
         files.require_current(place, before.encode(), "view it, and keep the lines that the user wrote")
-    if after is None:
+    if new_text is None:
         memory.delete(name)
     else:
-        memory.write(name, after, before=before)
-        files.record(place, after.encode())
-    diff = bounded_diff(unified_diff(name, before or "", after or ""))
-    content = f"{'Deleted' if after is None else 'Saved in'} {name}."
+        memory.write(name, new_text, before=before)
+        files.record(place, new_text.encode())
+    diff = bounded_diff(unified_diff(name, before or "", new_text or ""))
+    content = f"{'Deleted' if new_text is None else 'Saved in'} {name}."
     return ToolOutput(content, {"path": name, "diff": diff}, f"{name} {diff_counts(diff)}")
 
 
@@ -128,13 +130,8 @@ async def _fetch(arguments: WebFetch, web: Web, level: OutputLevel) -> ToolOutpu
     page = await web.fetch(arguments.url, max_chars=arguments.max_chars or FULL_CHARS)
     text = beginning_of(page.text, arguments.max_chars or levels[level])
     is_cut = len(text) < page.total_chars
-    structured = {
-        "url": page.url,
-        "title": page.title,
-        "content_type": page.content_type,
-        "text": text,
-        "truncated": is_cut,
-    }
+    facts = {"url": page.url, "title": page.title, "content_type": page.content_type}
+    structured = {**facts, "text": text, "truncated": is_cut}
     parts = [_heading(page), text or _NO_TEXT, *(f"[{note}]" for note in page.notes)]
     if is_cut:
         parts.append(f"[{len(text):,} of {page.total_chars:,} characters. For more, fetch it with a larger max_chars.]")

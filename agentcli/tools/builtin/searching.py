@@ -54,9 +54,8 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
     below = str(found.relative_to(base))
-    return SearchTarget(
-        path=found, is_folder=is_folder, base=base, prefix=prefix, below="" if below == "." else f"{below}/"
-    )
+    below = "" if below == "." else f"{below}/"
+    return SearchTarget(path=found, is_folder=is_folder, base=base, prefix=prefix, below=below)
 
 
 def result_limit(arguments: FileList | GrepSearch, context: ToolContext) -> int:
@@ -195,7 +194,7 @@ class NearestPaths:
         """Return all folders that contain a file at any depth, except the listed folder and those that are too deep."""
         folders = set(self._folders)
         for folder in self._folders:
-            # Its parent, `a/` of `a/b/`. If that is known, so are all further parents.
+            # `folder` becomes its parent, `a/` of `a/b/`. If that is known, so are all further parents.
             while (folder := folder[: folder.rfind("/", 0, -1) + 1]) and folder not in folders:
                 folders.add(folder)
         below = [folder for folder in folders if len(folder) > len(self._below)]

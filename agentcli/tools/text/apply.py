@@ -58,9 +58,9 @@ def changes_only_ascii(before: str, after: str) -> bool:
     return True
 
 
-def _may_be_inside_character(text: str, place: int) -> bool:
-    """Return True if the bytes on both sides of a place may be one character of an unknown charset."""
-    before, following = text[max(0, place - 2) : place], text[place : place + 1]
+def _may_be_inside_character(text: str, position: int) -> bool:
+    """Return True if the bytes on both sides of a position may be one character of an unknown charset."""
+    before, following = text[max(0, position - 2) : position], text[position : position + 1]
     if before and not before[-1].isascii():
         return following in _SECOND_BYTES or not following.isascii()
     # After the second of four bytes of GB18030, such as 0x81 0x30 0x89 0x38.
@@ -108,11 +108,8 @@ def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[M
     shown = ", ".join(str(_line_of(text, match)) for match in (first, *others)[:_MAX_LISTED])
     lines = shown + (", …" if times > _MAX_LISTED else "")
     if difference:
-        raise ToolError(
-            f"old_string is not in the file as it is written. Apart from {difference} it occurs {times} times "
-            f"(lines {lines}). Copy one of these places exactly.",
-            kind="not_found",
-        )
+        message = f"old_string is not in the file as it is written. Apart from {difference} it occurs {times} times "
+        raise ToolError(f"{message}(lines {lines}). Copy one of these places exactly.", kind="not_found")
     message = f"old_string occurs {times} times (lines {lines}). Make it longer, or set replace_all."
     raise ToolError(message, kind="validation_error")
 
@@ -172,6 +169,7 @@ def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]
 
 
 def _line_end_near(text: str, match: Match) -> str:
+    """Return the line end after a match, or else the one before it."""
     end = text.find("\n", match.end)
     if end < 0:
         end = text.rfind("\n", 0, match.start)
@@ -213,21 +211,21 @@ def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | N
 
     Short and frequent lines are ignored. The index is negative if `sought` would begin before the first line.
     """
-    places: defaultdict[str, list[int]] = defaultdict(list)  # the positions of each line in `sought`
+    indexes: defaultdict[str, list[int]] = defaultdict(list)  # of each line in `sought`
     for number, line in enumerate(sought):
         if len(line) > 3:  # not `}`, `end` and the like
-            places[line].append(number)
-    counts = Counter(line for line in lines if line in places)
-    known = {line: numbers for line, numbers in places.items() if counts[line] * len(numbers) <= _MAX_PAIRS}
+            indexes[line].append(number)
+    counts = Counter(line for line in lines if line in indexes)
+    telling = {line: numbers for line, numbers in indexes.items() if counts[line] * len(numbers) <= _MAX_PAIRS}
     # Each equal line suggests an index for the first line sought; the index that most of them suggest is returned.
-    starts = Counter(number - place for number, line in enumerate(lines) for place in known.get(line, ()))
+    starts = Counter(number - index for number, line in enumerate(lines) for index in telling.get(line, ()))
     return min(starts, key=lambda start: (-starts[start], start)) if starts else None
 
 
 def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | None:
     """Return the index where `sought` would begin if its longest line were the most similar line. None: no line is."""
-    place = max(range(len(sought)), key=lambda number: len(sought[number]))
-    longest = sought[place][:MAX_LINE_CHARS]
+    longest_index = max(range(len(sought)), key=lambda number: len(sought[number]))
+    longest = sought[longest_index][:MAX_LINE_CHARS]
     if not longest:
         return None
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
@@ -240,4 +238,4 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
         matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
         if matcher.real_quick_ratio() > best_ratio and (ratio := matcher.quick_ratio()) > best_ratio:
             best_ratio, best_index = ratio, index
-    return best_index - place if best_ratio >= 0.6 else None  # less is not similar
+    return best_index - longest_index if best_ratio >= 0.6 else None  # less is not similar

@@ -27,7 +27,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
         rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
         for tag, start, end, new_start, new_end in hunk:
             if tag == "equal":
-                rows += [f" {_cut(line)}" for line in old[start:end]]
+                rows += [f" {_cut_long_line(line)}" for line in old[start:end]]
             else:
                 before_lines, after_lines = _changed_parts(old[start:end], new[new_start:new_end])
                 rows += [*(f"-{line}" for line in before_lines), *(f"+{line}" for line in after_lines)]
@@ -39,10 +39,11 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 def bounded_diff(diff: str) -> str:
     """Return a diff without the ends of long lines, even changed ones: for a result, not for an approval."""
-    return diff if len(diff) <= MAX_LINE_CHARS else "".join(map(_cut, lines_of(diff)))
+    return diff if len(diff) <= MAX_LINE_CHARS else "".join(map(_cut_long_line, lines_of(diff)))
 
 
-def _cut(line: str) -> str:
+def _cut_long_line(line: str) -> str:
+    """Return a line without the end of its text if that is long; its line feed stays."""
     text = line.removesuffix("\n")
     return line if len(text) <= MAX_LINE_CHARS else cut_line(text) + line[len(text) :]
 
@@ -54,7 +55,10 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
         if max(len(line), len(other)) > MAX_LINE_CHARS:
             head = _shared_length(line, other)
             tail = _shared_length(line[head:][::-1], other[head:][::-1])
-            before[number], after[number] = _middle(line, head, tail), _middle(other, head, tail)
+            before[number], after[number] = (
+                _without_shared_ends(line, head, tail),
+                _without_shared_ends(other, head, tail),
+            )
     return before, after
 
 
@@ -70,7 +74,7 @@ def _shared_length(first: Sequence[str], second: Sequence[str]) -> int:
     return same
 
 
-def _middle(line: str, head: int, tail: int) -> str:
+def _without_shared_ends(line: str, head: int, tail: int) -> str:
     """Return a line without most of the `head` and `tail` characters that both lines have in common."""
     head, tail = max(0, head - CONTEXT_CHARS), max(0, tail - CONTEXT_CHARS - 1)  # 1: the line feed
     start = f"[{head:,} characters]" if head else ""
@@ -146,7 +150,7 @@ def is_diff_of(diff: str, before: str, after: str) -> bool:
     new_lines, old, position = lines_of(lf(after)), "", 0
     for start, old_text, new_text in sides_of_hunks(diff):
         count = len(lines_of(new_text))
-        start -= count > 0  # an empty hunk is named by the line before it
+        start -= count > 0  # now an index; a hunk without new lines is named by the line before it
         if start < position or "".join(new_lines[start : start + count]) != new_text:
             return False
         old += "".join(new_lines[position:start]) + old_text
@@ -155,6 +159,7 @@ def is_diff_of(diff: str, before: str, after: str) -> bool:
 
 
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the old and the new lines that the rows of a hunk show."""
     old: list[str] = []
     new: list[str] = []
     sides: list[list[str]] = []  # the sides that have the previous row
@@ -254,7 +259,9 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
             change = sides[near[0]][1].pop(0)
             touching[near[0]].append(change)
             end = max(end, change[1])
-        changed = [_lines_for(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
+        changed = [
+            _lines_in_place_of(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each
+        ]
         if len(changed) == 2 and changed[0] != changed[1]:  # both sides changed the range, but differently
             return None
         lines += [*base[position:start], *changed[0]]
@@ -262,7 +269,7 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
     return [*lines, *base[position:]]
 
 
-def _lines_for(
+def _lines_in_place_of(
     text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int
 ) -> Sequence[str]:
     """Return the lines of a changed text that replace lines `start` to `end` of the base.

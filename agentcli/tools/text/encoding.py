@@ -13,13 +13,9 @@ from agentcli.patterns import lazy_pattern
 
 # UTF-32 comes first: its little-endian BOM begins with that of UTF-16.
 _BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-MAX_EDITABLE_BYTES = 50 * 1024 * 1024  # an edit holds the file in memory several times
+    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED_BYTES = 65_536  # at the beginning of a file, which tell text from binary data
 _ALL_BUT_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])  # C1: the control codes of Latin-1, from 0x80 to 0x9f
@@ -110,7 +106,7 @@ class EncodingGuess:
         self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f so far, which are printable only in Windows-1252
 
     def feed(self, chunk: bytes) -> None:
-        if not self._pending and chunk.isascii():  # tells nothing about the encoding
+        if not self._pending and chunk.isascii():  # says nothing about the encoding
             return
         chunk = self._pending + chunk
         try:
@@ -192,7 +188,7 @@ def decode_page(body: bytes, content_type: str) -> str:
     codec = codec_of(header[1]) if header else ""
     if not codec and page:
         codec = codec_of(page[1] or page[2])
-        codec = "utf-8" if codec.startswith("utf-16") else codec  # else the label could not have been read as ASCII
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # a page in UTF-16 has no label that ASCII can read
     try:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:

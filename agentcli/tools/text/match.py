@@ -35,7 +35,7 @@ class Match(Struct, frozen=True):
 def find_exact(text: str, old: str) -> list[Match]:
     """Return all occurrences of `old` from top to bottom, including overlapping ones. None begins or ends in a CRLF."""
 
-    def is_whole(start: int, end: int) -> bool:  # neither place is inside a CRLF
+    def is_whole(start: int, end: int) -> bool:  # neither end is inside a CRLF
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
 
     return [Match(start, end) for start, end in _find(text, old, is_whole)]
@@ -98,28 +98,30 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     """
     view, old_lines = view_of(text), lines_of(view_of(old).text)
     sought, lines = _without_margins(old_lines), lines_of(view.text)
-    bare = _without_margins(lines)
-    start = bare.find(sought) if sought.strip() else -1
-    offsets = [0, *accumulate(map(len, lines))]
+    bare_text = _without_margins(lines)
+    start = bare_text.find(sought) if sought.strip() else -1
+    offsets = [0, *accumulate(map(len, lines))]  # where each line begins in the view
     matches: list[Match] = []
-    number = counted = 0  # the file's line `number` contains position `counted` of `bare`
+    line_index = counted = 0  # the file's line `line_index` contains position `counted` of `bare_text`
     while start >= 0:
-        number += bare.count("\n", counted, start)
+        line_index += bare_text.count("\n", counted, start)
         counted = start
-        seen_lines = lines[number : number + len(old_lines)]
-        if (shift := learn_shift(old_lines, seen_lines)) is not None:
-            end = offsets[number + len(seen_lines)]
-            if seen_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
+        end_index = line_index + len(old_lines)
+        found_lines = lines[line_index:end_index]
+        if (shift := learn_shift(old_lines, found_lines)) is not None:
+            end = offsets[end_index]
+            if found_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1  # the line end stays outside of the match
-            line_starts = [view.origin(offset) for offset in (*offsets[number : number + len(seen_lines)], end)]
+            line_starts = [view.origin(offset) for offset in (*offsets[line_index:end_index], end)]
             file_lines = [lf(text[first:last]) for first, last in pairwise(line_starts)]
             adapt = partial(_adapt_lines, file_lines, old_lines, view_of, shift)
             matches.append(Match(line_starts[0], line_starts[-1], adapt))
-        start = bare.find(sought, start + 1)
+        start = bare_text.find(sought, start + 1)
     return matches
 
 
 def _without_margins(lines: Sequence[str]) -> str:
+    """Return the lines without white space at both ends, each between line feeds."""
     return "".join(f"\n{line.strip(_BLANKS)}" for line in lines) + "\n"
 
 

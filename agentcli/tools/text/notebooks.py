@@ -114,6 +114,7 @@ def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
 
 
 def _new_cell(name: str, notebook: _Notebook) -> Cell:
+    """Return an empty cell, with an id if the notebook's cells have ids: the given name, if that can be one."""
     if notebook.nbformat_minor < 5:  # its cells have no ids
         return {}
     is_id = _ID.fullmatch(name) and not name.isdecimal()  # a number may be meant as the cell's place

@@ -32,15 +32,15 @@ from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.workspace import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
 
-_Refusals = Mapping[int, tuple[ToolErrorKind, str]]  # by HTTP status: the kind of error, and advice
+_StatusAdvice = Mapping[int, tuple[ToolErrorKind, str]]  # by HTTP status: the kind of error, and advice
 
 
-def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherwise: str) -> tuple[ToolErrorKind, str]:
-    """Return the kind of error for an HTTP status, and advice: `otherwise` if `refusals` does not have the status."""
+def _judge_status(status: int, wait_s: float | None, known: _StatusAdvice, otherwise: str) -> tuple[ToolErrorKind, str]:
+    """Return the kind of error for an HTTP status, and advice: `otherwise` if the status is not `known`."""
     if status in (408, 425, 429) or status >= 500:
         kind: ToolErrorKind = "rate_limit" if status == 429 else "transient_error"
         return kind, f"Try again in {wait_s:g} s." if wait_s is not None else "Try again later."
-    return refusals.get(status, ("execution_error", otherwise))
+    return known.get(status, ("execution_error", otherwise))
 
 
 MAX_REDIRECTS = 5
@@ -51,7 +51,7 @@ _HEADERS = {
     "connection": "close",
 }
 _HOW_TO_GRANT = "The user can allow a host of their own with the setting web.hosts."
-_PAGE_REFUSALS: _Refusals = {
+_PAGE_ADVICE: _StatusAdvice = {
     **dict.fromkeys((404, 410), ("not_found", "Check the address, or search for the page.")),
     **dict.fromkeys(
         (401, 403, 407, 451), ("permission_denied", "The site does not show this page to programs without a login.")
@@ -127,9 +127,9 @@ async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
     if not found:
         raise ToolError(f"{url.host} has no address: check the name.{reason}", kind="not_found")
     for address in found:
-        if refused := why_unreachable(address, url, web.granted_hosts):
-            raise ToolError(f"Not fetched: {refused}. {_HOW_TO_GRANT}", kind="permission_denied")
-    return found[:4]  # more are not tried
+        if why := why_unreachable(address, url, web.granted_hosts):
+            raise ToolError(f"Not fetched: {why}. {_HOW_TO_GRANT}", kind="permission_denied")
+    return found[:4]  # trying more would only delay the error
 
 
 def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
@@ -164,7 +164,7 @@ async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
     headers, status = response.headers, response.status
     if not 200 <= status < 300 or status in (204, 205):
         wait_s = retry_after_seconds(headers)
-        kind, advice = _judge_status(status, wait_s, _PAGE_REFUSALS, "Try another address.")
+        kind, advice = _judge_status(status, wait_s, _PAGE_ADVICE, "Try another address.")
         # The server's own phrase for its status may contain anything, so the standard phrase is used.
         phrase = f"{status} {HTTPStatus(status).phrase}" if status in HTTPStatus.__members__.values() else str(status)
         message = f"{url.host} answered HTTP {phrase}. {advice}"
@@ -291,7 +291,7 @@ TAVILY_URL = "https://api.tavily.com"
 MAX_QUERY_CHARS = 400  # Tavily rejects longer ones
 MAX_EXCERPT_CHARS = 1_000  # of one result
 # https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)
-_SEARCH_REFUSALS: _Refusals = {
+_SEARCH_ADVICE: _StatusAdvice = {
     **dict.fromkeys((401, 403), ("permission_denied", "Ask the user to check TAVILY_API_KEY.")),
     **dict.fromkeys((402, 432, 433), ("permission_denied", "The plan's searches are used up: tell the user.")),
     **dict.fromkeys((400, 422), ("invalid_parameters", "Change the query.")),
@@ -342,7 +342,7 @@ def _search_failure(error: ProviderError) -> ToolError:
         return ToolError(f"The search could not be reached. {message}", kind="transient_error")
     if error.status is None and not isinstance(error, AuthError):
         return ToolError("The answer of the search does not come from Tavily. Tell the user.")
-    kind, advice = _judge_status(error.status or 401, error.retry_after, _SEARCH_REFUSALS, "Tell the user.")
+    kind, advice = _judge_status(error.status or 401, error.retry_after, _SEARCH_ADVICE, "Tell the user.")
     message = f"Tavily refused the search: {message} {advice}"
     return ToolError(message, kind=kind, code=str(error.status), retry_after=error.retry_after)
 
