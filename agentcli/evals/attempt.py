@@ -72,7 +72,7 @@ class LocalEngine:
     async def aclose(self) -> None:
         await self._models.aclose()
 
-    async def make(self, task: Task, sample: int) -> EvalAttempt:
+    async def attempt_task(self, task: Task, sample: int) -> EvalAttempt:
         """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
         with temporary_folder() as folder:
             await asyncio.to_thread(_copy_start, task, folder / "work")
@@ -95,7 +95,7 @@ class LocalEngine:
             work, checked = measure_work(entries, ends, str(config.cwd)), CheckResult()
             record = record_for_check(entries, ends, work)
             if not failure and task.graders is not None:
-                record["grades"] = []
+                record["grades"] = []  # the check reads them even if it needs none
                 if criteria := [one["criteria"] for one in task.graders if one["type"] == "llm"]:
                     async with self._judge(task, config) as session:
                         failure = await add_grades(record, task, criteria, session)
@@ -137,9 +137,10 @@ class LocalEngine:
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
+        """Yield a session without hooks, and close it."""
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         bare = Plugins(config=config, is_bare=True, on_notice=lambda text: None)
-        builder.hooks = Hooks(bare, builder.programs)  # none: a copy's hooks would run outside the sandbox
+        builder.hooks = Hooks(bare, builder.programs)  # those of the copy would run outside the sandbox
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
             try:
@@ -155,6 +156,7 @@ class LocalEngine:
         return self._session(provider, msgspec.structs.replace(config, settings=settings), options)
 
     def _provider(self, task: Task, model: str) -> Provider:
+        """Return the provider of a model; the scripted ones play replies that need no model."""
         match model:
             case "scripted/nothing":
                 return ScriptedProvider([_IDLE_REPLY] * len(task.prompts))
@@ -196,9 +198,12 @@ async def _answer_prompts(
 
 
 def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent."""
+    """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent.
+
+    `last` is the end of the last turn.
+    """
     match last:
-        case None:
+        case None:  # no turn ended before the time ran out, with which `timeout` replaces this
             return "error", "", ""
         case Done(reason=reason):
             return ("interrupted" if reason == "declined" else reason), "", ""
@@ -254,9 +259,10 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")  # the last line of a check
 
 
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
+    """Count what the agent did in an attempt, by its log and the ends of its turns."""
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
-    record = Record(entries, cwd)  # the checks that the agent ran; a stale one came before its last change
+    record = Record(entries, cwd)  # of the checks that the agent ran; a stale one came before its last change
     return Work(
         turns=len(replies),
         tools=dict(Counter(result.name for result in results)),
@@ -274,28 +280,28 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
 
     The task and the helpers are copied into `folder`, where the check, unlike the agent, can read them.
     """
-    copied = folder / "task"
-    await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
-    await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
-    (copied / RECORD).write_bytes(record)
+    task_copy = folder / "task"
+    await asyncio.to_thread(shutil.copytree, task.folder, task_copy, symlinks=True)
+    await asyncio.to_thread(shutil.copytree, HELPERS, task_copy / HELPERS.name)
+    (task_copy / RECORD).write_bytes(record)
     masked = tuple(name for name in config.settings.sandbox.masked if name not in task.solutions)
-    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=masked)  # the check may see its task
+    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=masked)  # the check may read its task
     config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
-    shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)
+    shell = make_sandbox(config, (config.cwd, task_copy), session_id="check", rules=rules, profile=None)
     if sandbox.profile != "danger-full-access" and not shell.facts().confines:
         raise UsageError(
             "There is no sandbox on this machine (see agentcli doctor). In a dedicated container, run with "
             '--settings FILE, in which [sandbox] has profile = "danger-full-access".'
         )
     variables = {
-        "AGENTCLI_EVAL_TASK": copied,
-        "AGENTCLI_EVAL_RECORD": copied / RECORD,
-        "PYTHONPATH": copied / HELPERS.name,
+        "AGENTCLI_EVAL_TASK": task_copy,
+        "AGENTCLI_EVAL_RECORD": task_copy / RECORD,
+        "PYTHONPATH": task_copy / HELPERS.name,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     assignments = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
-    command = f"{assignments} exec {shlex.quote(str(copied / 'check'))}"
+    command = f"{assignments} exec {shlex.quote(str(task_copy / 'check'))}"
     try:
         result = await shell.run(Command(command, config.cwd, task.check_time_s, grants=Grants(hosts=sandbox.hosts)))
     finally:
@@ -330,7 +336,7 @@ class RayEngine:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **own_cluster)
         self._attempt = self._ray.remote(_attempt_on_worker)
 
-    async def make(self, task: Task, sample: int) -> EvalAttempt:
+    async def attempt_task(self, task: Task, sample: int) -> EvalAttempt:
         reference = self._attempt.remote(
             task=task.name, files=list(task_files(task)), sample=sample, variant=self._variant,
             settings=person_settings(self._user_config), environment=dict(self._user_config.environment),
@@ -362,7 +368,7 @@ def _attempt_on_worker(
 
         async def make() -> EvalAttempt:
             async with aclosing(LocalEngine(user_config, variant)) as engine:
-                return await engine.make(unpacked, sample)
+                return await engine.attempt_task(unpacked, sample)
 
         return asyncio.run(make())
 

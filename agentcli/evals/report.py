@@ -21,7 +21,7 @@ MAX_FAILURES = 50  # a description of a pull request takes 65,536 characters
 MAX_REASON_CHARS = 200
 _LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # links to transcripts: `NAME-transcripts/TASK-1.html`
 
-Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with the run's outcomes and the baseline's
+PairedTasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with the run's outcomes and the baseline's
 
 
 def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
@@ -36,38 +36,36 @@ def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRu
         link = links.get((outcome.task, outcome.sample))
         lines.append(f"- {_escaped(outcome_line(outcome))}" + (f", [transcript]({quote(link)})" if link else ""))
     attempts = _render("\n".join(lines))
-    return html_page(f"Eval run {run.about.name or run.id}", f"<main>{head}{tasks}{failures}{attempts}</main>")
+    return html_page(f"Eval run {run.plan.name or run.id}", f"<main>{head}{tasks}{failures}{attempts}</main>")
 
 
 def _render(text: str) -> str:
     return str(markdown(_LINKS).render(text.replace(_NO_REFERENCE, "")))
 
 
-def _paired(run: EvalRun, baseline: EvalRun | None) -> Tasks:
+def _pair_tasks(run: EvalRun, baseline: EvalRun | None) -> PairedTasks:
     """Return all planned tasks, easy ones first, each with its outcomes and the baseline's at the same version."""
-    versions = {(task.name, task.version) for task in baseline.about.tasks} if baseline else set()
-    tasks = sorted(run.about.tasks, key=lambda task: [*DIFFICULTIES, task.difficulty].index(task.difficulty))
-    return [
-        (
-            task,
-            run.of_task(task.name),
-            baseline.of_task(task.name) if baseline and (task.name, task.version) in versions else [],
-        )
-        for task in tasks
-    ]
+    old_versions = {task.name: task.version for task in baseline.plan.tasks} if baseline else {}
+    paired = []
+    for task in run.plan.tasks:
+        can_compare = old_versions.get(task.name) == task.version
+        old = baseline.of_task(task.name) if baseline and can_compare else []
+        paired.append((task, run.of_task(task.name), old))
+    difficulties = [*DIFFICULTIES, *(task.difficulty for task in run.plan.tasks)]  # unknown ones come last
+    return sorted(paired, key=lambda pair: difficulties.index(pair[0].difficulty))
 
 
 def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
     """Return the head, the table of the tasks and the list of failures, as Markdown."""
-    about, tasks = run.about, _paired(run, baseline)
+    plan, tasks = run.plan, _pair_tasks(run, baseline)
     facts = [
-        _escaped(about.variant.model),
-        f"agentcli {_escaped(about.agentcli)}",
+        _escaped(plan.variant.model),
+        f"agentcli {_escaped(plan.agentcli)}",
         f"run {run.id}",
-        f"baseline {_escaped(baseline.about.name or baseline.id)}" if baseline else "",
-        "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(about.jobs)} attempts done",
+        f"baseline {_escaped(baseline.plan.name or baseline.id)}" if baseline else "",
+        "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(plan.attempts)} attempts done",
     ]
-    head = f"### {_escaped(about.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
+    head = f"### {_escaped(plan.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
     failed = [outcome for _, outcomes, _ in tasks for outcome in outcomes if not outcome.passed]
     failures = ["Failed:\n", *map(_failure, failed[:MAX_FAILURES])] if failed else []
     if (more := len(failed) - MAX_FAILURES) > 0:
@@ -75,7 +73,7 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
     return f"{head}\n\n{' · '.join(filter(None, facts))}", "\n".join(_task_rows(tasks, baseline)), "\n".join(failures)
 
 
-def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
+def _task_rows(tasks: PairedTasks, baseline: EvalRun | None) -> list[str]:
     """Return the lines of a Markdown table: a row for each task, and one for all of them together."""
     names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
@@ -83,7 +81,8 @@ def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     all_old = [outcome for *_, old in tasks for outcome in old]
     can_compare_all = all(old for *_, old in tasks)  # else the sums are of different tasks
     by_task = [(_escaped(task.name), _escaped(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
-    for name, difficulty, now, old, can_compare in (*by_task, ("all", "", all_now, all_old, can_compare_all)):
+    total = ("all", "", all_now, all_old, can_compare_all)
+    for name, difficulty, now, old, can_compare in (*by_task, total):
         change = _pass_rate(now) - _pass_rate(old) if can_compare and now and old else 0
         arrow = " ↑" if change > 0 else " ↓" if change < 0 else ""
         tokens = sum(outcome.spent.usage.context_tokens for outcome in now)
@@ -125,7 +124,7 @@ def _escaped(text: str) -> str:
 def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tuple[str, int], str]:
     """Write each conversation into `NAME-transcripts/`, and return the links from the report. Raises `UserError`."""
     folder = report.with_name(f"{report.stem}-transcripts")
-    titles = {task.name: task.title for task in run.about.tasks}
+    titles = {task.name: task.title for task in run.plan.tasks}
     links = {}
     for outcome in run.outcomes:
         entries, _ = unpack_conversation(store.transcript(run.id, outcome.task, outcome.sample))

@@ -18,7 +18,7 @@ MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
 class Engine(Protocol):
     """Makes attempts: `LocalEngine` on this machine, `RayEngine` on a cluster."""
 
-    async def make(self, task: Task, sample: int) -> EvalAttempt:
+    async def attempt_task(self, task: Task, sample: int) -> EvalAttempt:
         """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
 
     async def aclose(self) -> None: ...
@@ -42,17 +42,17 @@ async def finish_run(
     Raises `RunFailed` at the end if the provider or this machine failed in some attempts, or after three failures in a
     row, and another `UserError` if a task or the settings are wrong.
     """
-    by_name = {task.name: task for task in tasks}
-    done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}
-    waiting = iter([job for job in run.about.jobs if job not in done_jobs])
+    tasks_by_name = {task.name: task for task in tasks}
+    stored = {(outcome.task, outcome.sample) for outcome in run.outcomes}
+    waiting = iter([attempt for attempt in run.plan.attempts if attempt not in stored])
     running: set[asyncio.Task[EvalAttempt]] = set()
     failures: list[str] = []
     failures_in_a_row = 0
     try:
         while failures_in_a_row < MAX_FAILURES_IN_A_ROW:
-            while len(running) < parallel and (job := next(waiting, None)) is not None:
-                name, sample = job
-                running.add(asyncio.create_task(engine.make(by_name[name], sample)))
+            while len(running) < parallel and (planned := next(waiting, None)) is not None:
+                name, sample = planned
+                running.add(asyncio.create_task(engine.attempt_task(tasks_by_name[name], sample)))
             if not running:
                 break
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -129,12 +129,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 def compare(a: EvalRun, b: EvalRun) -> Comparison:
     """Compare two runs. Raises `UsageError` where they have no task in common."""
-    versions_a, versions_b = ({task.name: task.version for task in run.about.tasks} for run in (a, b))
+    versions_a, versions_b = ({task.name: task.version for task in run.plan.tasks} for run in (a, b))
     names = list(dict.fromkeys((*versions_a, *versions_b)))
     pairs = tuple(
         Pair(name, tuple(a.of_task(name)), tuple(b.of_task(name)))
         for name in names
-        if versions_a.get(name) == versions_b.get(name) and a.of_task(name) and b.of_task(name)
+        if versions_a.get(name) == versions_b.get(name) and a.of_task(name) and b.of_task(name)  # both have made some
     )
     if not pairs:
         raise UsageError(f"Runs {a.id} and {b.id} have no task version in common.")
@@ -150,14 +150,15 @@ def _chance(pairs: Sequence[Pair]) -> float:
     generator = random.Random(1)  # noqa: S311 - not for secrets
     scores_by_task = [([outcome.check.score for outcome in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
     real_difference = sum(pair.difference for pair in pairs)
-    as_bad = 0  # rounds with a difference as bad as the real one
+    rounds_as_bad = 0
     for _ in range(ROUNDS):
         difference = 0.0
         for scores, number_of_a in scores_by_task:
             generator.shuffle(scores)
             difference += fmean(scores[number_of_a:]) - fmean(scores[:number_of_a])
-        as_bad += difference <= real_difference + 1e-9  # sums of floats in another order differ by less
-    return (as_bad + 1) / (ROUNDS + 1)  # + 1: the real order, so that it is never 0
+        if difference <= real_difference + 1e-9:  # sums of floats in another order differ by less
+            rounds_as_bad += 1
+    return (rounds_as_bad + 1) / (ROUNDS + 1)  # + 1: the real order, so that it is never 0
 
 
 _MEASURES: dict[str, Callable[[Outcome], float]] = {
@@ -174,9 +175,14 @@ _MEASURES: dict[str, Callable[[Outcome], float]] = {
 
 def _measures(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
     """Return the means of each measure in A and in B, weighting tasks equally; no cost if one is unknown."""
-    has_unknown_cost = any(outcome.spent.cost_usd is None for pair in pairs for outcome in (*pair.a, *pair.b))
+
+    def mean(measure: Callable[[Outcome], float], outcomes_by_task: Sequence[Sequence[Outcome]]) -> float:
+        return fmean(fmean(map(measure, outcomes)) for outcomes in outcomes_by_task)
+
+    in_a, in_b = [pair.a for pair in pairs], [pair.b for pair in pairs]
+    has_unknown_cost = any(outcome.spent.cost_usd is None for outcomes in (*in_a, *in_b) for outcome in outcomes)
     return {
-        name: (fmean(fmean(map(value, pair.a)) for pair in pairs), fmean(fmean(map(value, pair.b)) for pair in pairs))
-        for name, value in _MEASURES.items()
+        name: (mean(measure, in_a), mean(measure, in_b))
+        for name, measure in _MEASURES.items()
         if not (has_unknown_cost and name == "cost, USD")
     }

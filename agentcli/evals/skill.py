@@ -14,7 +14,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.task import Task, find_tasks, write_files
 from agentcli.extensions.skills.skill import read_skill
 
-_TYPES = {"llm": "criteria", "regex": "pattern", "command": "command"}  # types of graders, each with its only option
+_GRADER_OPTIONS = {"llm": "criteria", "regex": "pattern", "command": "command"}  # the only option of each type
 _CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_graders\n\ncheck_graders()\n"
 Json = dict[str, Any]
 
@@ -38,32 +38,43 @@ def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
     try:
         skills = [read_skill(file.parent, "user") for file in folder.glob("**/SKILL.md")]
         files = [(str(path), path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
-        place = cache / sha256(msgspec.json.encode(files)).hexdigest()[:12]  # a changed skill begins another run
+        version = sha256(msgspec.json.encode(files)).hexdigest()[:12]  # a changed skill begins another run
+        tasks_folder, skills_folder = cache / version / "tasks", cache / version / "skills"
         cases = list(_skill_cases(folder))
         for name, contents in cases:
-            (place / "tasks" / name / "start").mkdir(parents=True, exist_ok=True)
-            write_files(place / "tasks" / name, contents)
-        for one in skills:
-            shutil.copytree(one.folder, place / "skills" / one.name, ignore=_find_uncopied, dirs_exist_ok=True)
+            (tasks_folder / name / "start").mkdir(parents=True, exist_ok=True)
+            write_files(tasks_folder / name, contents)
+        for skill in skills:
+            shutil.copytree(skill.folder, skills_folder / skill.name, ignore=_names_to_skip, dirs_exist_ok=True)
     except (OSError, TypeError, ValueError, re.error) as error:
         raise UsageError(f"Could not read the evals of {folder}: {error}") from error
     if not skills or not cases or len(dict(cases)) < len(cases):
         raise UsageError(f"{folder} needs a SKILL.md, and cases with different ids in evals/evals.json.")
-    return find_tasks(place / "tasks"), place / "skills"
+    return find_tasks(tasks_folder), skills_folder
 
 
-def _find_uncopied(folder: str, names: Sequence[str]) -> list[str]:
+def _names_to_skip(folder: str, names: Sequence[str]) -> list[str]:
     """Return the names of cases, and of links: `copytree` would copy the files they lead to, perhaps secrets."""
     return [name for name in names if name == "evals" or Path(folder, name).is_symlink()]
 
 
 def _task_contents(prompt: str, graders: list[Json]) -> dict[str, bytes]:
-    for one in graders:
-        if one.keys() != {"name", "type", _TYPES.get(one["type"], "")}:
-            raise ValueError(f"not an assertion (docs/evals.md): {one}")
-        re.compile(one.get("pattern", ""))
+    """Return the files of a task by their names. Raises `ValueError` or `re.error` if a grader is not valid."""
+    for grader in graders:
+        if grader.keys() != {"name", "type", _GRADER_OPTIONS.get(grader["type"], "")}:
+            raise ValueError(f"not an assertion (docs/evals.md): {grader}")
+        re.compile(grader.get("pattern", ""))
     task = {"title": prompt.strip().partition("\n")[0][:100], "prompt": prompt}
     return {"task.toml": tomli_w.dumps(task).encode(), "graders.json": msgspec.json.encode(graders), "check": _CHECK}
+
+
+def _grader(assertion: str | Json) -> Json:
+    """Return the grader of an assertion: a text is a criterion for the judge, an object the grader itself.
+
+    `_task_contents` rejects a grader whose type is empty.
+    """
+    grader = {"type": "llm", "criteria": assertion} if isinstance(assertion, str) else {"type": "", **assertion}
+    return {"name": grader.get("criteria", str(grader)), **grader}
 
 
 def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -75,11 +86,7 @@ def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
                 raise ValueError(f"case {case.id}: its files must be in the skill's folder")
             inputs = {re.sub("^(evals/)?(files/)?", "", name): (folder / name).read_bytes() for name in case.files}
             prompt = f"{case.prompt}\n\nInput files: {', '.join(inputs)}" if inputs else case.prompt
-            # Without assertions, the expected output is the criterion. `_task_contents` rejects one without a type.
-            stated = (*case.assertions, *case.expectations) or (case.expected_output,)
-            objects = [
-                {"type": "llm", "criteria": one} if isinstance(one, str) else {"type": "", **one} for one in stated
-            ]
-            graders = [{"name": one.get("criteria", str(one)), **one} for one in objects]
+            # Without assertions, the expected output is the criterion.
+            graders = list(map(_grader, (*case.assertions, *case.expectations) or (case.expected_output,)))
             contents = _task_contents(prompt, graders) | {f"start/{name}": data for name, data in inputs.items()}
             yield re.sub(r"[^\w-]", "-", f"eval-{case.id}"), contents

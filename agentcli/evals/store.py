@@ -102,6 +102,7 @@ class EvalAttempt(msgspec.Struct, frozen=True):
 
 
 def outcome_line(outcome: Outcome) -> str:
+    """Return an outcome as a line for the person, such as `✓ fix-a-loop #1: 1.00, 3 requests, $0.02, 8.1 s`."""
     work, spent, false_claims = outcome.work, outcome.spent, outcome.work.claims.get("refuted", 0)
     parts = [
         f"{outcome.check.score:.2f}",
@@ -122,8 +123,8 @@ class PlannedTask(msgspec.Struct, frozen=True):
     difficulty: str
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The subject of a run. `tasks_folder` distinguishes sets of tasks that use the same names."""
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts that a run consists of. `tasks_folder` distinguishes sets of tasks that use the same names."""
 
     variant: Variant
     tasks: tuple[PlannedTask, ...]
@@ -143,7 +144,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
 
     @property
-    def jobs(self) -> list[tuple[str, int]]:
+    def attempts(self) -> list[tuple[str, int]]:
         """The task and number of each attempt; those at one task follow each other because they share caches."""
         return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
@@ -154,7 +155,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created: float
     ended: float | None
-    about: About
+    plan: RunPlan
     outcomes: tuple[Outcome, ...] = ()
 
     @property
@@ -198,17 +199,17 @@ class EvalStore:
     def close(self) -> None:
         self._db.close()
 
-    def begin(self, about: About, *, is_new: bool = False) -> EvalRun:
-        """Return the newest unfinished run with the key of `about`; without one, or with `is_new`, begin another."""
+    def begin(self, plan: RunPlan, *, is_new: bool = False) -> EvalRun:
+        """Return the newest unfinished run with the key of a plan; without one, or with `is_new`, begin another."""
         query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
-            if not is_new and (rows := list(self._db.execute(query, (about.key,)))):
+            if not is_new and (rows := list(self._db.execute(query, (plan.key,)))):
                 return self._load_run(str(rows[0][0]))
             now = time.time()
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
-            about_json = msgspec.json.encode(about).decode()
-            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", (id, about.key, now, about_json))
-            return EvalRun(id=id, created=now, ended=None, about=about)
+            plan_json = msgspec.json.encode(plan).decode()
+            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", (id, plan.key, now, plan_json))
+            return EvalRun(id=id, created=now, ended=None, plan=plan)
 
     @contextmanager
     def hold(self, run: EvalRun) -> Iterator[None]:
@@ -220,7 +221,7 @@ class EvalStore:
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)  # before the release: another program may lock the file at once
+            file.unlink(missing_ok=True)  # before the release, after which the file may be another program's
             lock.release()
 
     def add(self, run_id: str, attempt: EvalAttempt) -> None:
@@ -242,8 +243,10 @@ class EvalStore:
     def find(self, name: str) -> EvalRun:
         """Return a run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
         runs = self.runs()  # the newest first
-        found = [run for run in runs if name in (run.id, run.about.name)][:1]
-        found = found or [run for run in runs if name and run.id.startswith(name)]
+        exact = next((run for run in runs if name in (run.id, run.plan.name)), None)
+        if exact is not None:
+            return exact
+        found = [run for run in runs if name and run.id.startswith(name)]
         if len(found) == 1:
             return found[0]
         problem = "Several runs start" if found else "No run starts"
@@ -260,9 +263,9 @@ class EvalStore:
         rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
         outcomes = [Outcome.from_row(msgspec.json.decode(row)) for (row,) in rows]
         by_job = {(outcome.task, outcome.sample): outcome for outcome in outcomes}
-        about = msgspec.json.decode(data, type=About)
-        in_order = tuple(by_job[job] for job in about.jobs if job in by_job)
-        return EvalRun(id=id, created=created, ended=ended, about=about, outcomes=in_order)
+        plan = msgspec.json.decode(data, type=RunPlan)
+        in_order = tuple(by_job[job] for job in plan.attempts if job in by_job)
+        return EvalRun(id=id, created=created, ended=ended, plan=plan, outcomes=in_order)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -236,6 +236,7 @@ def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, by
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a task; its check becomes executable. Raises `UsageError`."""
     try:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

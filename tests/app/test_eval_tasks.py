@@ -20,7 +20,7 @@ TASKS = find_tasks()
 async def attempt(config: Config, task: Task, model: str) -> EvalAttempt:
     attempts = LocalEngine(config, Variant(model=model))
     try:
-        return await attempts.make(task, 1)
+        return await attempts.attempt_task(task, 1)
     finally:
         await attempts.aclose()
 

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from agentcli.cli.subcommands.eval import comparison_as_json
 from agentcli.evals.report import MAX_FAILURES, as_markdown, as_page
 from agentcli.evals.runs import compare
-from agentcli.evals.store import About, CheckResult, EvalRun, Outcome, PlannedTask, Spent, Variant, Work
+from agentcli.evals.store import CheckResult, EvalRun, Outcome, PlannedTask, RunPlan, Spent, Variant, Work
 from agentcli.llm.messages import Usage
 from tests.rows import each_row
 
@@ -26,8 +26,8 @@ def task(name: str, difficulty: str = "easy", version: str = "1") -> PlannedTask
 def run_of(*outcomes: Outcome, tasks: tuple[PlannedTask, ...] = (), ended: float | None = 2.0, **about: Any) -> EvalRun:
     tasks = tasks or tuple(task(name) for name in dict.fromkeys(outcome.task for outcome in outcomes))
     samples = max((outcome.sample for outcome in outcomes), default=1)
-    subject = About(variant=Variant(model="scripted/reference"), tasks=tasks, samples=samples, **about)
-    return EvalRun(id="1124-1200-abcd", created=1.0, ended=ended, about=subject, outcomes=outcomes)
+    plan = RunPlan(variant=Variant(model="scripted/reference"), tasks=tasks, samples=samples, **about)
+    return EvalRun(id="1124-1200-abcd", created=1.0, ended=ended, plan=plan, outcomes=outcomes)
 
 
 def passed(name: str, sample: int = 1, cost_usd: float | None = 0.5) -> Outcome:
@@ -72,7 +72,7 @@ def test_a_page_needs_no_network_and_runs_nothing(run: EvalRun, baseline: EvalRu
 def test_every_line_of_a_table_has_the_same_columns(run: EvalRun, baseline: EvalRun | None) -> None:
     text = as_markdown(run, baseline)
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 3 + len(run.about.tasks)
+    assert len(lines) == 3 + len(run.plan.tasks)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8 if baseline else 7}
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     assert sum(token.type == "heading_open" for token in tokens) == 1

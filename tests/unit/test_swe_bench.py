@@ -116,7 +116,7 @@ def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], *
 
 async def made(attempts: LocalEngine, task: Task) -> Outcome:
     try:
-        return (await attempts.make(task, 1)).outcome
+        return (await attempts.attempt_task(task, 1)).outcome
     finally:
         await attempts.aclose()
 

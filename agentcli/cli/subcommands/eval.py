@@ -19,7 +19,7 @@ from agentcli.cli.subcommands import shared
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
 from agentcli.evals.skill import skill_tasks
-from agentcli.evals.store import About, EvalAttempt, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
+from agentcli.evals.store import EvalAttempt, EvalRun, EvalStore, PlannedTask, RunPlan, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.models.choice import Models
@@ -76,11 +76,11 @@ def run_tasks(
         settings=dict(read_layer(settings).values) if settings else {},
     )
     chosen = _chosen_tasks(folder, tasks or [], repositories)
-    about = About(
+    plan = RunPlan(
         variant=variant, tasks=_planned(chosen), samples=samples, name=name, engine=engine,
         tasks_folder="" if folder == BUNDLED else str(folder.resolve()),
     )  # fmt: skip
-    run = _finish_run(about, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
+    run = _finish_run(plan, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
     shared.print_answer(_run_object(run), _summary(run), as_json=json)
 
 
@@ -103,8 +103,8 @@ def evaluate_skill(
     model = model or asyncio.run(Models(config).default())
     for name, skill_folders in (("without", ()), ("with", (str(skills),))):
         variant = Variant(model=model, judge=judge, skills=skill_folders)
-        about = About(variant=variant, tasks=_planned(tasks), samples=samples, name=f"{folder.name}-{name}")
-        runs.append(_finish_run(about, tasks, config, parallel=parallel, is_new=new))
+        plan = RunPlan(variant=variant, tasks=_planned(tasks), samples=samples, name=f"{folder.name}-{name}")
+        runs.append(_finish_run(plan, tasks, config, parallel=parallel, is_new=new))
     without_skill, with_skill = runs
     comparison = compare(without_skill, with_skill)
     reverse = compare(with_skill, without_skill)  # significantly worse without the skill: the skill helps
@@ -122,18 +122,18 @@ def _planned(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
     return tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in tasks)
 
 
-def _finish_run(about: About, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
+def _finish_run(plan: RunPlan, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
     """Run the attempts that a new or an unfinished run still lacks, and return the finished run."""
     if parallel is None:  # the embedded model answers one request at a time
-        parallel = 1 if about.variant.model.startswith("local/") else 4
-    store, total = _store(), len(about.jobs)
+        parallel = 1 if plan.variant.model.startswith("local/") else 4
+    store, total = _store(), len(plan.attempts)
     try:
-        run = store.begin(about, is_new=is_new)
+        run = store.begin(plan, is_new=is_new)
         with store.hold(run):
             if run.outcomes:
                 warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are done.")
             report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
-            engine = _engine(about.engine, config, about.variant, parallel)
+            engine = _engine(plan.engine, config, plan.variant, parallel)
             work = finish_run(store, run, tasks, engine, parallel=parallel, on_attempt=report)
             return asyncio.run(shared.until_signal(work))
     finally:
@@ -176,8 +176,8 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
 
 def _run_object(run: EvalRun) -> dict[str, Any]:
     return {
-        "run_id": run.id, "passed": run.passed, "total": len(run.about.jobs), "model": run.about.variant.model,
-        "finished": run.ended is not None, "about": msgspec.to_builtins(run.about),
+        "run_id": run.id, "passed": run.passed, "total": len(run.plan.attempts), "model": run.plan.variant.model,
+        "finished": run.ended is not None, "about": msgspec.to_builtins(run.plan),
         "tasks": [outcome.as_row() for outcome in run.outcomes],
     }  # fmt: skip
 
@@ -185,7 +185,7 @@ def _run_object(run: EvalRun) -> dict[str, Any]:
 def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
-        f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
+        f"Run {run.id}: {run.passed} of {len(run.plan.attempts)} passed with {run.plan.variant.model}, "
         f"cost {format_cost(cost_of(run.outcomes))}, {seconds:,.0f} s of work."
         f"{'' if run.ended else ' The run is unfinished.'}"
     )
@@ -207,9 +207,9 @@ def list_runs(json: shared.AsJson = False) -> None:
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
-    about, cost = run.about, format_cost(cost_of(run.outcomes))
-    passed, state = f"{run.passed}/{len(about.jobs)}", "" if run.ended else "unfinished"
-    return run.id, about.name, format_time(run.created), passed, cost, state, about.variant.model
+    plan, cost = run.plan, format_cost(cost_of(run.outcomes))
+    passed, state = f"{run.passed}/{len(plan.attempts)}", "" if run.ended else "unfinished"
+    return run.id, plan.name, format_time(run.created), passed, cost, state, plan.variant.model
 
 
 @app.command()
@@ -304,11 +304,11 @@ def print_comparison(found: Comparison) -> None:
 
 def _run_differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
     """Yield what makes two runs differ beside the model's answers: options, agentcli's version, prompt or tools."""
-    for field in a.about.variant.__struct_fields__:
-        if getattr(a.about.variant, field) != getattr(b.about.variant, field):
+    for field in a.plan.variant.__struct_fields__:
+        if getattr(a.plan.variant, field) != getattr(b.plan.variant, field):
             yield field.replace("_", " ")
-    if a.about.agentcli != b.about.agentcli:
-        yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
+    if a.plan.agentcli != b.plan.agentcli:
+        yield f"agentcli {a.plan.agentcli} and {b.plan.agentcli}"
     # Hashes of the tools and the system prompt; empty if no request was sent.
     prefixes_of_a, prefixes_of_b = ({outcome.work.prefix for outcome in run.outcomes} - {""} for run in (a, b))
     if prefixes_of_a.isdisjoint(prefixes_of_b):

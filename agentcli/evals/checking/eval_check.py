@@ -129,7 +129,7 @@ def check_swe_bench() -> None:
     to_fix, to_keep = tests["FAIL_TO_PASS"], tests["PASS_TO_PASS"]
     _put_tests(TASK / "test.patch", tests["base_commit"])
     command, ids = tests["command"], [*to_fix, *to_keep]
-    if not _RUNS_PYTEST.search(command):
+    if not _RUNS_PYTEST.search(command):  # only the exit code says whether tests passed
         done = _run_tests(command.replace("{tests}", shlex.join(ids)))
         if done.returncode:
             fail(f"{done.stdout[-1_500:]}\nThe tests ended with {done.returncode}.\n0")
@@ -155,19 +155,21 @@ def _put_tests(patch: Path, commit: str) -> None:
     if not patch.stat().st_size:
         return
     # In both directions, because each lists only one name of a renamed file. An entry is `3\t1\ta/test_b.py`.
-    changes = _git("apply", "--numstat", "-z", str(patch)) + _git("apply", "--numstat", "-z", "-R", str(patch))
-    names = sorted({entry.split("\t", 2)[2] for entry in changes.split("\0") if entry})
+    numstat = _git("apply", "--numstat", "-z", str(patch)) + _git("apply", "--numstat", "-z", "-R", str(patch))
+    names = sorted({entry.split("\t", 2)[2] for entry in numstat.split("\0") if entry})
     for path in map(Path, names):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.parent.is_dir():  # the agent may have replaced the folder with a file
             path.unlink(missing_ok=True)
-    if before := [name for name in _git("ls-tree", "-z", "--name-only", commit, "--", *names).split("\0") if name]:
-        _git("checkout", "--quiet", commit, "--", *before)
+    in_commit = _git("ls-tree", "-z", "--name-only", commit, "--", *names)  # without the files that the patch adds
+    if existing := [name for name in in_commit.split("\0") if name]:
+        _git("checkout", "--quiet", commit, "--", *existing)
     _git("apply", "--whitespace=nowarn", str(patch))
 
 
 def _git(*arguments: str) -> str:
+    """Run git in the copy, and return its output. If git fails, the check fails with a score of 0."""
     # The agent may have changed the index, or replaced objects of the commit. Names may look like patterns.
     own_variables = {"GIT_INDEX_FILE": str(TASK / "index"), "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "1"}
     environment = os.environ | own_variables
