@@ -289,7 +289,7 @@ class EventStore(Protocol):
         """Store all events or none, and return the last id of the stream.
 
         Their ids follow the stream's last id, or `after` if it is greater. `status` and `note`, unless None, are stored
-        with them; a new stream is `running`. Unless `if_note` is None, it must equal the present note, which is "" for
+        with them; a new stream is `running`. Unless `if_note` is None, it must equal the current note, which is "" for
         a new stream: otherwise nothing is stored and `StreamMoved` is raised.
         """
 

@@ -134,7 +134,7 @@ async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
     """Deliver the steps' messages for the model; return True if there were any, or a step wants another request."""
     if any([await step.deliver(turn, reply) for step in turn.steps]):  # a list, so that every step delivers
-        turn.answer.begin()  # messages end the present answer; otherwise the next reply may continue it
+        turn.answer.begin()  # messages end the current answer; otherwise the next reply may continue it
         return True
     for step in turn.steps:
         if await step.after_reply(turn, reply, results):
@@ -350,7 +350,7 @@ _MAX_FILE_BYTES = 10_000_000  # larger files are not compared with the log
 
 
 async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
-    """Return the claims of an answer, each with a verdict from the log. A thread does the work."""
+    """Return the claims of an answer, each with a verdict from the log."""
     if not _MAY_CLAIM.search(answer):
         return ()
     try:

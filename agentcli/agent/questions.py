@@ -18,7 +18,7 @@ from agentcli.tools.tool import Ask, ToolOutput
 
 
 class OpenQuestion(Struct, frozen=True):
-    """A question that waits for an answer; `decide` returns the decision of the present permissions on its call."""
+    """A question that waits for an answer; `decide` returns the decision of the current permissions on its call."""
 
     request: AnyQuestion
     decide: Decide | None
@@ -50,7 +50,7 @@ class Questions:
         return question is not None
 
     def settle(self, *, is_stopped: bool = False) -> None:
-        """Close the questions that the present permissions decide, or all if the turn was stopped."""
+        """Close the questions that the current permissions decide, or all if the turn was stopped."""
         stop = PolicyDecision(outcome="deny", reason="Not run: the user declined another call") if is_stopped else None
         for id, question in list(self.open.items()):
             decision = stop or (question.decide() if question.decide is not None else None)

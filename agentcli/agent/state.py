@@ -56,7 +56,7 @@ class AgentState(msgspec.Struct, kw_only=True):
         self.remember_mode()
 
     def remember_mode(self) -> None:
-        """Remember the present mode, unless it is plan mode, as the one to return to after plan mode."""
+        """Remember the current mode, unless it is plan mode, as the one to return to after plan mode."""
         if self.mode != "plan":
             self.mode_before_plan = self.mode
 
@@ -75,7 +75,7 @@ class AgentState(msgspec.Struct, kw_only=True):
 
 def chosen_model(conversation: Conversation) -> str:
     """Return the model that the person chose in a stored conversation, not a substitute for it; empty for none."""
-    chosen = substitute = ""  # `substitute` answers at present in place of `chosen`, such as after a failure
+    chosen = substitute = ""  # `substitute` answers now in place of `chosen`, such as after a failure
     for entry in conversation.path:
         match entry.body:
             case log.ProviderSwitch(_, now, "chosen"):

@@ -80,9 +80,9 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         return False
     if obstacle.paths and not answer.allowed and answer.comment != NOBODY_LEFT:
         turn.denials.append(Denial(use))
-        refusal = Declined(answer.comment, f"to {then}, so the dry run was discarded and nothing was applied")
-        refusal.partial = str(report.output().content)
-        raise refusal
+        declined = Declined(answer.comment, f"to {then}, so the dry run was discarded and nothing was applied")
+        declined.partial = str(report.output().content)
+        raise declined
     if answer.comment:
         call.report.remarks.append(f"[The user said: {answer.comment}]")
     return answer.allowed

@@ -27,7 +27,7 @@ from agentcli.tools.observation import Levels, call_title, cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
-Decide = Callable[[], PolicyDecision]  # returns the decision of the present permissions on a call
+Decide = Callable[[], PolicyDecision]  # returns the decision of the current permissions on a call
 # Returns the person's answer, or the decision of permissions that changed before there was one.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | PolicyDecision]]
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client

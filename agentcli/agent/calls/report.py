@@ -230,13 +230,13 @@ class Mask:
         return self._current_masker.mask(text)
 
     def output(self, output: ToolOutput, *, tool: str) -> ToolOutput:
-        content = output.content
+        content, structured, summary = output.content, output.structured, self.text(output.summary)
         if isinstance(content, str):
             content = self.text(content)
         elif content is not None:
             content = tuple(Text(self.text(part.text)) if isinstance(part, Text) else part for part in content)
-        structured, _count = (output.structured, 0) if tool in self.keeps_structured else self.value(output.structured)
-        summary = self.text(output.summary)
+        if tool not in self.keeps_structured:
+            structured, _count = self.value(structured)
         return msgspec.structs.replace(output, content=content, summary=summary, structured=structured)
 
     def value(self, value: Any) -> tuple[Any, int]:

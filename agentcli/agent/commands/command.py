@@ -151,7 +151,7 @@ def numbered_list(options: Sequence[tuple[str, str]], instruction: str, *, marks
 
 
 def marked_list(options: Sequence[tuple[str, str]], current: int | None, instruction: str) -> str:
-    """Return the values of a setting as lines, the present one marked, and an `instruction` to change it."""
+    """Return the values of a setting as lines, the current one marked, and an `instruction` to change it."""
     return numbered_list(options, instruction, marks=["●" if n == current else " " for n in range(len(options))])
 
 

@@ -186,7 +186,7 @@ async def _run_remember(host: CommandHost, text: str) -> Outcome:
 async def _run_memory(host: CommandHost, argument: str) -> Outcome:
     verb, _, name = argument.partition(" ")
     if verb == "edit":
-        return await _edit(host, name.strip() or NOTES)
+        return await _edit_memory_file(host, name.strip() or NOTES)
     if argument:
         raise UsageError("Usage: /memory, or /memory edit [FILE].")
     lines = ["Instruction files the model has read:"]
@@ -237,7 +237,7 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
     return dict(found for text in texts for found in _INSTRUCTIONS.findall(text))
 
 
-async def _edit(host: CommandHost, name: str) -> Outcome:
+async def _edit_memory_file(host: CommandHost, name: str) -> Outcome:
     memory = _memory_of(host)
     place = memory.place_of(name)
     is_there = await asyncio.to_thread(os.path.lexists, place)

@@ -184,13 +184,13 @@ async def _run_compact(host: CommandHost, argument: str) -> Outcome:
     if isinstance(compaction, str):
         raise UserError(f"Could not compact: {compaction}.")
     if is_dry:
-        return _plan_text(compaction)
+        return _describe_planned_compaction(compaction)
     cost = f" Cost: ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""
     tokens = f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
     return f"Compacted: {tokens} ({STRATEGY_NAMES[compaction.strategy]}).{cost}"
 
 
-def _plan_text(plan: Compaction) -> str:
+def _describe_planned_compaction(plan: Compaction) -> str:
     cut = f"{len(plan.stubs)} recent entries would be cut" if plan.stubs else "recent turns stay complete"
     cost = "This would cost nothing."
     if plan.cost_usd:

@@ -26,7 +26,7 @@ from agentcli.tools.tool import RunTerms, Tool, ToolContext
 
 
 class CallPolicy(Struct, frozen=True):
-    """The decisions on one call. Each uses the present rules and mode, which may change while a question waits."""
+    """The decisions on one call. Each uses the current rules and mode, which may change while a question waits."""
 
     call: Call
     facts: CallFacts
