@@ -229,8 +229,8 @@ class Scan:
 
     def _current_tree(self, root: str) -> _Tree:
         """Return the tree of a root, updated by the kernel's reports or, if these are missing, by another walk."""
-        if (denied := self._denied()) != self._is_denied:  # the rules changed, so every name must be tested again
-            self._is_denied = denied
+        if (is_denied := self._denied()) != self._is_denied:  # the rules changed, so every name must be tested again
+            self._is_denied = is_denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
         changes = tree.watch.take_changes() if tree.folders else None

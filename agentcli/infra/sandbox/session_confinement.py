@@ -251,7 +251,7 @@ class SessionConfinement:
             return ()
         from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-        return ProtectedSnapshot("/").unwatched_folders(_plan_reverts(self.bounds(None, grants)))
+        return ProtectedSnapshot("/").unwatched_folders(_plan_reverts(self.bounds(None, grants)))  # moves nothing aside
 
     def accept(self, path: Path, content: bytes) -> None:
         """Do not revert the content that a tool wrote to a protected file, because the person approved it."""

@@ -84,7 +84,7 @@ class OverlayDryRun(Struct, eq=False, kw_only=True):
         hunks: Mapping[str, Collection[int]] | None = None,
         note: Path | None = None,
     ) -> ApplyOutcome:
-        """Apply all changes or those with `names`, of those in `hunks` only the hunks with these numbers."""
+        """Apply all changes, or only those with `names`; of a change in `hunks` only the hunks with these numbers."""
         known = {change.name for change in self.changes}
         if unknown := sorted({*(names or ())} - known):
             listed = ", ".join(sorted(known)[:20]) or "none"
@@ -271,9 +271,9 @@ class DryRuns:
         worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | worktrees):
             if not root.endswith("/.git"):  # such a root is a linked worktree's repository, without working files
-                files, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, top)))
+                uncommitted, reverted = await lost_work.uncommitted_files(*runners_in(Path(root, top)))
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
-                groups = lost_work.mark_lost_work(groups, root, lost_paths, {top + path for path in files})
+                groups = lost_work.mark_lost_work(groups, root, lost_paths, {top + path for path in uncommitted})
         for group in repositories:
             # The root may itself be a `.git` folder: the repository of a linked worktree.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
