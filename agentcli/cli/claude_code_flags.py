@@ -100,14 +100,14 @@ def split_tools(text: str) -> list[str] | None:
     from agentcli.agent.permissions.rules import ALIASES, FOREIGN_TOOLS
 
     names = [name.strip() for name in text.split(",") if name.strip()]
-    if names == ["default"]:
+    if names == ["default"]:  # Claude Code's word for all tools
         return None
     if not names:
         raise UsageError("--tools names no tools. Leave it out to offer all, or use --tools none.")
     if not any(name in ALIASES or name in FOREIGN_TOOLS for name in names):
         return names
-    known = dict.fromkeys(ALIASES.get(name, name) for name in names if name not in FOREIGN_TOOLS)
-    return [*known, "mcp__*"] if known else [*NO_BUILTIN_TOOLS]
+    own_names = dict.fromkeys(ALIASES.get(name, name) for name in names if name not in FOREIGN_TOOLS)
+    return [*own_names, "mcp__*"] if own_names else [*NO_BUILTIN_TOOLS]
 
 
 def setting_sources(text: str | None) -> frozenset[str] | None:

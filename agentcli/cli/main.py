@@ -91,7 +91,7 @@ def _parse_options(arguments: list[str]) -> argparse.Namespace:
     """Return the flags and the prompt. Raises `UsageError`, also if the prompt is, or resembles, a command's name."""
     flags = make_main_parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
-    prompt = "" if options.print else options.prompt or ""
+    prompt = "" if options.print else options.prompt or ""  # with -p, a command's name is a prompt, too
     as_prompt = f" To send it as a prompt: agentcli -p {prompt}"
     if prompt in COMMANDS:
         raise UsageError(f"Put the command before all flags: agentcli {prompt} …{as_prompt}")

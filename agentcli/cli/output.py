@@ -76,10 +76,8 @@ class LenientStderr(io.FileIO):
                 os.close(null)
         sys.stderr = io.TextIOWrapper(
             io.BufferedWriter(cls(_STDERR, "w", closefd=False)),
-            encoding=before.encoding if before else "utf-8",
-            errors="backslashreplace",
-            line_buffering=True,
-        )
+            encoding=before.encoding if before else "utf-8", errors="backslashreplace", line_buffering=True,
+        )  # fmt: skip
 
     def write(self, data: Any) -> int:
         try:
@@ -102,7 +100,8 @@ class WatchedStdout(io.FileIO):
 
     @property
     def is_within_line(self) -> bool:
-        return self._last_line()[1]
+        _, continues = self._last_line()
+        return continues
 
     @property
     def ends_with_result(self) -> bool:

@@ -145,7 +145,7 @@ class ConfiguredOpener:
             from agentcli.extensions.subcommands import describe_hooks
 
             return describe_hooks(config)
-        from agentcli.cli.doctor import Subject
+        from agentcli.cli.doctor import Subject  # the topic is "doctor"
         from agentcli.cli.subcommands.doctor import examine, format_findings
 
         return format_findings(list(examine(Subject(config))))
@@ -297,7 +297,7 @@ async def _answer(
     )  # fmt: skip
     try:
         session = await builder.build_session(choice)
-        if choice.how == "new" or choice.fork:
+        if choice.how == "new" or choice.fork:  # a conversation that is only continued stays one
             await store.mark_one_shot(session.id, is_one_shot=True)
         set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished

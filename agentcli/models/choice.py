@@ -39,7 +39,7 @@ KEYED_MODELS = (  # the variable of a key, and the model that answers if only th
     ("GEMINI_API_KEY", "gemini/gemini-3.8-flash"),
 )
 # The models that answer if only the provider, a cloud, is known; each cloud names models in its own way.
-_USUAL = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
+_CLOUD_MODELS = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 KEY_TEST_S = 15.0
 PROBE_S = 0.3  # a server on this machine must answer within this time
@@ -187,7 +187,7 @@ class Models:
     def usual_model(self, provider: str) -> str:
         """Return the model that answers if only the provider is known; empty if there is none."""
         known = (f"{info.provider}/{info.id}" for info in self.table())
-        names = chain((model for _, model in KEYED_MODELS), _USUAL, known)
+        names = chain((model for _, model in KEYED_MODELS), _CLOUD_MODELS, known)
         return next((name for name in names if name.startswith(f"{provider}/")), "")
 
     def forget(self, provider: str) -> None:

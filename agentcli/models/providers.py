@@ -62,7 +62,7 @@ class ProviderKeys:
             yield from ((variable, self._config.key_source(variable)) for variable in variables)
 
     def place(self, provider: str) -> str:
-        """Describe where a provider's key is; empty if there is none. Raises `ConfigError`."""
+        """Describe where the provider's key is that would be used; empty if there is none. Raises `ConfigError`."""
         return next((place for _, place in self.places(provider) if place), "")
 
     def has(self, provider: str) -> bool:

@@ -34,7 +34,7 @@ def project_files(cwd: Path) -> list[Path]:
 
 
 def command_places(cwd: Path) -> list[Path]:
-    """Return the project's folders of slash commands that no link leads to; the last one wins."""
+    """Return the project's folders of slash commands, the last of which wins; a linked folder is not the project's."""
     root = project_root(cwd)
     return [
         root / name

@@ -306,8 +306,8 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
         del resource["service.name"]  # the setting has its default, so the SDK takes the name from these variables
     if settings.environment:
         resource["deployment.environment.name"] = settings.environment
-    # The program that started agentcli may pass its own trace, so that agentcli's spans join it.
-    parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
+    headers = ("traceparent", "tracestate")  # of the trace of the program that started agentcli, which spans join
+    parent = {name: environment[name.upper()] for name in headers if name.upper() in environment}
     from agentcli.infra.telemetry import Export
 
     return Export(

@@ -79,14 +79,15 @@ class PrefixBuilder(Struct, kw_only=True):
         return style.text, ""
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
-        """Return the tools of MCP servers that fit into their share of the window, and a note if some do not."""
+        """Return the tools of MCP servers in as much detail as fits, and a note for the model if some are shortened."""
         if not tools:
             return (), ""
         from agentcli.extensions.mcp.tools import STUBS_NOTE, fit_tools
 
         specs, share = tuple(tool.spec() for tool in tools), self.config.settings.mcp.share
-        # In full or as stubs; the last may be missing.
-        shown = fit_tools(specs, int(min(window, _USUAL_WINDOW) * share))
+        shown = fit_tools(
+            specs, int(min(window, _USUAL_WINDOW) * share)
+        )  # in full, or as stubs, or without the last ones
         if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(
                 f"{len(left_out)} MCP tools are hidden from the model because all of them would use more than "

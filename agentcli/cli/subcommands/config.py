@@ -50,7 +50,7 @@ def show(json: AsJson = False) -> None:
 
 
 def _check_settings(config: Config) -> Builder:
-    """Check the settings that only their users can check: tools, rules and hosts. Raises `ConfigError`."""
+    """Check the settings that are checked only where they are used: tools, rules and hosts. Raises `ConfigError`."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     builder.tool_registry()
     builder.rules()
@@ -65,7 +65,7 @@ Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max. Put na
 def get(key: Key, json: AsJson = False) -> None:
     """Print the value of a setting (with --json, also where it comes from). Secrets are masked."""
     parts = write.key_parts(key)
-    setting_type(parts)  # raises `UsageError` for a setting that does not exist
+    setting_type(parts)  # only for the error about a setting that does not exist
     config = configuration()
     value = write.without_secrets(msgspec.to_builtins(config.settings), mask)
     for part in parts:

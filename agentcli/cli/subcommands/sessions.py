@@ -147,7 +147,7 @@ def fork(
 ) -> None:
     """Copy a session, or its beginning, to a new session of this directory. To open it: `agentcli -r ID`."""
 
-    async def work(store: SessionStore) -> dict[str, str]:
+    async def fork_in(store: SessionStore) -> dict[str, str]:
         log, entries = await store.fork(session_id, cwd=current_folder(), name=name, at=at)
         source, _ = await store.load(session_id)
         last = entries[-1].id if entries else ""
@@ -157,7 +157,7 @@ def fork(
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
-    copy = shared.in_store(work)
+    copy = shared.in_store(fork_in)
     id = copy["session_id"]
     shared.print_answer(copy, f"Forked to {id}. To open it: agentcli -r {id}", as_json=json)
 
