@@ -169,7 +169,7 @@ class Session:
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or queue it if a turn is running."""
         if (web := self.runtime.calls.workspace.resources.web) is not None:
-            web.note_typed(typed_text(op.blocks))
+            web.note_typed(typed_text(op.blocks))  # addresses that the person typed may be fetched without a question
         queue = self.state.conversation.queue
         messages, model = queue.steering, ""
         if isinstance(op, ops.Prompt):

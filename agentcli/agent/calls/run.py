@@ -198,9 +198,9 @@ def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
     tools = turn.session.tools
     for_client = [call for call in calls if turn.session.is_for_client(call.use)]
     own = (call for call in calls if call not in for_client)
-    for overlap, group in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
-        batch = list(group)
-        yield from [batch] if overlap else [[call] for call in batch]
+    for at_once, group in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+        neighbours = list(group)
+        yield from [neighbours] if at_once else [[call] for call in neighbours]
     if for_client:
         yield for_client
 

@@ -94,7 +94,7 @@ def _recorded_text(state: log_entries.FileState | None, checkpoints: Checkpoints
         return None
     try:
         content = checkpoints.content(state.content)
-    except OSError:
+    except OSError:  # it is no longer stored
         return None
     decoded = decode(content, workspace.settings.charset)
     return decoded.text if decoded else None

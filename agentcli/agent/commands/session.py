@@ -248,7 +248,7 @@ async def _run_permissions(host: CommandHost, argument: str) -> Outcome:
             text = f"Rule added for this session: {verb} {rule}. To remove it: /permissions forget {rule}"
             return f"{text} {warning}".rstrip()
         case "forget" | "revoke":
-            return await _forget(host, rest.strip())
+            return await _remove_rule(host, rest.strip())
         case _:
             raise UsageError(
                 "Usage: /permissions, or /permissions with list, mode MODE, allow RULE, ask RULE, deny RULE, "
@@ -268,7 +268,7 @@ async def _choose_mode_or_rule(host: CommandHost) -> str:
         return await _rules_text(host)
     if picked < len(MODES):
         return _set_mode(host, options[picked][0])
-    return await _forget(host, rules[picked - len(MODES)])
+    return await _remove_rule(host, rules[picked - len(MODES)])
 
 
 def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
@@ -309,7 +309,7 @@ async def _granted(host: CommandHost) -> list[str]:
     return [] if grants is None else list(await asyncio.to_thread(grants.list))
 
 
-async def _forget(host: CommandHost, what: str) -> str:
+async def _remove_rule(host: CommandHost, what: str) -> str:
     """Remove a lasting grant, by its number or its text, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(host), host.session.state.rules
     if not what and (rows := [*_rule_rows(rules, granted, only_own=True)]):
@@ -326,10 +326,10 @@ async def _forget(host: CommandHost, what: str) -> str:
         if matching:
             raise UsageError(f"{text} comes from the settings. Remove it there.")
         raise UsageError(f"{text} is not a rule. To list the rules: /permissions.")
-    has_restricted = any(rule in rules.deny or rule in rules.ask for rule in own)
+    was_restriction = any(rule in rules.deny or rule in rules.ask for rule in own)
     for rules_of_effect in (rules.deny, rules.ask, rules.allow):
         rules_of_effect[:] = [rule for rule in rules_of_effect if rule not in own]
-    return f"Rule removed: {text}." if has_restricted else f"Rule removed: {text} will ask again."
+    return f"Rule removed: {text}." if was_restriction else f"Rule removed: {text} will ask again."
 
 
 async def _run_plan(host: CommandHost, argument: str) -> Outcome:
