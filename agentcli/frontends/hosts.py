@@ -152,7 +152,7 @@ async def open_replacement(
     opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
 ) -> Session:
     """Open the session that replaces `before`; a new session or a copy inherits its mode, model and effort."""
-    if session_id is not None and before.id.startswith(session_id) and not fork:
+    if session_id is not None and before.id.startswith(session_id) and not fork:  # an id may be shortened
         raise UsageError("This session is already open here.")
     chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)

@@ -174,7 +174,7 @@ def _exposed_field(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]
 
 
 def init_object(session: Session, slash_commands: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return the object that begins a session's output; with `more` fields."""
+    """Return the object that begins a session's output, with `more` fields."""
     shown, calls = session.snapshot(), session.runtime.calls
     servers = calls.delegates.servers
     return system_object(

@@ -50,7 +50,7 @@ class Dialogue:
         self._exit_code = 0  # the exit code of the newest turn or command
         self._unmet_codes: set[int] = set()  # exit codes of requirements that a reply did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
-        self._has_answerer = True  # somebody can answer questions: until the input ends
+        self._is_attended = True  # until the input ends: somebody can answer questions
         self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()  # None: input or program end
         self._tasks: set[asyncio.Task[None]] = set()
         self.parallel_tasks: set[asyncio.Task[None]] = set()  # they run alongside the input lines
@@ -65,7 +65,7 @@ class Dialogue:
         self._turns_before, self._turns_ended = session.turns_begun, 0
         self.output = self.make_output(session)
         self._showing = self.spawn(self._show_events(session.subscribe()))
-        if not self._has_answerer:  # nobody can answer questions of this session either
+        if not self._is_attended:  # nobody can answer questions of this session either
             self.end_input()
 
     def make_output(self, session: Session) -> JsonOutput:
@@ -139,7 +139,7 @@ class Dialogue:
     def _is_last_turn(self) -> bool:
         """Return True if the session ends with the turn that just ended, which `_turns_ended` does not include yet."""
         no_other_runs = self.session.turns_begun - self._turns_before == self._turns_ended + 1
-        return self._leaving.is_set() or (no_other_runs and not self._has_answerer and self.lines.empty())
+        return self._leaving.is_set() or (no_other_runs and not self._is_attended and self.lines.empty())
 
     async def _wait_for_turns(self) -> None:
         while self.session.turns_begun - self._turns_before > self._turns_ended:
@@ -156,9 +156,7 @@ class Dialogue:
                 await self._handle_line(line)
             else:
                 self.lines.put_nowait(line)
-                await asyncio.sleep(
-                    0
-                )  # lets `_handle_lines` follow the line, so that an interrupt on the next line finds it
+                await asyncio.sleep(0)  # lets `_handle_lines` begin it, so that an interrupt on the next line finds it
         self.end_input()
         self.lines.put_nowait(None)
 
@@ -170,7 +168,7 @@ class Dialogue:
 
     def end_input(self) -> None:
         """Make the session deny open and later questions, because nobody can answer them any more."""
-        self._has_answerer = False
+        self._is_attended = False
         self.session.submit(ops.SetAttended(False))
 
     async def _handle_lines(self, first: CliPrompt) -> None:

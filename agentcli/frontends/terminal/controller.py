@@ -96,7 +96,7 @@ class TerminalController(OpenerHost):
         self.view.activity.queue = conversation.queue.entry()
         if conversation.entries and replays:
             replay(conversation, self.view)
-        # The program was killed while it waited for an approval or a usage limit: it asks, or waits, again.
+        # The program was killed while it waited for an approval or a usage limit: ask, or wait, again.
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(if_unanswered=True))
         elif self._can_continue:
@@ -326,6 +326,7 @@ class TerminalController(OpenerHost):
             self._terminal.show_prompt_sign()
 
     async def check_model(self, name: str) -> str:
+        """Describe a model in a sentence; ask for a key if there is none for it."""
         try:
             return self._opener.check_model(name)
         except NoKey as missing:

@@ -326,14 +326,14 @@ class Dialogs:
         plan = panel.question.preview
         try:
             async with self._console.released():
-                changed = await edit_text(plan, self._console.environment)
+                edited = await edit_text(plan, self._console.environment)
         except UserError as error:
             self._console.hint.show(str(error), 8.0)
             return
-        if changed.strip() and panel is self.panel:
+        if edited.strip() and panel is self.panel:  # else the question was withdrawn meanwhile
             self._view.end_question()
-            self._view.print_markdown(changed)
-            self._submit_answer(Approve(panel.question.id, allowed=True, comment="" if changed == plan else changed))
+            self._view.print_markdown(edited)
+            self._submit_answer(Approve(panel.question.id, allowed=True, comment="" if edited == plan else edited))
 
     def _decide_in_review(self, choice_id: str, comment: str = "") -> None:
         if (answer := self._panels[0].decide_in_review(choice_id, comment)) is not None:

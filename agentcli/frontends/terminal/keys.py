@@ -118,8 +118,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
         text = self.buffer.text
         arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
         # A command whose name was typed in full is run as it is. Arguments in brackets, such as `[NAME]`, are optional.
-        is_whole = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
-        if is_whole and text.startswith("/") and "\n" not in text:
+        is_complete = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
+        if is_complete and text.startswith("/") and "\n" not in text:
             self.accept()
 
     def take_back_newest(self) -> None:
@@ -299,7 +299,7 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         ("send", actions.enter, when.has_no_menu),
         ("send", actions.accept_with_menu, when.has_menu),
         (("enter",), actions.accept_with_menu, when.has_menu),  # even if "send" has another key
-        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),
+        (("enter",), actions.enter, when.has_no_menu & when.input_takes_answer),  # the same
         ("complete", area.take_completion, when.has_menu),
         ("complete", buffer.start_completion, when.has_no_menu & can_complete),
         ("queue", lambda: actions.accept(queue=True), when.has_no_menu & can_queue),
@@ -347,9 +347,8 @@ def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
 def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     """Yield the keys of the open list and of the question on the screen."""
     dialogs = actions.dialogs
-    list_takes_enter = when.has_list & (
-        when.list_takes_text | when.is_empty
-    )  # else the key is for the text in the input
+    # Below a list, Enter and Esc are for the input while it has a text.
+    list_takes_enter = when.has_list & (when.list_takes_text | when.is_empty)
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
         yield (key,), partial(dialogs.press, key), when.question_takes_keys

@@ -343,7 +343,7 @@ def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: b
     # A change with a single hunk has no `diff`: the hunk is its whole text.
     parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, first_hunks, strict=False)]
     shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
-    has_files = sum(len(split_files(text)) for text, _ in parts) > 1
+    has_files = sum(len(split_files(text)) for text, _ in parts) > 1  # else there is nothing to summarize
     if is_whole or not has_files or (count := rows_of(shown, columns)) <= MAX_DIFF_ROWS:
         return shown
     brief = (change_text(text, change, columns, is_brief=True) for text, change in parts)

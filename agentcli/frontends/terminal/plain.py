@@ -130,9 +130,9 @@ class PlainTerminal(TerminalActions):
             self._print_preview(panel, shown, shows_all=shows_all)
             return
         commands = self._controller.commands  # a mistyped one may be an answer to the model, such as /srv
-        is_models = isinstance(panel.question, Question)
-        if not choice and (commands.is_known(line) if is_models else commands.is_command(line)):
-            effect = "skips it" if is_models else "declines"
+        is_model_question = isinstance(panel.question, Question)
+        if not choice and (commands.is_known(line) if is_model_question else commands.is_command(line)):
+            effect = "skips it" if is_model_question else "declines"
             text = f"Answer the question first (Enter {effect}), then type {line} again.\n"
             self._view.print_question([("warning", text)])
             self._print_choices(panel)
@@ -182,7 +182,7 @@ class PlainTerminal(TerminalActions):
             self._leave_deadline = float("inf")
             self.show_prompt_sign()
         elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):
-            self._leave_with(130)
+            self._leave_with(128 + signal.SIGINT)
         else:
             self._leave_deadline = time.monotonic() + TWICE_S
             self._view.print_line("Press Ctrl-C again to leave.", "warning")

@@ -298,14 +298,11 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 
 
 async def run_program(
-    argv: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    data: bytes | None = None,
-    stdout: int | None = None,
+    argv: Sequence[str], env: Mapping[str, str] | None = None, data: bytes | None = None, stdout: int | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
     stdin = None if data is None else asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin, stdout=stdout)
+    process = await asyncio.create_subprocess_exec(*argv, env=env, stdin=stdin, stdout=stdout)
     # Ctrl-C and Ctrl-\ are for the program now. If it were started after this, it would inherit the ignored signals.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:

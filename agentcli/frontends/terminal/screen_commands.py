@@ -62,6 +62,7 @@ class Appearance:
 def screen_commands(
     controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance, dialogs: Dialogs
 ) -> Sequence[SlashCommand]:
+    """Return the slash commands of a live screen; /trust is one of them."""
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
     find, login = partial(_find, controller=controller, dialogs=dialogs), lambda _, name: controller.log_in(name)
 
@@ -81,6 +82,8 @@ def screen_commands(
 
 
 def trust_command(controller: TerminalController, opener: TerminalOpener) -> SlashCommand:
+    """Return /trust, with which the person approves what the project's settings run."""
+
     async def trust(host: CommandHost, argument: str) -> str:
         controller.require_idle()
         review = await asyncio.to_thread(opener.review_project)

@@ -191,7 +191,8 @@ def status_rows(
     """Return the status line; a narrow window drops parts from its end. `custom` rows replace the figures."""
     if len(hint) > columns:
         return in_rows([("warning", hint)], columns, hang=2)
-    mode = MODE_TEXTS[status.mode].name if status.place.session_id or status.mode != "default" else ""
+    is_known = status.place.session_id or status.mode != "default"  # it is not before the session is open
+    mode = MODE_TEXTS[status.mode].name if is_known else ""
     parts = [
         ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
         ("warning", hint),

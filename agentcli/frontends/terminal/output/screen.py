@@ -145,14 +145,9 @@ class Screen(Renderer):
         last_row, (roles, last) = len(self._shown_rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
         # Line ends at the bottom scroll the window if it is full; then as many rows are inserted above the region.
-        room = [
-            down(last_row - self._cursor_row),
-            "\r",
-            "\n" * line_rows,
-            up(last_row + line_rows),
-            f"\x1b[{line_rows}L",
-        ]
-        return [*room, text, down(1 + self._cursor_row), to_column(self._cursor_column)]
+        scroll = [down(last_row - self._cursor_row), "\r", "\n" * line_rows]
+        insert_rows = [up(last_row + line_rows), f"\x1b[{line_rows}L"]
+        return [*scroll, *insert_rows, text, down(1 + self._cursor_row), to_column(self._cursor_column)]
 
     def _redraw_all(self, lines: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         """Return the codes that erase the region, write lines in its place, and draw all of it again below them."""

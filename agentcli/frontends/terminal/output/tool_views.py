@@ -22,6 +22,7 @@ MAX_OUTPUT_LINES = 5  # of an output with at least `MIN_FOLDED_LINES`
 MIN_FOLDED_LINES = 8  # hiding one line or two saves no room, and the first of few often has the reason of a failure
 MAX_JOB_CHARS = 60  # of an ended job's command
 MAX_CLAIM_CHARS = 60  # of a claim's subject
+MIN_TITLE_CELLS = 12  # of a finished call's title, however long its outcome is
 MAX_REPEATED_CELLS = 40  # of a call's title that its question has already shown
 MAX_LINE_CHARS = 400  # of a line in an excerpt
 # Ends of a result that repeat the call's own line: the exit code, or the interruption.
@@ -63,9 +64,9 @@ def tool_view(
     if was_asked:  # the screen has the answer and the title
         event = replace(event, answer="")
         title = plain(clipped([("", title)], MAX_REPEATED_CELLS))
-    head = _head(event, title, columns, is_started_job=is_started_job)
+    call_line = _call_line(event, title, columns, is_started_job=is_started_job)
     if event.answer.startswith("declined"):
-        return ToolView(head)
+        return ToolView(call_line)
     if event.result.is_error and not was_discarded:
         body = _error_body(event, title, columns, unfold_hint)
     elif event.name == "bash":
@@ -78,10 +79,10 @@ def tool_view(
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")  # the note of a cut body
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
-    return ToolView([*head, *body], folded)
+    return ToolView([*call_line, *body], folded)
 
 
-def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
+def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
     """Return a call's line, with its title cut so that the outcome fits; a failed call's title is never cut."""
     answer = " ".join(printable(event.answer).split())
     was_declined = event.answer.startswith("declined")  # `Declined.answer` begins so
@@ -96,10 +97,11 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
         return wrapped([("error", "✗"), ("", f" {whole_title}"), ("muted", f"{outcome}\n")], columns, hang=2)
     is_agent = event.name == "create_subagent"
     # A subagent's title is its task, which says more than the outcome does.
-    shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
+    min_cells = columns * 3 // 4 if is_agent else MIN_TITLE_CELLS
+    shown_title = clipped([("", title)], max(min_cells, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))  # begins with the `SubagentEnd`
-    goes_on = is_agent and summary == "in the background"
-    sign = ("warning", "■") if was_cut_short else ("accent", "↗") if goes_on else ("ok", "✓")
+    continues = is_agent and summary == "in the background"
+    sign = ("warning", "■") if was_cut_short else ("accent", "↗") if continues else ("ok", "✓")
     line = [sign, ("", " "), *shown_title, ("muted", outcome)]
     if is_agent:
         return [*clipped(line, columns), ("", "\n")]

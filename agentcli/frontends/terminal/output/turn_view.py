@@ -237,7 +237,7 @@ class TurnView:
         )  # fmt: skip
         if view.folded is not None:
             self.folded.append(view.folded)
-        # An allowed call has succeeded, or a denied one was not run.
+        # True if an allowed call has succeeded, or a denied one was not run.
         is_as_decided = answer is not None and answer.allowed != event.result.is_error
         if is_as_decided and event.answer.startswith(("declined", "discarded", "applied")):
             return

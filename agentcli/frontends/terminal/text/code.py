@@ -124,7 +124,7 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
                     else:
                         stack.append(stack[-1] if name == "#push" else name)
             break
-        else:
+        else:  # no rule matches
             if text[at] == "\n":
                 stack[:] = ["root"]
             else:
@@ -323,10 +323,10 @@ def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
     # It is empty if the lines have less than half of their characters in common, or are too long to be compared.
     if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
         return (0, 0), (0, 0)
-    a, b = _WORD.findall(old), _WORD.findall(new)
-    same = common_length(a, b)
-    end = common_length(a[same:][::-1], b[same:][::-1])
-    first, last = len("".join(a[:same])), len("".join(a[len(a) - end :]))
-    if 4 * (first + last) < len(old) + len(new):
+    old_words, new_words = _WORD.findall(old), _WORD.findall(new)
+    same = common_length(old_words, new_words)
+    same_at_end = common_length(old_words[same:][::-1], new_words[same:][::-1])
+    before, after = len("".join(old_words[:same])), len("".join(old_words[len(old_words) - same_at_end :]))
+    if 4 * (before + after) < len(old) + len(new):
         return (0, 0), (0, 0)
-    return (first, len(old) - last), (first, len(new) - last)
+    return (before, len(old) - after), (before, len(new) - after)

@@ -97,9 +97,9 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
                 own_row, column = row, column + cells
             if own_row >= max_rows:
                 shown = [*fragments[:number], (roles, text[:position])]
-                is_whole = "".join(part for _, part in shown).endswith("\n")
+                ends_line = plain(shown).endswith("\n")
                 rest = [(roles, text[position:]), *fragments[number + 1 :]]
-                return shown if is_whole else [*shown, ("", "\n")], rest
+                return shown if ends_line else [*shown, ("", "\n")], rest
     return list(fragments), []
 
 
@@ -246,9 +246,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_empty_end=True)):
-        may_split = hang is None and len(line) == 1  # a line of one role, as the output of slash commands has
-        rows = [[(line[0][0], row)] for row in _name_above_meaning(line[0][1], columns)] if may_split else [line]
-        for row in rows:
+        for row in _name_above_meaning(line, columns) if hang is None else [line]:
             indent = _text_column(plain(row), columns) if hang is None else hang
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
     return merged(out)
@@ -262,13 +260,16 @@ def _text_column(row: str, columns: int) -> int:
     return width(found[0]) if found else 0
 
 
-def _name_above_meaning(line: str, columns: int) -> list[str]:
+def _name_above_meaning(line: Row, columns: int) -> list[Row]:
     """Return the line; if less than half of a row is left after its gap, a name and, below it, its meaning."""
-    *names, meaning = re.split(" {2,}", line.strip())
-    if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
+    if len(line) != 1:  # only lines of one role, as the output of slash commands has
         return [line]
-    indent = " " * (len(line) - len(line.lstrip()))
-    return [f"{indent}{' '.join(names)}", f"{indent}  {meaning}"]
+    roles, text = line[0]
+    *names, meaning = re.split(" {2,}", text.strip())
+    if not names or width(text) <= columns or 2 * width(text[: text.rindex(meaning)]) <= columns:
+        return [line]
+    indent = " " * (len(text) - len(text.lstrip()))
+    return [[(roles, f"{indent}{' '.join(names)}")], [(roles, f"{indent}  {meaning}")]]
 
 
 @lru_cache(maxsize=4096)

@@ -244,7 +244,7 @@ class MarkdownStream:
     def _add_table_line(self, line: MarkdownLine, content: str) -> None:
         """Add a line that begins with `|` to the table, or begin another table, whose header it may be."""
         if self._table and line.quotes == self._table[0][0].quotes and line.item_text_column is None:
-            if self._alignments is None:  # so it stays unless `content` is like `|---|:-:|`
+            if self._alignments is None:  # they can be read if `content` is like `|---|:-:|`
                 from agentcli.frontends.terminal.text.markdown_text import column_alignments
 
                 self._alignments = column_alignments(self._table[0][1], content)
