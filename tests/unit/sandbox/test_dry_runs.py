@@ -525,6 +525,7 @@ def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str
     [change] = tried(base, command, drops=True).changes
     assert change.permanent_loss == "work"
     assert any(said.startswith(note) for said in change.notes), change.notes
+    assert "stash" not in change.diff + "".join(change.notes) or "git stash store" in "".join(change.notes)
     assert tree_of(ws) == before
 
 

@@ -74,10 +74,15 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
     before, after = await _read_state(git, run_before), await _read_state(git, run_after)
     if before == after:
         return GitChanges("", ())
-    moved_refs = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
+    names = {**before.refs, **after.refs}.keys() - {"refs/stash"}  # lost stashes are named one by one
+    moved_refs = sorted(name for name in names if before.refs.get(name) != after.refs.get(name))
     output = await run_after(_script_for_changes(git, before, after, moved_refs))
     lost_commits, commit_counts, refs, diff = _split_parts(output, 4)
-    lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
+    lost_stashes = (
+        f"stash {title} (git stash store {commit[:10]} brings it back)"
+        for commit, title in before.stashes.items()
+        if commit not in after.stashes
+    )
     lost = [*lost_commits.splitlines(), *lost_stashes]
     # The end of a line `:100644 100644 7c4a013 f2ad6c7 M⇥NAME` is shown.
     staged = [f"staged: {line.split(' ', 4)[-1]}" for line in after.staged]
@@ -314,7 +319,7 @@ def _is_rewritten(diff: str) -> bool:
 
 def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
     before, after = changes.before_and_after(path)
-    if before is None or before.kind != "file" or ".git/logs/" not in f"/{path}":
+    if before is None or before.kind != "file" or ".git/logs/" not in f"/{path}" or path.endswith("logs/refs/stash"):
         return False
     return after is None or after.size < before.size
 
