@@ -234,6 +234,7 @@ class LocalFacts:
         return self._sandbox.dry_runs.load().why_unavailable(self._grants)
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        """Return the secret files that the backend cannot hide from such commands, without the granted ones."""
         if (profile or self.profile) in self._confinement.backend.hides_in:
             return ()
         secrets, _ = self._confinement.scan.secrets_and_auto_executed(self.roots)

@@ -327,7 +327,7 @@ class Scan:
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
-            auto_executed=[] if rank else [*map(Path, auto_executed)],  # no editor opens the folders of tools
+            auto_executed=[] if rank else [*map(Path, auto_executed)],  # nobody opens a project in the folders of tools
             # A working copy with `.git`, or a bare repository.
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )

@@ -167,7 +167,7 @@ class SecretValues:
     def values_in(
         self, files: Collection[Path], roots: Sequence[Path], *, apart_from: Path | None = None
     ) -> frozenset[str]:
-        """Return the values in `files`, except those at the real path `apart_from`, and in the roots' repositories."""
+        """Return the values to mask: those in `files` and the roots' repositories, but not in the file `apart_from`."""
         states = {root: git_state(root) for root in roots}
         if not files and not any(states.values()):  # and there is no repository that may have had secret files
             return frozenset()

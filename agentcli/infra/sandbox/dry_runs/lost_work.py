@@ -258,7 +258,7 @@ def _is_among(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return the files by their root whose contents were deleted or replaced as a whole, unless already marked."""
+    """Return, by root, the files whose contents were deleted or replaced as a whole, and that are not marked yet."""
     changes_by_root = {one.changes.root: one.changes for one in groups}
     gone_files = {root: _find_gone_files(changes) for root, changes in changes_by_root.items()}
     found: dict[str, set[str]] = {}
@@ -293,7 +293,7 @@ def mark_lost_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[Ch
     gone_files = _find_gone_files(changes)
     if len(gone_files) <= 1:  # a single file is not a tree
         return [*groups]
-    count = _count_files_up_to(2 * len(gone_files), changes.root)  # of more files, the gone ones are not most
+    count = _count_files_up_to(2 * len(gone_files), changes.root)  # once they are less than half, it ends
     enough = count if len(gone_files) <= FEW_FILES else count // 2 + 1
     if len(gone_files) < enough:
         return [*groups]

@@ -105,7 +105,7 @@ def _clean_up(note: int) -> None:
 
 def _fork_supervisor(channel: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
     """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone."""
-    _, descriptors = _receive(channel, 1, max_descriptors=2)
+    _, descriptors = _receive(channel)
     if not descriptors:
         return False
     control, *new_notes = descriptors
@@ -130,12 +130,13 @@ def _fork_supervisor(channel: socket.socket, supervisors: set[int], notes: list[
     return True
 
 
-def _receive(channel: socket.socket, size: int, *, max_descriptors: int) -> tuple[bytes, list[int]]:
-    """Receive up to `size` bytes and their descriptors; no bytes mean that the other end is closed."""
-    data, descriptors, _, _ = socket.recv_fds(channel, size, max_descriptors, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive one byte and its descriptors; no byte means that the other end is closed."""
+    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    byte, descriptors, _, _ = socket.recv_fds(channel, 1, _MAX_DESCRIPTORS, flags)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    return data, list(descriptors)
+    return byte, list(descriptors)
 
 
 def _supervise(control: socket.socket) -> int:
@@ -145,7 +146,7 @@ def _supervise(control: socket.socket) -> int:
     code = 0
     while code == 0:
         try:
-            order, descriptors = _receive(control, 1, max_descriptors=_MAX_DESCRIPTORS)
+            order, descriptors = _receive(control)
         except OSError:  # agentcli was killed before it had read all answers
             break
         if not order:
@@ -251,7 +252,7 @@ class Supervisor:
     def _take_order(self) -> None:
         """Carry out an order from agentcli; if none can be read, agentcli is gone: end the tree."""
         try:
-            order, descriptors = _receive(self._control, 1, max_descriptors=8)
+            order, descriptors = _receive(self._control)
         except OSError:
             order, descriptors = b"", []
         if order == KEEP_OUTPUT:

@@ -197,8 +197,8 @@ class Keeper:
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
         """Return the socket of an idle or a new supervisor; its keeper gets the cleanup note. Raises `OSError`."""
-        # Only with a new supervisor can the keeper get a new note.
         is_running = self._process is not None and self._process.poll() is None
+        # Only with the socket of a new supervisor does the keeper get a new note.
         while self._idle and is_running and note in (None, self._cleanup_note):
             control = self._idle.pop()
             try:
@@ -209,9 +209,9 @@ class Keeper:
         control, supervisors_end = socket.socketpair()
         control.setblocking(False)
         with supervisors_end:
-            requests = self._keeper_channel if self._keeper_channel is not None and is_running else self._start_keeper()
+            channel = self._keeper_channel if self._keeper_channel is not None and is_running else self._start_keeper()
             descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
-            socket.send_fds(requests, [b"n"], descriptors)  # any byte, because descriptors cannot be sent alone
+            socket.send_fds(channel, [b"n"], descriptors)  # any byte, because descriptors cannot be sent alone
             self._cleanup_note = self._cleanup_note if note is None else note
         return control
 

@@ -85,7 +85,7 @@ class Shell:
         launch: Launcher | None = None,
         is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Sandbox.run` does, confined by `launch` if given; with `is_job` at once as a job."""
+        """Run a command, confined by `launch` if given; it becomes a job on `detach`, or with `is_job` at once."""
         for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)

@@ -115,7 +115,7 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
     """Return the reader of the format in which ripgrep prints what this search finds."""
     match search.mode:
         case "files":
-            return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))
+            return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))  # no `./`
         case "count":
             return CountReader(take)
     return JsonReader(take) if search.options.multiline else RowReader(take)

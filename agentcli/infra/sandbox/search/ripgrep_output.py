@@ -156,7 +156,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         A message repeats the file's name, and is split at any blank line in that.
         """
         message = _END_OF_STOPPED.search(head) if b"\n" in head else None
-        return head[message.end() + 2 :] if message else head[2:]
+        return head[message.end() + 2 :] if message else head[2:]  # without `./`
 
     def _without_message(self, path: bytes, rows: bytes) -> bytes:
         """Cut off ripgrep's message that a file is binary, which begins with `./`, and add the file to `binary`."""
