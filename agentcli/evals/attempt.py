@@ -197,18 +197,15 @@ async def _answer_prompts(
     return ends, False
 
 
-def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent.
-
-    `last` is the end of the last turn.
-    """
-    match last:
+def _classify_end(last_turn: Done | TurnFailed | None) -> tuple[End, str, str]:
+    """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent."""
+    match last_turn:
         case None:  # no turn ended before the time ran out, with which `timeout` replaces this
             return "error", "", ""
         case Done(reason=reason):
             return ("interrupted" if reason == "declined" else reason), "", ""
         case TurnFailed(error=error):
-            return "error", error, error if last.error_type in _FAILURES else ""
+            return "error", error, error if last_turn.error_type in _FAILURES else ""
 
 
 # Lets git fetch any commit, also one that no branch leads to.
@@ -295,11 +292,9 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
             '--settings FILE, in which [sandbox] has profile = "danger-full-access".'
         )
     variables = {
-        "AGENTCLI_EVAL_TASK": task_copy,
-        "AGENTCLI_EVAL_RECORD": task_copy / RECORD,
-        "PYTHONPATH": task_copy / HELPERS.name,
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+        "AGENTCLI_EVAL_TASK": task_copy, "AGENTCLI_EVAL_RECORD": task_copy / RECORD,
+        "PYTHONPATH": task_copy / HELPERS.name, "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
     assignments = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
     command = f"{assignments} exec {shlex.quote(str(task_copy / 'check'))}"
     try:
@@ -352,14 +347,9 @@ class RayEngine:
 
 
 def _attempt_on_worker(
-    *,
-    task: str,
-    files: list[tuple[str, int, bytes]],
-    sample: int,
-    variant: Variant,
-    settings: dict[str, Any],
+    *, task: str, files: list[tuple[str, int, bytes]], sample: int, variant: Variant, settings: dict[str, Any],
     environment: dict[str, str],
-) -> EvalAttempt:
+) -> EvalAttempt:  # fmt: skip
     """Attempt a task with this name and `files` (path, mode, content), with the person's settings and variables."""
     with temporary_folder() as folder:
         unpacked = _unpack(files, folder / task)

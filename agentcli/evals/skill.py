@@ -69,10 +69,8 @@ def _task_contents(prompt: str, graders: list[Json]) -> dict[str, bytes]:
 
 
 def _grader(assertion: str | Json) -> Json:
-    """Return the grader of an assertion: a text is a criterion for the judge, an object the grader itself.
-
-    `_task_contents` rejects a grader whose type is empty.
-    """
+    """Return the grader of an assertion: a text is a criterion for the judge, an object the grader itself."""
+    # `_task_contents` rejects an object without a type.
     grader = {"type": "llm", "criteria": assertion} if isinstance(assertion, str) else {"type": "", **assertion}
     return {"name": grader.get("criteria", str(grader)), **grader}
 

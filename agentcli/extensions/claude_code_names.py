@@ -32,10 +32,7 @@ def input_with_both_names(tool: str, input: Mapping[str, Any], cwd: Path) -> dic
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a hook's `updated` arguments under our names only.
-
-    The arguments were `sent` under two names, and the hook may have changed the value of either.
-    """
+    """Return a hook's `updated` arguments under our names; it may have changed one that was `sent` under two names."""
     own = dict(updated)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():
         value = own.pop(theirs, None)

@@ -225,10 +225,7 @@ def format_hooks(specs: Sequence[HookSpec]) -> str:
 
 
 async def _fire(config: Config, event: Any, call: ToolUse) -> tuple[list[HookRan], EventAnswer]:
-    """Run the hooks of an event, which is about a call, or has the call's arguments as its fields.
-
-    If a hook needs a session, one is built that runs no hooks of the settings itself.
-    """
+    """Run the hooks of an event. If one of them needs a session, build one that has no hooks of the settings itself."""
     from agentcli.app import Builder
 
     runs = list[HookRan]()
@@ -242,8 +239,9 @@ async def _fire(config: Config, event: Any, call: ToolUse) -> tuple[list[HookRan
             builder.hooks = _hooks(config, is_bare=True)
             hooks.context.session = session = await builder.build_session()
             stack.push_async_callback(session.close)
-        firing = hooks.fire(event, call=call) if event in _EVENTS_ABOUT_CALLS else hooks.fire(event, **call.input)
-        return runs, await firing
+        if event in _EVENTS_ABOUT_CALLS:
+            return runs, await hooks.fire(event, call=call)
+        return runs, await hooks.fire(event, **call.input)  # the input has the fields of the event
 
 
 @hooks_app.command("test")

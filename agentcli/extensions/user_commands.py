@@ -139,10 +139,7 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return the command in a file, whose variables `fill` expands, and the rules of its `allowed-tools`.
-
-    Raises `OSError`, `ValueError` or `UsageError`.
-    """
+    """Return the command in a file, after `fill`, and its rules. Raises `OSError`, `ValueError` or `UsageError`."""
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())

@@ -17,14 +17,6 @@ from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, Paid
 from agentcli.errors import AgentcliError, ToolError, UsageError
-from agentcli.extensions.hooks.run import (
-    FAIL_CLOSED_EVENTS,
-    HOOK_AGENT,
-    RunningHooks,
-    answer_in_output,
-    answer_of_command,
-    failure_answer,
-)
 from agentcli.extensions.hooks.spec import HookOptions, HookSpec
 from agentcli.extensions.program_pins import ProgramPins, why_denied
 from agentcli.llm.http import HttpClient, mask_of, read_start
@@ -34,6 +26,10 @@ from agentcli.llm.provider import Effort, Request
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.builtin.toolset import CreateSubagent
 from agentcli.tools.tool import Ask, ToolContext
+
+from agentcli.extensions.hooks.run import (  # isort: skip
+    FAIL_CLOSED_EVENTS, HOOK_AGENT, RunningHooks, answer_in_output, answer_of_command, failure_answer,
+)  # fmt: skip
 
 MAX_ANSWER_BYTES = 1_000_000
 _READING_TOOLS = ("file_read", "file_list", "grep_search", "read_more")  # of the subagents that hooks ask
@@ -160,12 +156,9 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
 
 
 async def post_event(url: str, options: HookOptions, input: bytes, variables: Mapping[str, str]) -> str:
-    """POST an event, and return the text of the answer. Redirects lead to the same host only. Raises `ToolError`.
-
-    A variable in a header is replaced by an empty text if the hook's options do not allow it.
-    """
+    """POST an event, and return the text of the answer. Redirects lead to the same host only. Raises `ToolError`."""
     allowed = {name: variables.get(name, "") for name in options.allowed_env_vars}
-    headers = {
+    headers = {  # a variable that is not allowed is replaced by nothing
         name.lower(): _VARIABLE.sub(lambda found: allowed.get(found[1] or found[2], ""), value)
         for name, value in options.headers.items()
     }

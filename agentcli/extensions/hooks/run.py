@@ -28,11 +28,7 @@ _SCRIPT_NOT_OPENED = re.compile(
     r"Can't open perl script|Permission denied",
     re.IGNORECASE,
 )
-_PLAIN_TEXT_EVENTS = (
-    "SessionStart",
-    "UserPromptSubmit",
-    "SubagentStart",
-)  # events whose plain output goes to the model
+_PLAIN_TEXT_EVENTS = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # the model reads plain output for these
 _BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)  # an object at the beginning of a line
 # Keys that distinguish a hook's answer from other JSON.
 _ANSWER_KEY = re.compile(r'"(?:hookSpecificOutput|permissionDecision|decision|continue|systemMessage)"')
@@ -45,15 +41,12 @@ _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
 def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
-    """Combine answers: deny overrides ask, ask overrides allow, and the first of equal decisions gives the reason.
-
-    If several answers replace the call's arguments, the last one applies.
-    """
+    """Combine answers: deny overrides ask, ask overrides allow, and the first of equal decisions gives the reason."""
     strongest = max(answers, key=lambda answer: _STRENGTH[answer.decision], default=EventAnswer())
     return EventAnswer(
         decision=strongest.decision,
         reason=strongest.reason,
-        input=next((answer.input for answer in reversed(answers) if answer.input is not None), None),
+        input=next((answer.input for answer in reversed(answers) if answer.input is not None), None),  # the last one's
         context="\n".join(answer.context for answer in answers if answer.context),
         stops=any(answer.stops for answer in answers),
         notices=tuple(notice for answer in answers for notice in answer.notices),
@@ -144,13 +137,9 @@ def answer_in_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     updated = specific.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return EventAnswer(
-        decision=decision,
-        reason=str(reason),
-        input=updated if isinstance(updated, dict) else None,
-        context=str(specific.get("additionalContext") or ""),
-        stops=stops,
-        notices=(str(notice),) if notice else (),
-    )
+        decision=decision, reason=str(reason), input=updated if isinstance(updated, dict) else None,
+        context=str(specific.get("additionalContext") or ""), stops=stops, notices=(str(notice),) if notice else (),
+    )  # fmt: skip
 
 
 def failure_answer(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:

@@ -77,14 +77,9 @@ class _ServerTable(NamedTuple):
 
 
 def server_specs(
-    config: Config,
-    on_notice: Callable[[str], None],
-    *,
-    files: Sequence[str] = (),
-    added: Mapping[str, Any] = {},
-    is_strict: bool = False,
-    plugins: Sequence[Plugin] = (),
-) -> list[ServerSpec]:
+    config: Config, on_notice: Callable[[str], None], *, files: Sequence[str] = (), added: Mapping[str, Any] = {},
+    is_strict: bool = False, plugins: Sequence[Plugin] = (),
+) -> list[ServerSpec]:  # fmt: skip
     """Return the enabled servers. Of several with one name the first applies; `added` ones come before all others.
 
     An unreadable entry is reported. If `is_strict`, servers of the settings and the project are left out.
@@ -102,7 +97,7 @@ def server_specs(
     for table in tables:
         for name in [name for name in table.servers if name not in specs]:
             try:
-                specs[name] = _read_entry(name, table, call_s=call_s, startup_s=startup_s)
+                specs[name] = _read_entry(name, table, default_call_s=call_s, default_start_s=startup_s)
             except ValueError as error:
                 specs[name] = None
                 on_notice(f"{table.source}: the MCP server {name} is skipped: {error}.")
@@ -133,11 +128,8 @@ def servers_in(file: Path) -> Mapping[str, Any]:
         raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
 
 
-def _read_entry(name: str, table: _ServerTable, *, call_s: float, startup_s: float) -> ServerSpec | None:
-    """Return the server of an entry, with default time limits for a call and the start; None if it is disabled.
-
-    Raises `ValueError` if the entry cannot be read.
-    """
+def _read_entry(name: str, table: _ServerTable, *, default_call_s: float, default_start_s: float) -> ServerSpec | None:
+    """Return the server of an entry; None if it is disabled. Raises `ValueError` if the entry cannot be read."""
     entry = table.servers[name]
     if isinstance(entry, Mapping):  # else `convert` rejects it
         entry = {ours: entry[theirs] for theirs, ours in _OTHER_TOOLS_KEYS.items() if theirs in entry} | dict(entry)
@@ -159,15 +151,11 @@ def _read_entry(name: str, table: _ServerTable, *, call_s: float, startup_s: flo
             headers["Authorization"] = f"Bearer ${{{read.bearer_token_env_var}}}"
         transport = HttpSpec(read.url, kind, headers | read.headers, read.oauth)
     return ServerSpec(
-        name=name,
-        transport=transport,
-        scope=table.scope,
-        source=table.source,
-        timeout_s=read.tool_timeout_sec or (read.timeout or 0) / 1000 or call_s,
-        startup_timeout_s=read.startup_timeout_sec or (read.startup_timeout_ms or 0) / 1000 or startup_s,
-        enabled_tools=read.enabled_tools,
-        disabled_tools=read.disabled_tools,
-    )
+        name=name, transport=transport, scope=table.scope, source=table.source,
+        timeout_s=read.tool_timeout_sec or (read.timeout or 0) / 1000 or default_call_s,
+        startup_timeout_s=read.startup_timeout_sec or (read.startup_timeout_ms or 0) / 1000 or default_start_s,
+        enabled_tools=read.enabled_tools, disabled_tools=read.disabled_tools,
+    )  # fmt: skip
 
 
 def _time_limit(config: Config, name: str, on_notice: Callable[[str], None]) -> float:
@@ -273,17 +261,10 @@ def load_sdk() -> Any:
 
 
 def make_servers(
-    config: Config,
-    specs: Sequence[ServerSpec],
-    programs: WorkspacePrograms,
-    on_notice: Callable[[str], None],
-    *,
+    config: Config, specs: Sequence[ServerSpec], programs: WorkspacePrograms, on_notice: Callable[[str], None], *,
     clients: Sequence[MCPClient] = (),
-) -> Servers:
-    """Return the configured servers and a caller's own `clients`.
-
-    The tools that a server offers, and the files that start it, are compared with those that the person approved.
-    """
+) -> Servers:  # fmt: skip
+    """Return the configured servers, which are held to what the person approved of them, and a caller's `clients`."""
     from agentcli.extensions.mcp.server import ServerApprovals
     from agentcli.extensions.mcp.servers import Servers
 

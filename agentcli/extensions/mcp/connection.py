@@ -80,13 +80,10 @@ class ServerConnection:
             return types.ListRootsResult(roots=[types.Root(uri=root.as_uri(), name=root.name)])  # type: ignore[arg-type]
 
         client = Client(
-            transport,
-            client_info=types.Implementation(name="agentcli", version=__version__),
-            elicitation_callback=self._elicit,
-            list_roots_callback=list_roots,
-            message_handler=self._handle_message,
+            transport, client_info=types.Implementation(name="agentcli", version=__version__),
+            elicitation_callback=self._elicit, list_roots_callback=list_roots, message_handler=self._handle_message,
             cache=None,
-        )
+        )  # fmt: skip
         try:
             async with client:
                 # A regular expression in a server's schema could block the event loop, and nothing needs the check.
@@ -134,8 +131,6 @@ class ServerConnection:
         asks = [ask for ask in self._pending_asks if ask is not None]
         return await messages.elicit(params, asks[-1] if asks else None)
 
-    # The server's offer
-
     async def list_tools(self) -> Sequence[RemoteTool]:
         tools = await self._translate_errors(_all_pages(self._connected_client().list_tools, lambda page: page.tools))
         return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
@@ -157,8 +152,6 @@ class ServerConnection:
     async def read_resource(self, uri: str) -> Parts:
         resource = await self._translate_errors(self._connected_client().read_resource(uri))
         return tuple(map(messages.resource_part, resource.contents))
-
-    # Calls
 
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None

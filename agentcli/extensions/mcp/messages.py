@@ -26,20 +26,16 @@ class MessageReader:
     """Replaces the SDK's `jsonrpc_message_adapter`, which rejects texts that JavaScript has cut within a character."""
 
     def validate_json(self, data: str | bytes, *, by_name: bool | None = None) -> types.JSONRPCMessage:
-        """Return a message; for a reply that is not valid, an error with its id, so that its call ends at once.
-
-        Half of a surrogate pair, which the SDK rejects, and a byte that is not UTF-8 become U+FFFD.
-        Raises `ValueError`.
-        """
+        """Return a message; for an invalid reply, an error with its id, so that its call ends. Raises `ValueError`."""
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
         except ValidationError as error:
             text = data.decode(errors="replace") if isinstance(data, bytes) else data
             try:
-                text = json.dumps(json.loads(text), ensure_ascii=False)  # `\ud83d` becomes a lone surrogate
+                text = json.dumps(json.loads(text), ensure_ascii=False)  # `\ud83d` becomes half of a surrogate pair
             except RecursionError:  # it is nested too deeply
                 raise error from None
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # a lone surrogate becomes U+FFFD
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # such a half becomes U+FFFD
         try:
             return _sdk_reader.validate_json(text, by_name=by_name)
         except ValidationError as error:
@@ -191,10 +187,7 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
-    """Return an answer as a value of the field; `kind` is the field's type in its JSON Schema.
-
-    Raises `ValueError` if the answer is invalid; the message describes the valid ones.
-    """
+    """Return an answer as a value of a field with the JSON Schema type `kind`. Raises `ValueError` if it is invalid."""
     if kind == "array":  # the person types several values, with commas between them
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
     if choices:

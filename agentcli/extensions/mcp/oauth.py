@@ -107,14 +107,9 @@ def stored_auth(logins: StoredLogins, url: str, login: ServerLogin | None) -> ht
 
 
 def _provider(
-    tokens: LoginTokens,
-    url: str,
-    callback: str,
-    *,
-    show_address: Callable[[str], object],
-    receive_answer: Callable[[], object],
-    client_metadata_url: str | None = None,
-) -> _Provider:
+    tokens: LoginTokens, url: str, callback: str, *, show_address: Callable[[str], object],
+    receive_answer: Callable[[], object], client_metadata_url: str | None = None,
+) -> _Provider:  # fmt: skip
     """Return the provider of a server's tokens, which opens a browser with the two functions if it has none.
 
     The server redirects the browser to `callback` with the answer. If `client_metadata_url` is the address of a
@@ -134,10 +129,7 @@ def _provider(
 async def login_auth(
     logins: StoredLogins, server_address: HttpSpec, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """Yield the authentication of requests during a login, and `show` the address for the browser.
-
-    If the settings of the server name no client, one is registered.
-    """
+    """Yield the authentication of requests during a login, and `show` the address for the browser."""
     url, oauth = server_address.url, server_address.oauth
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
     states: set[str] = set()  # random texts in our requests; an answer that repeats none may be forged
@@ -181,13 +173,11 @@ async def login_auth(
 
 
 def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:
-    """Return the client that the settings name, as JSON; empty if they name none."""
+    """Return the client that the settings name, as JSON; empty if they name none, for which one is registered."""
     if not (id := oauth.get("clientId", "")):
         return ""
     secret = oauth.get("clientSecret") or None
     return auth.OAuthClientInformationFull(
-        client_id=id,
-        client_secret=secret,
-        redirect_uris=[AnyUrl(callback)],
+        client_id=id, client_secret=secret, redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="client_secret_basic" if secret else "none",
-    ).model_dump_json(exclude_none=True)
+    ).model_dump_json(exclude_none=True)  # fmt: skip

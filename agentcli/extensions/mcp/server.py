@@ -73,14 +73,9 @@ class Server:
     """One server. Models see the approved offer; the current one is None before the first connection."""
 
     def __init__(
-        self,
-        spec: ServerSpec,
-        connect: Connect,
-        approvals: ServerApprovals | None,
-        *,
-        on_notice: Callable[[str], None],
-        on_approval: Callable[[], None],
-    ) -> None:
+        self, spec: ServerSpec, connect: Connect, approvals: ServerApprovals | None, *,
+        on_notice: Callable[[str], None], on_approval: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.spec, self.name = spec, spec.name
         self.prefix = tool_name(spec.name, "")  # the beginning of its tools' names
         self.approved_offer = approvals.load_offer(spec) if approvals else None
@@ -202,10 +197,7 @@ class Server:
         return "; ".join(changes) or "its prompts or instructions"
 
     async def approve(self) -> str:
-        """Trust the files that start the server, and its current offer; return the changes since the last approval.
-
-        Raises `ToolError` if the server cannot be reached, and `ConfigError` if the trust cannot be stored.
-        """
+        """Trust the server's files and its offer; return what has changed. Raises `ToolError` and `ConfigError`."""
         changes: list[str] = []
         if self._approvals is not None and (command := self.spec.start_command):
             changes += map(str, await asyncio.to_thread(self._approvals.programs.changed_files, command))
@@ -257,8 +249,6 @@ class Server:
                 kind="permission_denied",
             )
 
-    # The connection calls these
-
     def on_connection_lost(self, why: str) -> None:
         self._client, self.problem = None, why
 
@@ -270,8 +260,6 @@ class Server:
         if (client := self._client) is not None:
             with suppress(ToolError):  # `on_connection_lost` reports a connection that is gone
                 await self._fetch_offer(client)
-
-    # Calls
 
     async def call_for_model(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
         """Call a tool, and add the server's instructions to the first result in a conversation. Raises `ToolError`."""

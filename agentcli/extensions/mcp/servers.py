@@ -50,15 +50,9 @@ class Servers:
     """
 
     def __init__(
-        self,
-        specs: Sequence[mcp_tools.ServerSpec],
-        connect: Connect,
-        approvals: ServerApprovals,
-        *,
-        on_notice: Callable[[str], None],
-        clients: Sequence[mcp_tools.MCPClient] = (),
-        only: Sequence[str] = (),
-    ) -> None:
+        self, specs: Sequence[mcp_tools.ServerSpec], connect: Connect, approvals: ServerApprovals, *,
+        on_notice: Callable[[str], None], clients: Sequence[mcp_tools.MCPClient] = (), only: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.on_notice = on_notice
         self.on_new_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
         self._only = [Rule(name) for name in only]
@@ -272,14 +266,11 @@ async def _use_prompt(server: Server, prompt: mcp_tools.RemotePrompt, host: Comm
 
 
 def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str]:
-    """Read the arguments of a prompt from a line: `name=value`, or values in order; the last one takes the rest.
-
-    Raises `UsageError` if the line has an open quotation mark, or a required argument is missing.
-    """
+    """Read a prompt's arguments from a line: `name=value`, or values in order (the last takes the rest)."""
     names = [name for name, _ in prompt.arguments]
     try:
         words = shlex.split(line)
-    except ValueError as error:
+    except ValueError as error:  # an open quotation mark
         raise UsageError(f"Could not read the arguments: {error}.") from error
     pairs = (word.partition("=") for word in words)
     named = {name: value for name, equals, value in pairs if equals and name in names}

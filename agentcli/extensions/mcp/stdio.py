@@ -80,15 +80,9 @@ async def _start(
     try:
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.subprocess_exec(
-            _Protocol,
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=launch.environment,
-            cwd=launch.cwd,
-            start_new_session=True,
-        )
+            _Protocol, *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, env=launch.environment, cwd=launch.cwd, start_new_session=True,
+        )  # fmt: skip
         return asyncio.subprocess.Process(transport, protocol, loop), transport, protocol.exited
     except (OSError, ValueError) as error:
         raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error
@@ -103,11 +97,9 @@ async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectRece
 
 
 async def _read(
-    process: asyncio.subprocess.Process,
-    session: MemoryObjectSendStream[SessionMessage | Exception],
-    stderr: bytearray,
+    process: asyncio.subprocess.Process, session: MemoryObjectSendStream[SessionMessage | Exception], stderr: bytearray,
     on_end: Callable[[str], None],
-) -> None:
+) -> None:  # fmt: skip
     """Send the server's messages to the session, until it ends or writes a line that is too long."""
     assert process.stdout is not None
     reason, reader = "", MessageReader()

@@ -216,10 +216,7 @@ class NoArguments(Struct, frozen=True):
 
 
 def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, used_names: set[str]) -> Iterator[Tool]:
-    """Yield a server's tools under the names that models see, which are added to `used_names`.
-
-    A name that is too long or taken is shortened and gets a hash.
-    """
+    """Yield a server's tools under the names that models see, which are added to `used_names`."""
     for tool in tools:
         name = tool_name(server, tool.name)
         if len(name) > MAX_NAME_CHARS or name in used_names:
@@ -290,10 +287,7 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that all providers accept. Invalid parts are left out, so it may allow more.
-
-    Its top level is an object without a reference or a union.
-    """
+    """Return a schema that all providers accept: without invalid parts, or unions at its top. It may allow more."""
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}

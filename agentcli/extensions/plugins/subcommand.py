@@ -158,10 +158,7 @@ _KINDS = ("commands", "agents", "skills", "hooks", "mcp_servers")
 
 
 def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], object] = str) -> dict[str, Any]:
-    """Return a plugin and the names of its parts, as `--json` prints them; `report` gets what cannot be used.
-
-    By default it is not reported: `str` does nothing.
-    """
+    """Return a plugin and the names of its parts for `--json`; `report` gets what cannot be used (`str` ignores it)."""
     return {
         "name": plugin.name,
         "version": plugin.about("version"),

@@ -93,14 +93,9 @@ class SkillRegistry:
         return skill
 
     def activate(
-        self,
-        name: str,
-        *,
-        request: str = "",
-        history: list[Message] | None = None,
-        by: By = "person",
+        self, name: str, *, request: str = "", history: list[Message] | None = None, by: By = "person",
         instructions: str | None = None,
-    ) -> Activation:
+    ) -> Activation:  # fmt: skip
         """Activate a skill for a `request`, and append its instructions (by default its file's) to `history`.
 
         Raises `UsageError` if the skill may not be activated or cannot be read; then nothing has changed.
@@ -362,12 +357,9 @@ def _search_skills(registry: SkillRegistry, word: str) -> ToolOutput:
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill (without a name, of the one activated last), or a list of its files if it names none.
-
-    Raises `ToolError` and `UsageError`.
-    """
+    """Return a file of a skill, or the list of its files if none is named. Raises `ToolError` and `UsageError`."""
     innermost = registry.active[-1].skill.name if registry.active else ""
-    skill = registry.get(arguments.name or innermost)
+    skill = registry.get(arguments.name or innermost)  # without a name, the one that was activated last
     if not skill.for_model and not registry.is_active(skill.name):
         raise ToolError(f"Only the user can activate the skill {skill.name}.", kind="permission_denied")
     if not arguments.resource:

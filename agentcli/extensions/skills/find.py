@@ -133,10 +133,7 @@ class Catalog:
 def format_list(
     items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, max_chars: int = _MAX_CHARS
 ) -> str:
-    """List names and descriptions for a model, with the descriptions shortened so that all fit in `max_tokens`.
-
-    If not even the names fit, `more` says how the model finds the names that are left out.
-    """
+    """List names and descriptions for a model, with the descriptions shortened so that all fit in `max_tokens`."""
     if not items:
         return ""
     free_bytes = max_tokens * BYTES_PER_TOKEN - len(head)
@@ -150,7 +147,7 @@ def format_list(
     for name, description in items.items():
         line = _line(name, description, description_chars)
         free_bytes -= len(line.encode()) + 1
-        if free_bytes < 0 and lines:
+        if free_bytes < 0 and lines:  # not even the names fit, and `more` says how to find the others
             lines.append(f"({len(items) - len(lines)} more: {more})")
             break
         lines.append(line)
@@ -188,10 +185,7 @@ def find_skill_folders(searched: SearchedFolder) -> Iterator[tuple[str, Stamp]]:
 def skill_folders(
     config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = (), plugins: Sequence["Plugin"] = ()
 ) -> list[SearchedFolder]:
-    """Return the folders in which skills are searched for, in the order of precedence; `added` are a caller's.
-
-    The folders of a project that is not trusted are included only `with_untrusted`.
-    """
+    """Return the folders that are searched for skills, by precedence; an untrusted project's only `with_untrusted`."""
     home, root = home_of(config.environment), project_root(config.cwd)
     folders = [SearchedFolder(folder, "user") for folder in added]
     if config.project.is_allowed or with_untrusted:
@@ -297,10 +291,7 @@ class ActiveSkills(TurnStep):
 
 
 def full_model_name(name: str, current: str, models: Models) -> str:
-    """Return `PROVIDER/MODEL` for a name; the default provider is that of the `current` model. Raises `UsageError`.
-
-    `inherit` is the current model. A model that could not be used (unknown, or without a key) is an error, too.
-    """
+    """Return `PROVIDER/MODEL` for a name; the default provider is that of the `current` model. Raises `UsageError`."""
     if name == "inherit":
         return current
     if "/" not in name:
@@ -308,7 +299,7 @@ def full_model_name(name: str, current: str, models: Models) -> str:
         if not models.info(f"{provider}/{name}").is_known:
             raise UsageError(f"{provider} has no known model {name}.")
         name = f"{provider}/{name}"
-    models.info(name)  # this and the next two raise if the model could not be used
+    models.info(name)  # this and the next two raise if the model is unknown or has no key
     models.require_key(name)
     models.provider(name)
     return name

@@ -59,13 +59,10 @@ def definition_from(keys: Mapping[str, Any], source: str) -> AgentDefinition:
     if skills := tool_rules(keys.get("skills")):
         prompt += f"\n\nBefore you begin, activate these skills with the tool `skill`: {', '.join(skills)}."
     own = {
-        "prompt": prompt,
-        "source": source,
-        "tools": tool_names(keys.get("tools")),
-        "denied_tools": tool_names(keys.get("disallowedTools")) or (),
-        "model": one_line(dict(keys), "model"),
+        "prompt": prompt, "source": source, "tools": tool_names(keys.get("tools")),
+        "denied_tools": tool_names(keys.get("disallowedTools")) or (), "model": one_line(dict(keys), "model"),
         "max_turns": keys.get("maxTurns") or 0,
-    }
+    }  # fmt: skip
     return convert({**keys, **own}, AgentDefinition)
 
 

@@ -317,13 +317,10 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         watch = self.context.watch(state, workspace, nested)
         delegates = runtime.calls.delegates
         calls = SessionCalls(
-            services=replace(runtime.calls.services, workspace=workspace),
-            tools=tools,
-            agent_id=run.id,
-            parent_call=call,
-            delegates=Delegates(client=delegates.client, events=delegates.events),
+            services=replace(runtime.calls.services, workspace=workspace), tools=tools, agent_id=run.id,
+            parent_call=call, delegates=Delegates(client=delegates.client, events=delegates.events),
             recording=runtime.calls.recording,
-        )
+        )  # fmt: skip
         # Of the limits that are set, the lowest applies.
         turn_limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
         limits = TurnLimits(
@@ -358,10 +355,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
 
     def _model_name(self, run: AgentRun, current: str) -> str:
-        """Return the model that the call, the settings or the definition names, else `current`.
-
-        Raises `UsageError` if the call's model cannot be used; another one is only reported.
-        """
+        """Return the model that the call, the settings or the definition names, else `current`. Raises `UsageError`."""
         agent, in_call = run.definition.name, run.arguments.model
         name = in_call or self.agents.config.settings.agents.models.get(agent) or run.definition.model
         if not name:
@@ -371,7 +365,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
                 raise UsageError("a script works only if it was chosen for the session.")
             return full_model_name(name, current, self.models)
         except UsageError as error:
-            if in_call:
+            if in_call:  # the calling model can choose another one
                 raise
             notice = f"The agent {agent} asks for {name}: {error} Continuing with {current}."
             self.parent.publish(events.Notice(notice))
