@@ -255,7 +255,7 @@ class Console:
         return Frame([*banner, *frame.rows], (len(banner) + frame.cursor[0], frame.cursor[1]))
 
     def _handle_report(self, report: str) -> None:
-        """React to an answer to `QUESTIONS`, or pass it and other reports on to the view."""
+        """Apply what the terminal can do; pass reports about its colours and the focus on to the view."""
         if report.startswith("?2026;"):
             self.screen.synchronizes = report[6] in "123"  # 0 means unknown, 4 permanently off (DECRPM)
         elif report.startswith("7501;?"):
@@ -273,7 +273,7 @@ class Console:
 
     @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
-        """Leave the terminal to another program; leaving ours cancels the task that runs it."""
+        """Leave the terminal to another program; the task that runs it is cancelled if ours is left meanwhile."""
         async with in_terminal():
             self.screen.finish()
             self._lent_to = asyncio.current_task()

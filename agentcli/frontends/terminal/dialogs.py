@@ -96,7 +96,7 @@ class Dialogs:
     def close_list(self, *, chooses: bool = False, keeps: bool = False) -> None:
         """Close the list. With `chooses`, the result is the marked option; with `keeps`, also for later sessions."""
         if self.picker is None or self._list_result is None or (chooses and self.picker.marked_index is None):
-            return  # if no option matches the typed text, the list stays open
+            return  # no list is open, or one in which no option matches the typed text: it stays open
         choice = ChoiceIndex(self.picker.marked_index or 0)
         choice.keeps = keeps
         self._list_result.set_result(choice if chooses else None)

@@ -276,7 +276,7 @@ MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
 def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Drafts | None":
-    """Return a draft of a directory that no running session holds; the kernel frees the draft of a killed session."""
+    """Return a draft for a directory, one that no running session holds; the kernel frees a killed session's."""
     # With `takes_old_draft`, the draft may have a text already, from a session that ended before its first prompt.
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts

@@ -73,7 +73,7 @@ class ArrivingCall(Struct):
             self._head += partial_json
             found = _PATH.search(self._head)
             self.path = exposed(with_tilde(found[1], home)) if found else ""
-        text = (self._open_escape + partial_json).replace("\\\\", "")
+        text = (self._open_escape + partial_json).replace("\\\\", "")  # the n after an escaped backslash is a letter
         self._open_escape = "\\" if text.endswith("\\") else ""
         self.lines += text.count("\\n")
 

@@ -303,7 +303,7 @@ class TurnView:
         """Print the messages that have left the queue because the model has received them."""
         waiting = [*queue.steering, *queue.follow_ups]
         for content in self.activity.queued:
-            if content in waiting:  # it still waits; equal messages are told apart by their number
+            if content in waiting:  # it still waits; of equal messages, each counts once
                 waiting.remove(content)
             elif content in self.taken_back:
                 self.taken_back.remove(content)

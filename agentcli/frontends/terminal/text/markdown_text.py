@@ -153,7 +153,7 @@ def _formula_text(found: re.Match[str]) -> str:
 def _parser() -> MarkdownIt:
     parser = MarkdownIt()
     parser.inline = _Inline()
-    parser.configure("commonmark").enable("strikethrough").disable("text_join")
+    parser.configure("commonmark").enable("strikethrough").disable("text_join")  # escapes stay tokens
     parser.inline.ruler.before("emphasis", "address", _plain_text_rule(_ADDRESS, lambda found: found[0]))
     parser.inline.ruler.before("escape", "formula", _plain_text_rule(_FORMULA, _formula_text))
     # All addresses are shown, as they were written, so that nobody follows one unseen.

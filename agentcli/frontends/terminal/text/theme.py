@@ -193,8 +193,8 @@ def has_256_colours(environment: Mapping[str, str]) -> bool:
 
 def background_of(reply: str) -> str:
     """Return `dark` or `light` by a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`), else an empty text."""
-    found = re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)
-    if not found:
+    if not (found := re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)):
         return ""
     red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
-    return "light" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5 else "dark"
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "light" if luminance > 0.5 else "dark"
