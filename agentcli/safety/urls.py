@@ -65,27 +65,27 @@ def parse_url(text: str) -> WebUrl:
         raise BadUrl(f"the address is longer than {MAX_URL_CHARS:,} characters")
     if text != text.strip() or any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
         raise BadUrl("the address contains a control character, or begins or ends with a space")
-    scheme = _SCHEME.match(text)
-    if scheme is None:
+    scheme_match = _SCHEME.match(text)
+    if scheme_match is None:
         raise BadUrl("the address does not begin with https:// or http://")
-    name = scheme[1].lower()
-    if name not in _DEFAULT_PORTS:
-        raise BadUrl(f"only https and http addresses are opened, not {name}")
-    after_scheme = text[scheme.end() :].partition("#")[0]
+    scheme = scheme_match[1].lower()
+    if scheme not in _DEFAULT_PORTS:
+        raise BadUrl(f"only https and http addresses are opened, not {scheme}")
+    after_scheme = text[scheme_match.end() :].partition("#")[0]
     if "\\" in after_scheme.partition("?")[0]:
         raise BadUrl("the address contains a backslash")
     if not after_scheme.startswith("//") or after_scheme[2:3] in ("", "/", "?"):
-        raise BadUrl(f"the address is not written as {name}://host/path")
+        raise BadUrl(f"the address is not written as {scheme}://host/path")
     authority = re.split(r"[/?]", after_scheme[2:], maxsplit=1)[0]
     if any(unicodedata.category(sign) == "Cf" for sign in authority):
         raise BadUrl("the host contains an invisible character")
-    userinfo, at, place = authority.rpartition("@")
+    userinfo, at_sign, host_and_port = authority.rpartition("@")
     if not _USERINFO.fullmatch(userinfo):
         raise BadUrl("the part before @ contains characters that are not allowed there")
-    host, port = _host_and_port(place, _DEFAULT_PORTS[name])
+    host, port = _parse_host_and_port(host_and_port, _DEFAULT_PORTS[scheme])
     target = quote("/" + after_scheme[2 + len(authority) :].removeprefix("/"), safe=_UNENCODED)
     target = _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", target)
-    return WebUrl(scheme=name, host=host, port=port, target=target, has_userinfo=bool(at))
+    return WebUrl(scheme=scheme, host=host, port=port, target=target, has_userinfo=bool(at_sign))
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:
@@ -123,18 +123,18 @@ def host_of_rule(pattern: str) -> str | None:
         return None
 
 
-def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
+def _parse_host_and_port(text: str, default_port: int) -> tuple[str, int]:
     try:
-        host, port = hosts.split_port(place.removesuffix(":"), default=default_port)
+        host, port = hosts.split_port(text.removesuffix(":"), default=default_port)
     except ValueError as error:
-        raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
-    if place.startswith("[") != (":" in host):
-        raise BadUrl(f"{place[:80]!r} is not a host: put brackets around an IPv6 address, and only there")
+        raise BadUrl(f"{text[:80]!r} is not a host and a port") from error
+    if text.startswith("[") != (":" in host):
+        raise BadUrl(f"{text[:80]!r} is not a host: put brackets around an IPv6 address, and only there")
     if not host:
         raise BadUrl("the address has no host")
     # A host that ends in a number is an address (WHATWG URL), which `read_host` accepts only in its usual form.
     try:
-        host = hosts.read_host(host.lower() if host.isascii() else _in_ascii(host))
+        host = hosts.read_host(host.lower() if host.isascii() else _to_ascii(host))
     except ValueError as error:
         raise BadUrl(str(error).removesuffix(".")) from error
     if not all(_is_punycode(label) for label in host.split(".") if label.startswith("xn--")):
@@ -142,7 +142,7 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
     return host, port or default_port
 
 
-def _in_ascii(host: str) -> str:
+def _to_ascii(host: str) -> str:
     """Return the ASCII form of an internationalized name (RFC 5891, with the mapping of Unicode TS 46)."""
     import idna  # imported here because it takes 3 ms and few addresses need it
 
@@ -181,7 +181,7 @@ def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Coll
         return UrlVerdict("block", blocked)
     if is_granted(parsed, granted_hosts) or _is_known(parsed, known_urls):
         return UrlVerdict("allow")
-    question = _why_asked(parsed)
+    question = _question_about(parsed)
     return UrlVerdict("ask" if question else "allow", question)
 
 
@@ -220,7 +220,7 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     return f"{url.host} is {kind}" if url.host == address else f"{url.host} leads to {address}, {kind}"
 
 
-def _why_asked(url: WebUrl) -> str:
+def _question_about(url: WebUrl) -> str:
     """Return the reason to ask the person before a request; empty for an ordinary page of a known site."""
     is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
     data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
@@ -245,8 +245,8 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
     for known in known_urls:
         with suppress(BadUrl):
             parsed = parse_url(known)
-            secure = msgspec.structs.replace(parsed, scheme="https", port=443)
-            if url == parsed or (parsed.port == 80 and url == secure):  # https is safer than the known http
+            over_https = msgspec.structs.replace(parsed, scheme="https", port=443)
+            if url == parsed or (parsed.port == 80 and url == over_https):  # which is safer than the known http
                 return True
     return False
 
@@ -264,6 +264,7 @@ def _names(kind: str) -> frozenset[str]:
 
 
 def _is_in_domains(host: str, domains: Collection[str]) -> bool:
+    """Return True for one of the domains, and for a host below one."""
     labels = host.split(".")
     return any(".".join(labels[start:]) in domains for start in range(len(labels)))
 

@@ -101,12 +101,12 @@ class FileLedger:
         self,
         path: Path,
         content: bytes,
-        how: str = "read it first with file_read, or change parts of it with file_edit",
+        advice: str = "read it first with file_read, or change parts of it with file_edit",
     ) -> None:
         """Raise `ToolError` unless the file was read in this session and has not changed since."""
         seen = self._seen.get(path)
         if seen is None:
-            raise ToolError(f"{path.name} exists and was not read in this session: {how}.", kind="validation_error")
+            raise ToolError(f"{path.name} exists and was not read in this session: {advice}.", kind="validation_error")
         if seen != _sha256(content):
             raise ToolError(f"{path.name} has changed since it was read: read it again.", kind="validation_error")
 

@@ -254,13 +254,9 @@ _EFFECTS_BY_PROGRAM: dict[str, EffectsFunction] = {  # by program: the function 
 _TABLES = read_table("beyond")
 _ALWAYS_BEYOND = frozenset(name for names in _TABLES["always"].values() for name in names.split())
 _REMOTE_SUBCOMMANDS = {name: words.split() for key, words in _TABLES["subcommands"].items() for name in key.split()}
-_REGISTRY_HOSTS = {
-    name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()
-}
+_REGISTRY_HOSTS = {name: tuple(hosts.split()) for row, hosts in _TABLES["registries"].items() for name in row.split()}
 # Options before a subcommand that take the next word.
-_OPTIONS_WITH_VALUE = frozenset(
-    "-C -c --git-dir --work-tree --prefix --cwd --dir --directory --project --config".split()
-)
+_VALUE_OPTIONS = frozenset("-C -c --git-dir --work-tree --prefix --cwd --dir --directory --project --config".split())
 
 
 def beyond_workspace(fields: Sequence[Field]) -> str:
@@ -303,7 +299,7 @@ def _program_and_subcommand(fields: Sequence[Field]) -> tuple[str, str]:
         name, words = words[2], words[2:]
     remaining = words[1:]
     while remaining and remaining[0].startswith("-"):
-        remaining = remaining[2 if remaining[0] in _OPTIONS_WITH_VALUE else 1 :]
+        remaining = remaining[2 if remaining[0] in _VALUE_OPTIONS else 1 :]
     if name == "go" and remaining[:1] == ["mod"]:
         remaining = remaining[1:]
     return name, remaining[0] if remaining else ""

@@ -271,15 +271,8 @@ def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 # By program: why a call of it, without the program's name, may do more than read.
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     **dict.fromkeys(("awk", "gawk", "mawk"), partial(_script_problem, "awk")),
-    "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
-    "cd": _cd_problem,
-    "command": _command_problem,
-    "find": _find_problem,
-    "git": _git_problem,
-    "jq": partial(_script_problem, "jq"),
-    "printf": _printf_problem,
-    "ps": _ps_problem,
-    "sed": partial(_script_problem, "sed"),
-    "set": _set_problem,
-    "test": _condition_problem,
-}
+    "jq": partial(_script_problem, "jq"), "sed": partial(_script_problem, "sed"), "git": _git_problem,
+    "test": _condition_problem, "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
+    "cd": _cd_problem, "command": _command_problem, "find": _find_problem, "printf": _printf_problem,
+    "ps": _ps_problem, "set": _set_problem,
+}  # fmt: skip

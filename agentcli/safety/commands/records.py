@@ -217,9 +217,7 @@ def _first_words_for_rules(words: tuple[str, ...]) -> list[tuple[str, ...]]:
         return [words[:3]]
     if program not in _offered_words("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
-    if f"{program}:{second}" in _offered_words(
-        "groups"
-    ):  # `npm run`, `docker compose`: only the third word says enough
+    if f"{program}:{second}" in _offered_words("groups"):  # `npm run`, `docker compose`: the third word says what
         is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _offered_words("run_anything")
         return [words[:3]] if is_named else []
     # If there are only three words, they are the exact command, which has a rule already.

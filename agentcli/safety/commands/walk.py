@@ -78,9 +78,8 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 def _combine_verdicts(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
     """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it."""
-    problem = walk.runs_unseen or (
-        f"it has more than {MAX_SEGMENTS} commands" if walk.command_count > MAX_SEGMENTS else ""
-    )
+    too_many = f"it has more than {MAX_SEGMENTS} commands" if walk.command_count > MAX_SEGMENTS else ""
+    problem = walk.runs_unseen or too_many
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[CommandVerdict, str]] = [
         ("allow", _ONLY_READS),

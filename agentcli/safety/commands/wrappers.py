@@ -149,15 +149,13 @@ def _watch(arguments: Sequence[Field]) -> Wrapper:
 
 
 # `-c`, also after other letters; `--command`, also abbreviated; and su's `--session-command`. The group is the value.
-_COMMAND_OPTION = re.compile(
-    r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?)?)?)?)?)?(?:=|$))(.*)", re.DOTALL
-)
+_C_OPTION = re.compile(r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?)?)?)?)?)?(?:=|$))(.*)", re.DOTALL)
 
 
 def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
     """Read `su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:]):
-        found = _COMMAND_OPTION.fullmatch(field.text)
+        found = _C_OPTION.fullmatch(field.text)
         script = Field(found[1]) if found and found[1] else follower  # the text is in the same word, or the next one
         if found and script is not None:
             return _script_wrapper([script], "it runs under another user or program")
@@ -249,9 +247,8 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
         call.runs.append(command)
         call.runs_on_all += () if call.is_narrowed else (command,)
         # `-exec grep -q x {} ;` is a test too: later actions run only on files for which grep succeeds.
-        call.is_narrowed = call.is_narrowed or (
-            bool(command) and command[0].text in listed_names("programs", "deciding")
-        )
+        is_test = bool(command) and command[0].text in listed_names("programs", "deciding")
+        call.is_narrowed = call.is_narrowed or is_test
     elif kind == "narrowing":
         # A negated test usually excludes almost nothing; one of time, size or links still limits the result.
         narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
@@ -272,9 +269,7 @@ def _matches_any_name(value: Field) -> bool:
 def _may_add_action(value: Field) -> bool:
     """Return True if the shell may expand an unquoted value to a file named `-delete`."""
     actions = (name for name, (kind, _) in _PARTS_OF_FIND.items() if kind == "writing")
-    return value.is_glob and any(
-        glob_matches(value.text, action) for action in ("-delete", *_RUNNING_ACTIONS, *actions)
-    )
+    return value.is_glob and any(glob_matches(value.text, each) for each in ("-delete", *_RUNNING_ACTIONS, *actions))
 
 
 def _read_command(remaining: list[Field]) -> tuple[Field, ...]:

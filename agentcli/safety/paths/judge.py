@@ -54,16 +54,15 @@ def _short_name_stems(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(re.sub(r"[ .]", "", name.rpartition(".")[0] or name)[:6] for name in hidden)
 
 
-def holds(paths: tuple[str, ...], parts: tuple[str, ...], *, starts: Iterable[int]) -> bool:
+def _contain_path(paths: tuple[str, ...], parts: tuple[str, ...], *, starts: Iterable[int]) -> bool:
     """Return True if `parts` contain all parts of one of `paths`, in order, from one of the indexes `starts` on."""
-    by_first_part = _by_first_part(paths)
-    return any(
-        parts[start : start + len(path)] == path for start in starts for path in by_first_part.get(parts[start], ())
-    )
+    by_first = _by_first_part(paths)
+    return any(parts[at : at + len(path)] == path for at in starts for path in by_first.get(parts[at], ()))
 
 
 @lru_cache
 def _by_first_part(paths: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
+    """Return the folded parts of each path, by the first of them."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
         folded = tuple(map(fold_name, path.split("/")))
@@ -72,12 +71,11 @@ def _by_first_part(paths: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
 
 
 # JSON, because reading TOML would take two milliseconds more at each start.
-_LISTS = msgspec.json.decode(
-    Path(__file__).with_name("secret_files.json").read_bytes(), type=dict[str, tuple[str, ...]]
-)
+_FILE = Path(__file__).with_name("secret_files.json")
+_LISTS = msgspec.json.decode(_FILE.read_bytes(), type=dict[str, tuple[str, ...]])
 SECRET_HOME_PATHS = _LISTS["home"]  # files and folders in a home that hold secrets; the sandbox hides them
 # A project's files with the names in `only_at_home` are public.
-_ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _LISTS["only_at_home"])
+_SECRET_PATHS_ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _LISTS["only_at_home"])
 _PROCESS_FILES = frozenset(("environ", "mem", "kcore"))  # in /proc: the memory and environment of programs
 # Names of secret files in any folder: case-insensitive globs for ripgrep and fnmatch. Exceptions are not secret.
 SECRET_GLOBS, SECRET_GLOB_EXCEPTIONS = _LISTS["globs"], _LISTS["exceptions"]
@@ -87,7 +85,7 @@ SECRET_GLOBS, SECRET_GLOB_EXCEPTIONS = _LISTS["globs"], _LISTS["exceptions"]
 def is_secret(path: PurePath, home: PurePath | None) -> bool:
     """Return True if a path has the name of a key file, or is in a folder of secrets. Both paths are absolute."""
     parts = tuple(map(fold_name, path.parts))
-    if not parts or parts[-1].endswith(".pub"):
+    if not parts or parts[-1].endswith(".pub"):  # a public key
         return False
     name = parts[-1]
     # The index of the first part below the home, if the path is below it.
@@ -98,8 +96,8 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
         or (parts[:2] == ("/", "proc") and name in _PROCESS_FILES)
         or parts[:3] == ("/", "run", "secrets")
         or parts[:4] == ("/", "var", "run", "secrets")
-        or holds(_ANYWHERE, parts, starts=range(len(parts)))
-        or holds(SECRET_HOME_PATHS, parts, starts=below_home)
+        or _contain_path(_SECRET_PATHS_ANYWHERE, parts, starts=range(len(parts)))
+        or _contain_path(SECRET_HOME_PATHS, parts, starts=below_home)
     )
 
 
@@ -162,7 +160,7 @@ def _is_write_protected(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
     return (
         _contain_name(table.names, parts)
-        or holds(table.home, parts, starts=range(len(parts)))
+        or _contain_path(table.home, parts, starts=range(len(parts)))
         # A bare repository may have any name; by convention it ends in `.git`.
         or any(folder.endswith(".git") and name in table.git for folder, name in itertools.pairwise(parts))
     )
@@ -175,11 +173,10 @@ def _is_reviewed(parts: tuple[str, ...]) -> bool:
 
 
 def _contain_name(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    # Each of `names` is a name, several parts such as `.git/hooks`, or a glob that begins with `*`.
-    ends = _glob_endings(names)
-    return holds(names, parts, starts=range(len(parts))) or any(
-        part.endswith(ends) or is_short_for(part, names) for part in parts
-    )
+    """Return True if one of `names` is among the parts: a name, `.git/hooks`, or a glob that begins with `*`."""
+    if _contain_path(names, parts, starts=range(len(parts))):
+        return True
+    return any(part.endswith(_glob_endings(names)) or is_short_for(part, names) for part in parts)
 
 
 @cache
@@ -235,7 +232,7 @@ def judge_path(
 
     A person decides about every path that is not plain.
     """
-    # The person chose the workspace's name, so only the part below it can be odd.
+    # The person chose the workspace's name, so only the part below it can be odd; it is "" for the workspace itself.
     below = next((path[len(str(root)) + 1 :] for root in roots if f"{path}/".startswith(f"{root}/")), path)
     if (below or not path) and is_odd(below):
         return "odd"

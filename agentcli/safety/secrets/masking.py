@@ -108,10 +108,10 @@ class PlainText:
         self._codes: list[tuple[int, str]] = []  # each with the position in the plain text that follows it
         self._first = 0  # the index of the first code that has not been returned
 
-    def add(self, text: str, *, is_all: bool = False) -> str:
+    def add(self, text: str, *, is_complete: bool = False) -> str:
         """Take more text and return its plain text, except what may be the beginning of a code, which waits."""
         text = self._waiting + text
-        begun = None if is_all else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN_CHARS))
+        begun = None if is_complete else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN_CHARS))
         text, self._waiting = (text[: begun.start()], begun[0]) if begun else (text, "")
         if any(sign in text for sign in _SIGNS):
             position = self._length
@@ -166,7 +166,7 @@ class StreamMask:
         self._masker = masker
         self._plain = PlainText()  # takes terminal codes out of the text, and puts them back
         # The plain text not decided yet, and a little text before it, because rules look back.
-        self._text = self._plain.add(whole, is_all=bool(whole))
+        self._text = self._plain.add(whole, is_complete=bool(whole))
         self._key_ends = find_key_ends(self._text)  # the ends of keys whose beginning is missing; only in a `whole`
         self._done = 0  # all of `_text` before this position was returned, or replaced by a marker
         self._masked = 0  # the end of the newest secret; a secret that overlaps it extends it
@@ -176,34 +176,35 @@ class StreamMask:
     def feed(self, text: str) -> str:
         """Take more text and return the masked text that can no longer change."""
         self._text += self._plain.add(text)
-        return self._mask_certain(is_all=False)
+        return self._mask_certain(is_complete=False)
 
     def close(self) -> str:
-        self._text += self._plain.add("", is_all=True)
-        return self._mask_certain(is_all=True)
+        self._text += self._plain.add("", is_complete=True)
+        return self._mask_certain(is_complete=True)
 
     def secrets(self) -> list[Secret]:
         """Return the secrets of a `whole` text, by their positions in the text as written."""
-        found = self._certain_secrets(is_all=True)
+        found = self._certain_secrets(is_complete=True)
         return [Secret(*span, one.rule) for span, one in zip(self._plain.spans_as_written(found), found, strict=True)]
 
-    def _mask_certain(self, *, is_all: bool) -> str:
+    def _mask_certain(self, *, is_complete: bool) -> str:
         position = self._done  # all text before this position was returned, or is in `pieces`
         pieces: list[str] = []
-        for start, end, rule in self._certain_secrets(is_all=is_all):
+        for start, end, rule in self._certain_secrets(is_complete=is_complete):
             pieces += (
                 self._plain.with_codes(self._text, position, start),
                 self._plain.codes_to_keep(start, end),
                 f"[masked: {rule}]" if rule else "",
             )
             position = end
-        pieces.append(self._plain.with_codes(self._text, position, self._done, is_end=is_all))
+        pieces.append(self._plain.with_codes(self._text, position, self._done, is_end=is_complete))
         self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back at most `MAX_CONTEXT_CHARS`
         return "".join(pieces)
 
-    def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
+    def _certain_secrets(self, *, is_complete: bool) -> list[Secret]:
         """Return the secrets that can no longer change. One without a rule extends a secret returned before."""
-        keys, end = self._find_keys(len(self._text) if is_all else self._masker.certain_end(self._text), is_all=is_all)
+        end = len(self._text) if is_complete else self._masker.certain_end(self._text)
+        keys, end = self._find_keys(end, is_complete=is_complete)
         certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
@@ -220,14 +221,14 @@ class StreamMask:
         self._done = max(end, self._masked)
         return certain
 
-    def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
+    def _find_keys(self, end: int, *, is_complete: bool) -> tuple[list[Secret], int]:
         """Return the private keys found so far, and the position before which the text can no longer change."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
         while True:
             if key is None:
-                key = find_key(self._text, start, is_all=is_all)
+                key = find_key(self._text, start, is_complete=is_complete)
                 if key is None:
                     # The text may end in the middle of the line that begins a key.
                     self._searched = max(start, len(self._text) - MAX_MARK_CHARS)
@@ -236,7 +237,7 @@ class StreamMask:
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
-            position, may_continue = follow_key(self._text, key.position, key.frame, is_all=is_all)
+            position, may_continue = follow_key(self._text, key.position, key.frame, is_complete=is_complete)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
             if may_continue:
                 # The rest of the key starts inside the masked text, so that it extends this secret and gets no marker.

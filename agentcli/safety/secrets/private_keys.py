@@ -52,31 +52,32 @@ class KeyStart(NamedTuple):
     frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes each line of the key, such as line numbers
 
 
-def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
-    """Return the next private key from `start` on. `is_all` says that no more text will come."""
+def find_key(text: str, start: int, *, is_complete: bool) -> KeyStart | None:
+    """Return the next private key from `start` on. `is_complete`: no more text will come."""
     if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # for most texts ten times faster than the regex
         return None
     while marked := _POSSIBLE_BEGINNING.search(text, start):
         start = marked.start()
         if begun := _BEGINNING.match(text, start):
-            frame = _frame_before(text, start)
+            frame = _frame_of_line(text, start)
             position, is_end = _read_key_line(text, begun.end(), frame)
             if position is not None and not is_end:  # a key has at least one line
                 return KeyStart(start, position, frame)
-        if not is_all and len(text) - start <= _MAX_BEGINNING_CHARS + _MAX_STEP_CHARS:  # more text may make it a key
+        more_text_may_decide = len(text) - start <= _MAX_BEGINNING_CHARS + _MAX_STEP_CHARS
+        if more_text_may_decide and not is_complete:
             return KeyStart(start, None)
         start += 1
     return None
 
 
-def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
+def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_complete: bool) -> tuple[int, bool]:
     """Return the end of the key that includes `position`, and True if text that is still to come may belong to it."""
     while True:
         if base64_run := _REST_OF_RUN.match(text, position):
             position = base64_run.end()
         further, is_end = _read_key_line(text, position, frame)
         if further is None:
-            return position, not is_all and len(text) - position <= _MAX_STEP_CHARS
+            return position, not is_complete and len(text) - position <= _MAX_STEP_CHARS
         position = further
         if is_end:
             return position, False
@@ -100,7 +101,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
     for line_end in _ANY_LINE_END.finditer(text, start, end):
         lines.append((start, line_end.start()))
         start = line_end.end()
-    frames = (_frame_before(text, end), _KNOWN_FRAME)
+    frames = (_frame_of_line(text, end), _KNOWN_FRAME)
     first = end
     for begin, stop in reversed(lines):
         line = text[begin:stop]
@@ -112,8 +113,8 @@ def _first_body_line(text: str, start: int, end: int) -> int:
     return first
 
 
-def _frame_before(text: str, begin: int) -> re.Pattern[str]:
-    """Return a pattern for the text before each line of a key: that of the first line, with other words and numbers."""
+def _frame_of_line(text: str, begin: int) -> re.Pattern[str]:
+    """Return a pattern for what precedes each line of a key, such as `key.txt:12:`, by the line that `begin` is in."""
     prefix = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(prefix) == _MAX_FRAME_CHARS or not prefix:  # cut off at its beginning, or empty
         return _KNOWN_FRAME

@@ -108,7 +108,7 @@ def _letter_digit_changes(value: str) -> int:
     return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))  # `sha256` has one
 
 
-def _is_mixed(value: str) -> bool:
+def _is_mixed(value: str) -> bool:  # it has letters and digits
     return re.search("[0-9]", value) is not None and re.search("[A-Za-z]", value) is not None
 
 
@@ -283,12 +283,14 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         """Yield the span of the secret whose literal is at `position`, or the spans of those it announces (`each`)."""
         if (match := self._match_at(text, position)) is None:
             return
-        for one in islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,):
-            start, end = one.span(1 if one.lastindex else 0)  # `lastindex` is None if the pattern has no group
+        matches = islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,)
+        for secret in matches:
+            start, end = secret.span(1 if secret.lastindex else 0)  # `lastindex` is None if the pattern has no group
             if _JUDGES[self.judge](text[start:end]):
                 yield start, end
 
     def _match_at(self, text: str, position: int) -> re.Match[str] | None:
+        """Return the match of the pattern for a literal at `position`, if the text around it is as `place` says."""
         place = self.place
         if position < place.back or not (match := self._expression.match(text, position - place.back)):
             return None

@@ -52,11 +52,11 @@ def secret_values(text: str) -> set[str]:
     """Return the values in a text that must be masked everywhere. Each line of a private key is such a value."""
     found = {value for value in islice(_candidates(text), _MAX_VALUES) if _is_rare(value)}
     for secret in find_secrets(text):
-        stretch = text[secret.start : secret.end]
+        value = text[secret.start : secret.end]
         if secret.rule == PRIVATE_KEY:
-            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))  # a quoted key has `\n` for line ends
-        elif _is_rare(stretch):
-            found.add(stretch)
+            found.update(_KEY_LINE.findall(value.replace("\\n", "\n")))  # a quoted key has `\n` for line ends
+        elif _is_rare(value):
+            found.add(value)
     # The whole text may be one secret, as in a token file.
     if (alone := _ALONE.match(text)) and is_hidden_setting(alone[1], is_vague=False) and _is_rare(alone[1]):
         found.add(alone[1])
@@ -74,8 +74,8 @@ def _candidates(text: str) -> Iterator[str]:
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
             certainty, key_ends_in_secret = _certainty(pair["key"])
             if certainty:  # the value of a name such as `secret_santa` is not a secret if it is a plain word
-                readings = (value for value in _readings(pair) if key_ends_in_secret or not _WORD.fullmatch(value))
-                yield from (value for value in readings if is_hidden_setting(value, is_vague=certainty == "vague"))
+                values = (value for value in _possible_values(pair) if key_ends_in_secret or not _WORD.fullmatch(value))
+                yield from (value for value in values if is_hidden_setting(value, is_vague=certainty == "vague"))
 
 
 def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
@@ -95,33 +95,33 @@ def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
     return ("" if _NAMES["vague"].isdisjoint(words) else "vague"), False
 
 
-def _readings(pair: re.Match[str]) -> Iterable[str]:
+def _possible_values(pair: re.Match[str]) -> Iterable[str]:
     """Return all possible readings of a pair's value, such as with and without a comment, or a list item of it."""
     match pair.groupdict():
         case {"block": str(block)}:  # YAML's `key: |`, and the indented lines below
             return [line.strip() for line in block.split("\n")[1:]]
         case {"opens": str(quote)}:  # the value has several lines, as after `key = """`
-            return _lines(pair.string, pair.end("opens"), quote)
+            return _lines_after_quote(pair.string, pair.end("opens"), quote)
         case {"quoted": str(quoted)}:  # the lines of `"a\nb"` are values too
-            return {quoted[1:-1], *(_rows(_unescaped(quoted[1:-1])) if quoted[0] == '"' else ())}
+            return {quoted[1:-1], *(_lines_of(_unescaped(quoted[1:-1])) if quoted[0] == '"' else ())}
         case {"bare": str(bare)} if bare.startswith("["):  # a list of quoted values
             return {quoted[1:-1] for quoted in re.findall(_QUOTED, bare)}
     bare = pair["bare"].strip().rstrip(",;").rstrip()
     return {bare, re.split(r"\s+[#;]|\s+//", bare)[0].rstrip(), re.split(r"[\s,;}\])]", bare)[0]}
 
 
-def _lines(text: str, start: int, quote: str) -> Iterable[str]:
+def _lines_after_quote(text: str, start: int, quote: str) -> Iterable[str]:
     """Return the lines of a value that begins at `start`; one line if the quote is never closed."""
     closed = _CLOSED[quote].match(text, start)
     value = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
-    lines = {line.rstrip("\\") for line in _rows(value)}  # a backslash at the end of a line continues it
+    lines = {line.rstrip("\\") for line in _lines_of(value)}  # a backslash at the end of a line continues it
     return lines | set(map(_unescaped, lines)) if quote.startswith('"') else lines
 
 
-def _rows(text: str) -> Sequence[str]:
+def _lines_of(text: str) -> Sequence[str]:
     """Return the lines of a value; none if it is JSON, whose pairs are found by themselves."""
-    rows = [row.strip() for row in text.splitlines()]
-    return () if len(rows) > 1 and text.lstrip().startswith(("{", "[")) else rows
+    lines = [line.strip() for line in text.splitlines()]
+    return () if len(lines) > 1 and text.lstrip().startswith(("{", "[")) else lines
 
 
 def _unescaped(text: str) -> str:

@@ -29,19 +29,16 @@ _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES - 1_500, "full": 1_000_000}
 
 
 async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:
-    return await (_run_command(arguments, context) if isinstance(arguments, Bash) else _handle_jobs(arguments, context))
+    return await (_run_bash(arguments, context) if isinstance(arguments, Bash) else _handle_jobs(arguments, context))
 
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
     """Run the person's own command, unconfined. In a `terminal`, given by its path, the command can ask them things."""
-    return await _run_command(
-        Bash(command=command, timeout_ms=MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal
-    )
+    call = Bash(command=command, timeout_ms=MAX_TIMEOUT_MS, unconfined=True)
+    return await _run_bash(call, context, is_own=True, terminal=terminal)
 
 
-async def _run_command(
-    arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = ""
-) -> ToolOutput:
+async def _run_bash(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     sandbox = context.workspace.sandbox
     start, note = _find_start_folder(arguments, context)
     command = _build_command(arguments, start, context)
@@ -56,7 +53,7 @@ async def _run_command(
     if is_own:  # the person's own command, as `run_own` explains
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_format_result, arguments=arguments, context=context, start=start, note=note)  # makes the output
+    finish = partial(_make_output, arguments=arguments, context=context, start=start, note=note)  # makes the output
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
     if result.job is not None and result.exit_code is None:  # with an exit code, the job is what was left running
@@ -118,9 +115,7 @@ def _build_command(arguments: Bash, start: Path, context: ToolContext) -> Comman
     )  # fmt: skip
 
 
-def _format_result(
-    result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str
-) -> ToolOutput:
+def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
     """Return the output of a command, with notes on anything unusual, such as an exit code.
 
     `start` is the folder in which it started; `note`, if any, is the first note. After a timeout the output is cut.
@@ -208,16 +203,14 @@ _NO_HOST = lazy_pattern(
 )
 _DENIED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 _GIT_CONFIG_LOCKED = lazy_pattern("could not (write|lock) config file")
-_COMPLAINT = lazy_pattern(
-    "no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE
-)
+_NO_FILE = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # names in an output that are looked up as paths
 
 
 def _find_unread_paths(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
     """Return the real paths of the names in lines that complain about files, such as `cat: x: No such file`."""
-    lines = (line for line in output.splitlines() if _COMPLAINT.search(line))
+    lines = (line for line in output.splitlines() if _NO_FILE.search(line))
     names = dict.fromkeys("".join(found) for line in lines for found in _QUOTED_OR_BARE.findall(line))
     return tuple(path.real for path in _look_up(names, cwd, workspace, "read").values())
 
@@ -291,9 +284,8 @@ def _describe_start(job: BackgroundJob, opening: str, context: ToolContext) -> T
         f"{opening} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
-    return ToolOutput(
-        text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"{job.id} started"
-    )
+    structured = {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}
+    return ToolOutput(text, structured, f"{job.id} started")
 
 
 async def _handle_jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
@@ -302,26 +294,21 @@ async def _handle_jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
     if arguments.action == "list":
         running = sum(job.is_running for job in by_id.values())
         content = "\n".join(map(_job_line, by_id.values())) or "No command runs in the background."
-        return ToolOutput(
-            content, {"jobs": list(map(_job_fields, by_id.values()))}, f"{running} of {len(by_id)} running"
-        )
+        return ToolOutput(content, {"jobs": list(map(_as_dict, by_id.values()))}, f"{running} of {len(by_id)} running")
     if not id:
         raise ToolError(f"To {arguments.action} a job, give its job_id; list shows them.", kind="invalid_parameters")
     if arguments.action == "read":
         new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
         job = next(job for job in jobs.list() if job.id == id)
         content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_describe_state(job)}]"))
-        return ToolOutput(
-            content, {**_job_fields(job), "output": new}, describe_line_count(new, "new ") or "0 new lines"
-        )
+        return ToolOutput(content, {**_as_dict(job), "output": new}, describe_line_count(new, "new ") or "0 new lines")
     await jobs.stop(id)
     job = next(job for job in jobs.list() if job.id == id)
     if job.is_running:
-        raise ToolError(
-            f"{id} could not be ended: some of its processes run as another user.", kind="permission_denied"
-        )
+        message = f"{id} could not be ended: some of its processes run as another user."
+        raise ToolError(message, kind="permission_denied")
     message = f"Ended {id}." if by_id[id].is_running else f"{id} had ended before: {_describe_state(job)}."
-    return ToolOutput(message, _job_fields(job), message.rstrip("."))
+    return ToolOutput(message, _as_dict(job), message.rstrip("."))
 
 
 def _job_line(job: BackgroundJob) -> str:
@@ -342,7 +329,7 @@ def _describe_state(job: BackgroundJob) -> str:
     return ", ".join(filter(None, (state, job.stall, *job.reverts.notes())))
 
 
-def _job_fields(job: BackgroundJob) -> dict[str, Any]:
+def _as_dict(job: BackgroundJob) -> dict[str, Any]:
     outcome = job.outcome or JobOutcome()
     return {
         "job_id": job.id, "command": job.command, "is_running": job.is_running, "exit_code": outcome.exit_code,

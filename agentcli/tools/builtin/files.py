@@ -147,9 +147,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
-        found.extend(
-            (distance, display_name(name)) for name in names_in(names) if (distance := _distance(wanted, name))
-        )
+        found.extend((rank, display_name(name)) for name in names_in(names) if (rank := _rank(wanted, name)))
 
     def nearest_folder() -> Path:
         # From the top, because a path may name thousands of missing folders.
@@ -163,7 +161,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     return [name for _, name in sorted(found)[:3]]
 
 
-def _distance(wanted: str, name: str) -> int:
+def _rank(wanted: str, name: str) -> int:
     """Return a number to sort similar files by, nearest first; 0 for a file whose name is not similar to `wanted`.
 
     Files of the same name come first, by the depth of their folder. Then come files in the searched folder itself whose

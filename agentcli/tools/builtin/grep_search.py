@@ -51,9 +51,8 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
                 found.max_chars = sys.maxsize
         return found, await context.workspace.sandbox.search(query, found.add, context.all_grants)
 
-    found, outcome = await searching.search_literal_brackets(
-        searching.relative_glob(arguments.glob, target), search, has_found=lambda result: result[0].files > 0
-    )
+    glob = searching.relative_glob(arguments.glob, target)
+    found, outcome = await searching.search_literal_brackets(glob, search, has_found=lambda result: result[0].files > 0)
     return _format(found, outcome, arguments, target)
 
 

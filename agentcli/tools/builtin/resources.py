@@ -74,9 +74,7 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
 def _change_memory(name: str, new_text: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
     """Write a file, or delete it if `new_text` is None. The model must have read it: the user writes there, too."""
     place, before = memory.place_of(name), None
-    with suppress(
-        ToolError
-    ):  # it is missing, or cannot be read; then `memory.write` raises an error, `delete` does not
+    with suppress(ToolError):  # missing, or it cannot be read: then `memory.write` fails, but `delete` does not
         before = memory.view(name)
     if before is not None:
         files.require_current(place, before.encode(), "view it, and keep the lines that the user wrote")
@@ -120,9 +118,8 @@ def _read_page(arguments: ReadMore, data: DataFiles | None) -> ToolOutput:
         raise ToolError(f"The result has {len(pages)} pages.", kind="invalid_parameters")
     text, position = pages[arguments.page - 1], f"page {arguments.page} of {len(pages)}"
     note = f"[{position}]" if arguments.page < len(pages) else "[the last page]"
-    return ToolOutput(
-        text.rstrip("\n") + f"\n{note}", {"page": arguments.page, "pages": len(pages), "text": text}, position
-    )
+    structured = {"page": arguments.page, "pages": len(pages), "text": text}
+    return ToolOutput(text.rstrip("\n") + f"\n{note}", structured, position)
 
 
 async def _fetch(arguments: WebFetch, web: Web, level: OutputLevel) -> ToolOutput:

@@ -126,9 +126,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
         outcome = await sandbox.search(msgspec.structs.replace(listing, pattern=glob), found.add)
         return (*found.result(target.prefix), outcome)
 
-    paths, total, outcome = await search_literal_brackets(
-        listing.pattern, search, has_found=lambda result: result[1] > 0
-    )
+    paths, total, outcome = await search_literal_brackets(listing.pattern, search, has_found=lambda found: found[1] > 0)
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
         batches: list[str] = []

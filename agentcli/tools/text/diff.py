@@ -259,9 +259,7 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
             change = sides[near[0]][1].pop(0)
             touching[near[0]].append(change)
             end = max(end, change[1])
-        changed = [
-            _lines_in_place_of(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each
-        ]
+        changed = [_new_lines(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
         if len(changed) == 2 and changed[0] != changed[1]:  # both sides changed the range, but differently
             return None
         lines += [*base[position:start], *changed[0]]
@@ -269,7 +267,7 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
     return [*lines, *base[position:]]
 
 
-def _lines_in_place_of(
+def _new_lines(
     text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int
 ) -> Sequence[str]:
     """Return the lines of a changed text that replace lines `start` to `end` of the base.

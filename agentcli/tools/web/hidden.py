@@ -24,15 +24,15 @@ def visible_text(text: str) -> str:
 def hides_element(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
-    excused: set[str] = set()  # properties that do not hide this element, whatever their value
+    harmless: set[str] = set()  # properties that do not hide this element, whatever their value
     if any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared):
-        excused.add("opacity")  # an animation may fade it in
+        harmless.add("opacity")  # an animation may fade it in
     if any("background-clip" in name for name in declared):
-        excused.add("color")  # the background is seen through the letters
+        harmless.add("color")  # the background is seen through the letters
     overflow = " ".join(declared.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))
     if "hidden" not in overflow and "clip" not in overflow:
-        excused |= {"width", "height", "max-width", "max-height"}  # its contents are visible outside of it
-    return any(_HIDING[name].fullmatch(declared[name]) for name in declared.keys() & _HIDING.keys() - excused)
+        harmless |= {"width", "height", "max-width", "max-height"}  # its contents are visible outside of it
+    return any(_HIDING[name].fullmatch(declared[name]) for name in declared.keys() & _HIDING.keys() - harmless)
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
@@ -44,7 +44,7 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
             continue
         is_hidden = hides_element(body)
         for selector in selectors.split(","):
-            selector = _plain(selector).strip()
+            selector = _plain_css(selector).strip()
             if is_hidden and _NAME.fullmatch(selector):
                 hidden.add(selector)
             elif not is_hidden and _SHOWING & declarations(body).keys():
@@ -81,14 +81,14 @@ def outer_rules(sheet: str) -> list[tuple[str, str]]:
 def declarations(style: str) -> dict[str, str]:
     """Return the properties of a style by name, in lower case; the last one of a name wins."""
     declared: dict[str, str] = {}
-    for declaration in _plain(style).split(";"):
+    for declaration in _plain_css(style).split(";"):
         name, colon, value = declaration.partition(":")
         if colon:
             declared[name.strip()] = value.replace("!important", "").strip()
     return declared
 
 
-def _plain(css: str) -> str:
+def _plain_css(css: str) -> str:
     """Return CSS without comments and escapes (CSS Syntax 3 §4.3.7), in lower case."""
     css = re.sub(r"/\*.*?(?:\*/|\Z)", "", css, flags=re.DOTALL)
     css = re.sub(r"\\([0-9a-fA-F]{1,6})\s?", lambda found: chr(min(int(found[1], 16), 0x10FFFF)), css)

@@ -23,7 +23,7 @@ from PIL.ImageColor import getrgb
 from agentcli.tools.web.hidden import declarations, hides_element, hiding_names, outer_rules, visible_text
 
 MAX_DEPTH = 256  # nested elements; ordinary pages have up to about 50
-_FOLLOWED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
+_SHOWN_SCHEMES = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
 # Today's browsers do not show these, or only after a script has run; text in an svg may be hidden in many ways.
 # The library itself drops `noscript` and `template`.
 _NEVER_SHOWN = frozenset("canvas object embed applet noframes noembed audio video datalist frameset svg".split())
@@ -82,9 +82,9 @@ class _Reader:
         if not self._with_menus and (tag == "nav" or attributes.get("role") == "navigation"):
             self.left_out_menus = True
             return "skip"
-        return "skip" if self._is_unseen(tag, attributes) else "continue"
+        return "skip" if self._is_invisible(tag, attributes) else "continue"
 
-    def _is_unseen(self, tag: str, attributes: dict[str, str]) -> bool:
+    def _is_invisible(self, tag: str, attributes: dict[str, str]) -> bool:
         """Return True if a person who looks at the page would not see the element."""
         is_closed_dialog = tag == "dialog" and "open" not in attributes
         is_aria_hidden = attributes.get("aria-hidden", "").strip().lower() == "true"
@@ -97,7 +97,7 @@ class _Reader:
         if element.depth > self._code_depth:  # Markdown shows no links in code
             return {"type": "custom", "output": text or ""}
         shown = " ".join((text or "").split())
-        target = _address(href, element.attributes().get("href"))
+        target = _address_of_link(href, element.attributes().get("href"))
         if shown in ("", "¶", "#", "§", "🔗"):  # a heading's link to itself
             return "skip"
         link = f"<{target}>" if shown == target else f"[{shown}]({target})"
@@ -105,18 +105,18 @@ class _Reader:
 
     def visit_image(self, element: Any, source: str | None, alt: str | None, title: str | None) -> Any:
         described = re.sub(r"[\[\]\s]+", " ", alt or "")[:300].strip()
-        target = _address(source, element.attributes().get("src"))
+        target = _address_of_link(source, element.attributes().get("src"))
         if not described:
             return "skip"
         return {"type": "custom", "output": f"![{described}]({target})" if target else described}
 
 
-def _address(absolute: str | None, written: str | None) -> str:
+def _address_of_link(absolute: str | None, written: str | None) -> str:
     """Return the address of a link to another page; empty within the page, for other schemes, for long addresses."""
     # Browsers ignore blanks and control characters in an address: `java script:` has a scheme.
     absolute, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (absolute, written))
-    has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _FOLLOWED.match(written)
-    leads_away = _FOLLOWED.match(absolute) and not has_other_scheme and not written.startswith("#")
+    has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _SHOWN_SCHEMES.match(written)
+    leads_away = _SHOWN_SCHEMES.match(absolute) and not has_other_scheme and not written.startswith("#")
     is_shown = leads_away and len(absolute) <= 500  # longer addresses carry data for a script
     return absolute.replace("(", "%28").replace(")", "%29") if is_shown else ""
 

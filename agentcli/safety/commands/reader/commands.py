@@ -7,16 +7,9 @@ so finds the simple commands in them too. It reads any text to its end.
 
 import re
 
-from agentcli.safety.commands.reader.syntax import (
-    MAX_DEPTH,
-    UNKNOWN_TEXT,
-    CommandNode,
-    Field,
-    Pipeline,
-    Redirect,
-    Script,
-    WordReader,
-)
+from agentcli.safety.commands.reader.syntax import (  # isort: skip
+    MAX_DEPTH, UNKNOWN_TEXT, CommandNode, Field, Pipeline, Redirect, Script, WordReader,
+)  # fmt: skip
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
 _JOINING = ("&&", "||", "|", "|&")  # a command must follow these

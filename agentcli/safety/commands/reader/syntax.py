@@ -108,9 +108,9 @@ class State(Struct, frozen=True):
         """Return the absolute paths that a word may mean, which may contain `..`; none if they are not known."""
         if not field.is_known:
             return []
-        return (
-            [field.text] if field.text.startswith("/") else [f"{folder}/{field.text}" for folder in self.folders or ()]
-        )
+        if field.text.startswith("/"):
+            return [field.text]
+        return [f"{folder}/{field.text}" for folder in self.folders or ()]
 
     def likely_paths(self, field: Field) -> list[str]:
         """Return the path of a secret or auto-executed file if the known part of a word names one, as in `$X/.env`.
