@@ -147,9 +147,9 @@ def _import_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any,
 def _import_renamed_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
     """Import a rule for the tool that the other program calls `name`."""
     tool = other_tools()["tools"].get(name, name)
-    if tool == "WebFetch" and pattern and ":" not in pattern:
-        pattern = f"domain:{pattern}"
     covers_all = not pattern.strip("*")
+    if tool == "WebFetch" and ":" not in pattern:
+        pattern = f"domain:{pattern}"
     _import_rule(verb, draft, source_key, tool if covers_all else f"{tool}({pattern})")
 
 
