@@ -39,8 +39,11 @@ class NotWritable(StorageError):
 def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """Connect for writing, and make or upgrade the tables. Raises `StorageError` as `checked_version` does."""
-    if is_emptied(path):
+    """Connect for writing, and make or upgrade the tables. `synchronous` is SQLite's pragma.
+
+    Raises `StorageError` for a file of a newer version or of another program, and `apsw.Error`.
+    """
+    if is_emptied(path):  # SQLite would take it for a new database
         raise apsw.CorruptError("it is empty")
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
@@ -80,8 +83,11 @@ def open_raw(path: Path) -> apsw.Connection:
     return connection
 
 
-def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: NotWritable) -> T:
-    """Read a temporary copy of a database, because SQLite cannot make files in its folder. Raises `StorageError`."""
+def read_copy(path: Path, work: Callable[[apsw.Connection], T], first_error: NotWritable) -> T:
+    """Read a temporary copy of a database that cannot be opened, because SQLite cannot make files in its folder.
+
+    Raises `first_error`, the reason why it cannot be opened, if it cannot be copied either.
+    """
     from tempfile import TemporaryDirectory
 
     try:
@@ -94,7 +100,7 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: No
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
         raise storage_error(path, damaged) from damaged
     except (apsw.Error, OSError) as error:
-        raise error_so_far from error
+        raise first_error from error
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -116,9 +122,10 @@ def checked_version(connection: apsw.Connection) -> int:
             "update agentcli."
         )
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    # Other programs use 0 and 1, too, so those need the right tables. Higher versions are assumed to be ours.
-    has_our_tables = not tables if version == 0 else "streams" in tables or version > 1
-    if version not in (*_OLD_VERSIONS, VERSION) or not has_our_tables:
+    is_ours = version in (*_OLD_VERSIONS, VERSION)
+    if version in (0, 1):  # other programs use these, too
+        is_ours = not tables if version == 0 else "streams" in tables
+    if not is_ours:
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
     return version
 
@@ -146,7 +153,7 @@ def _tables(version: int) -> str:
 
 
 def _add_functions(connection: apsw.Connection) -> None:
-    """Add the SQL functions `crc32(body)` and `in_short(schema_version, body)`, which returns a short prompt."""
+    """Add the SQL functions `crc32(body)` and `in_short(schema_version, body)`, which makes a title of a prompt."""
 
     def in_short(*values: Any) -> str:
         version, body = values
@@ -213,11 +220,11 @@ def sync_folder(folder: Path) -> None:
 class SessionLock:
     """The lock of a session, which the system frees if the holder is killed.
 
-    The file `wanted` exists while another program asks for the session. A third file has the holder's address.
+    `wanted_file` exists while another program asks for the session. A third file has the holder's address.
     """
 
     def __init__(self, path: Path, session_id: str) -> None:
-        self._file, self._address, self.wanted = (
+        self._file, self._address, self.wanted_file = (
             path.parent / "locks" / f"{session_id}.{suffix}" for suffix in ("lock", "address", "wanted")
         )
         self._lock = FileLock(self._file, timeout_s=_LOCK_TIMEOUT_S, poll_s=_LOCK_TIMEOUT_S / 4)
@@ -225,9 +232,9 @@ class SessionLock:
 
     def acquire(self, *, address: str = "") -> None:
         """Take the lock. Raises `TimeoutError` if another program has it, and `OSError`."""
-        make_private_folder(self.wanted.parent)
+        make_private_folder(self.wanted_file.parent)
         self._lock.acquire()
-        self.wanted.unlink(missing_ok=True)  # a program that still waits makes it again
+        self.wanted_file.unlink(missing_ok=True)  # a program that still waits makes it again
         if address:
             self._address.write_text(address)
         else:
@@ -280,7 +287,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._file: tuple[int, int] = (0, 0)  # device and inode of the file that the connection writes to
+        self._file_identity: tuple[int, int] = (0, 0)  # device and inode of the file that the connection writes to
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
@@ -318,7 +325,7 @@ class Writer:
         job = self._queue.get()
         while job is not None:
             batch = [job]
-            while not self._queue.empty() and (job := self._queue.get()) is not None:
+            while not self._queue.empty() and (job := self._queue.get()) is not None:  # None stays in `job`
                 batch.append(job)
             for (_, future), result in zip(batch, self._results(batch), strict=True):
                 with suppress(RuntimeError):  # the loop has ended, so nobody waits any more
@@ -342,15 +349,15 @@ class Writer:
             return [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
-        if self._connection is not None and self._file != _identity(self._path):  # a repair has replaced the file
-            self._connection.close()
+        if self._connection is not None and self._file_identity != _identity(self._path):
+            self._connection.close()  # a repair has replaced the file
             self._connection = None
         if self._connection is None:
             self._connection = self._connect()
-            self._file = _identity(self._path)
+            self._file_identity = _identity(self._path)
         results: list[Any] = []
         with transaction(self._connection):
-            if self._file != _identity(self._path):  # replaced while the transaction waited for its lock
+            if self._file_identity != _identity(self._path):  # replaced while the transaction waited for its lock
                 raise StorageError(f"{self._path} was replaced by another file just now. Try again.")
             for work, _ in jobs:
                 try:
@@ -361,10 +368,11 @@ class Writer:
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
-    # If the caller was cancelled, its future is done already.
-    if not future.done() and isinstance(result, StorageError):
+    if future.done():  # the caller was cancelled
+        return
+    if isinstance(result, StorageError):
         future.set_exception(result)
-    elif not future.done():
+    else:
         future.set_result(result)
 
 

@@ -44,16 +44,19 @@ _FAULTS = {  # by kind; the statement `KIND_faults` finds them
 async def remove(db: tables.Tables, session_id: str) -> None:
     """Move a session to the trash."""
     batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
-    await _move(db, session_id, 0, batch)
+    await _move(db, session_id, source=0, target=batch)
     await db.rows(tables.SQL["hand_over"], id=session_id, batch=batch)  # shared entries now belong to a fork
     await db.rows(db.forget_stream, id=session_id)
 
 
-async def _move(db: tables.Tables, session_id: str, batch: float, target: float) -> None:
-    """Move a session and its subagents from one batch of the trash to another. Batch 0 is not in the trash."""
-    names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
+async def _move(db: tables.Tables, session_id: str, *, source: float, target: float) -> None:
+    """Move a session and its subagents between batches of the trash: batch 0 is what is not in the trash.
+
+    A session that is removed, made again with the same id and removed again is in two batches.
+    """
+    names = {"id": session_id, "agents": subagents_owner(session_id), "source": source, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
-        await db.rows(f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch", **names)  # noqa: S608
+        await db.rows(f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :source", **names)  # noqa: S608
 
 
 async def id_in_trash(db: tables.Tables, session_id: str) -> str:
@@ -74,7 +77,7 @@ async def restore(db: tables.Tables, session_id: str) -> None:
             f"agentcli sessions rm {session_id}"
         )
     newest_batch = await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
-    await _move(db, session_id, newest_batch, 0)
+    await _move(db, session_id, source=newest_batch, target=0)
     await db.rows(tables.SQL["take_back"], id=session_id)
 
 
@@ -120,7 +123,7 @@ class Secrets:
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row of `tables.ENTRY` without the secrets, and the number of redacted places.
+        """Return a row of `tables.ENTRY_COLUMNS` without the secrets, and the number of redacted places.
 
         Raises `StorageError` if the entry would become unreadable.
         """
@@ -169,10 +172,10 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     for id, trashed in sorted(changed_sessions):
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is built again.
         entries = await tables.entries_of(db, id, trashed=trashed)
-        which = "WHERE id = :id AND trashed = :trashed"
-        name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
+        where = "WHERE id = :id AND trashed = :trashed"
+        name = await db.value(f"SELECT name FROM sessions {where}", id=id, trashed=trashed)  # noqa: S608 - constant text
         await db.rows(
-            f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {which}",  # noqa: S608
+            f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {where}",  # noqa: S608
             title=title_of(entries), last_prompt=title_of(reversed(entries)), name=secrets.redact(name)[0],
             id=id, trashed=trashed,
         )  # fmt: skip
@@ -263,8 +266,8 @@ def _faults(path: Path) -> list[Fault]:
     return faults
 
 
-def copying(path: Path, *, timeout_s: float) -> FileLock:
-    """Return the lock that keeps other programs from making a copy. Entering it raises `TimeoutError`."""
+def copy_lock(path: Path, *, timeout_s: float) -> FileLock:
+    """Return the lock that one program holds while it copies or repairs a file. Entering it raises `TimeoutError`."""
     folder = path.parent / "locks"
     make_private_folder(folder)
     return FileLock(folder / f"{path.name}.copy", timeout_s=timeout_s)
@@ -273,7 +276,7 @@ def copying(path: Path, *, timeout_s: float) -> FileLock:
 def make_copy(path: Path) -> None:
     """Replace the copy of the database with a new one, unless the database is damaged. Failures are logged."""
     try:
-        with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
+        with copy_lock(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
             if has_file_fault(found := _faults(part)):
                 raise StorageError(found[0].text)
     except TimeoutError:
@@ -309,19 +312,17 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
     """Replace a damaged file with a sound one, and keep the damaged file beside it.
 
     The new file is a rewrite of the old one, or the copy if that is not possible. If only single entries are damaged,
-    the file stays, because the copy lacks entries that were stored later. Raises `StorageError` as `check` does, and
-    if a session is open, unless `even_if_open`.
+    the file stays, because the copy lacks entries that were stored later. Raises `StorageError` if nothing could be
+    done, also if a session is open, unless `even_if_open`.
     """
     before = check(path)
     if not before.is_file_damaged:
         return before
     if not even_if_open:
-        _refuse_open_sessions(path)
+        _require_no_open_session(path)
     try:
-        with (
-            closing(database.open_raw(path)) as db,
-            tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as folder,
-        ):
+        temporary_folder = tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent)
+        with temporary_folder as folder, closing(database.open_raw(path)) as db:
             with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
             old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
@@ -336,7 +337,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
                 shutil.copyfile(copy, new)
             database.connect(new).close()  # an older version is upgraded
             if not even_if_open:
-                _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+                _require_no_open_session(path)  # a session that was opened in between relies on the old file
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
@@ -365,7 +366,7 @@ def _rewrite(old: Path, new: Path) -> bool:
         return False
 
 
-def _refuse_open_sessions(path: Path) -> None:
+def _require_no_open_session(path: Path) -> None:
     for file in sorted((path.parent / "locks").glob("*.lock")):
         if database.SessionLock(path, file.stem).holder() is not None:
             raise StorageError(

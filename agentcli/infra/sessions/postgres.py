@@ -58,24 +58,25 @@ class Database:
 
     def __init__(self, url: str, *, max_connections: int) -> None:
         self._url = url
-        self._free = asyncio.Semaphore(max_connections)
+        self._unused_connections = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
         self._has_tables = False  # True after the first connection checked or made them
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Run the body in a transaction. Raises `StorageError` if Postgres fails."""
-        address, place = _parse_address(self._url)
-        async with self._free:
+        address, server = _parse_address(self._url)
+        async with self._unused_connections:
             connection: Connection | None = None
             try:
-                connection = await self._connect(address, place)
+                connection = await self._connect(address, server)
                 async with connection.transaction():
                     yield connection
             except (Error, UnicodeEncodeError) as error:
                 is_lost = connection is not None and connection.closed
-                raise (_ConnectionLost if is_lost else StorageError)(
-                    f"Sessions could not be read or written in Postgres at {place} "
+                kind = _ConnectionLost if is_lost else StorageError
+                raise kind(
+                    f"Sessions could not be read or written in Postgres at {server} "
                     f"({' '.join(str(error).split())}). Check that it runs, can be reached and lets this user in."
                 ) from None
             finally:
@@ -89,7 +90,8 @@ class Database:
         while self._idle:
             await self._idle.pop().close()
 
-    async def _connect(self, address: dict[str, Any], place: str) -> Connection:
+    async def _connect(self, address: dict[str, Any], server: str) -> Connection:
+        """Return an idle connection that still works, or a new one."""
         while self._idle:
             connection = self._idle.pop()
             try:
@@ -105,7 +107,7 @@ class Database:
         try:
             await connection.execute(_SETTINGS)
             if not self._has_tables:
-                await _make_tables(connection, place)
+                await _make_tables(connection, server)
                 self._has_tables = True
         except BaseException:
             await connection.close()
@@ -113,7 +115,7 @@ class Database:
         return connection
 
 
-async def _make_tables(db: Connection, place: str) -> None:
+async def _make_tables(db: Connection, server: str) -> None:
     """Make the tables if there are none. Raises `StorageError` for tables of a newer agentcli."""
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # waits for another program
@@ -123,7 +125,7 @@ async def _make_tables(db: Connection, place: str) -> None:
         version = int(await _value(db, "SELECT version FROM agentcli.version"))
     if version > VERSION:
         raise StorageError(
-            f"The sessions in Postgres at {place} were written by a newer agentcli (version {version}, this one knows "
+            f"The sessions in Postgres at {server} were written by a newer agentcli (version {version}, this one knows "
             f"{VERSION}): update agentcli."
         )
 
@@ -147,9 +149,10 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     try:
         parts = conninfo_to_dict(url)
     except Error:
-        parts = {"port": "unreadable"}  # which is refused below
-    ports = str(parts.get("port") or "0").split(",")
-    if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not all(port.isdigit() for port in ports if port):
+        parts = {"port": "not a number"}  # so that it is rejected below
+    ports = str(parts.get("port") or "0").split(",")  # one for each host
+    has_valid_ports = all(port.isdigit() for port in ports if port)
+    if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not has_valid_ports:
         raise StorageError(
             "The address of the sessions in Postgres cannot be read. Write it as postgresql://USER:PASSWORD@HOST:PORT/"
             "DATABASE, with %40 for @, %2F for / and so on in the password."
@@ -159,10 +162,13 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
 
 
 class Lease(store.Ownership):
-    """The ownership of a session. Even an expired lease stays valid until another program takes the session."""
+    """The ownership of a session. Even an expired lease stays valid until another program takes the session.
+
+    `epoch` grows each time that a session is taken.
+    """
 
     def __init__(self, leases: "Leases", session_id: str, epoch: int) -> None:
-        super().__init__(lambda: None, lambda: self.is_lost_or_wanted)
+        super().__init__(release=lambda: None, is_wanted=lambda: self.is_lost_or_wanted)  # `release` is overridden
         self.session_id = session_id
         self.epoch = epoch
         self.is_lost_or_wanted = False
@@ -182,15 +188,15 @@ class Lease(store.Ownership):
 
 
 class Leases:
-    """The leases of one store. `address` is where others reach this program, or ""."""
+    """The leases of one store. `address` is where other programs reach this one, or ""."""
 
     def __init__(self, url: str, database: Database, address: str) -> None:
-        self.owner = tables.new_id()
+        self.owner = tables.new_id()  # the name of this store in the table of leases
         self._database = database
         self._renewing = Database(url, max_connections=1)  # separate, so that renewing never has to wait
         self._address = _storable(address)
         self._held: set[Lease] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None  # runs from the first lease on
 
     async def take(self, session_id: str, *, take_over: bool) -> Lease:
         """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`.
@@ -211,8 +217,8 @@ class Leases:
             await asyncio.sleep(0.1)
         lease = Lease(self, session_id, epoch)
         self._held.add(lease)
-        if self._task is None:
-            self._task = asyncio.create_task(self._renew())
+        if self._renewal is None:
+            self._renewal = asyncio.create_task(self._renew())
         return lease
 
     async def release(self, lease: Lease) -> None:
@@ -222,10 +228,10 @@ class Leases:
                 await db.execute(_SQL["release_lease"], (lease.session_id, self.owner, lease.epoch))
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait((renewal,))
         for lease in tuple(self._held):
             await self.release(lease)
         await self._renewing.close()
@@ -240,7 +246,7 @@ class Leases:
                     ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_SQL["renew_leases"], {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in leases:  # a lease without a row is lost
+                for lease in leases:  # one without a row is lost: another program has taken the session
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
@@ -290,6 +296,7 @@ class PostgresTables(tables.Tables):
 
 
 def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a statement of `Tables` and its values in the form of psycopg."""
     texts = {name: _storable(value) for name, value in values.items() if isinstance(value, str)}
     return _in_postgres(sql), values | texts
 
@@ -351,7 +358,7 @@ class PostgresSessions(store.TableSessions):
         queue = _OrderedWork(self._run)
         return store.WorkQueue(queue.submit, queue.drain)
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
+    async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         return await self._leases.take(_storable(session_id), take_over=take_over)
 
     async def _holder(self, session_id: str) -> str | None:

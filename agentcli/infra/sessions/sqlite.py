@@ -51,7 +51,7 @@ class SqliteTables(tables.Tables):
         return self._db.execute(sql, values).fetchall()
 
     async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
-        while _index_some(self._db):  # entries that `SqliteSessions.search` has not indexed before
+        while _index_batch(self._db):  # in memory; for a file, `SqliteSessions.search` has done it already
             pass
         hits = await self.rows(tables.SQLITE["search"], words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
         return [words.make_hit(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
@@ -86,11 +86,12 @@ def _replace_damaged(path: Path) -> str:
     from agentcli.infra.sessions import maintenance
 
     try:
-        with maintenance.copying(path, timeout_s=_REPAIR_PATIENCE_S):
+        with maintenance.copy_lock(path, timeout_s=_REPAIR_PATIENCE_S):
             report = maintenance.repair(path, even_if_open=True)
             if not report.is_file_damaged:
                 outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
-                return f"The session database was damaged: {outcome}" if report.kept_as else ""
+                was_damaged = bool(report.kept_as)  # False if another program has repaired it while this one waited
+                return f"The session database was damaged: {outcome}" if was_damaged else ""
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")  # nothing could be restored
             for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
                 with suppress(FileNotFoundError):
@@ -101,6 +102,8 @@ def _replace_damaged(path: Path) -> str:
 
 
 class _WriterSessions(store.TableSessions):
+    """The sessions of SQLite in a file and in memory: all work goes through one `Writer`."""
+
     def __init__(self, writer: database.Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer
@@ -123,7 +126,7 @@ class SqliteSessions(_WriterSessions):
         super().__init__(database.Writer(path, self._connect), on_notice)
         self.path = path
         self._address = address
-        self._copying: threading.Timer | None = None  # makes the daily copy
+        self._copy_timer: threading.Timer | None = None  # makes the daily copy
         self._has_opened_session = False  # a program that only reads makes no copy, and replaces no damaged file
 
     def _connect(self) -> apsw.Connection:
@@ -133,7 +136,7 @@ class SqliteSessions(_WriterSessions):
         connection = connect(self.path, self._notify)
         agents = self.path.with_name("agents.db")
         if agents.exists():
-            _take_over_agents(connection, agents, self._notify)
+            _move_in_agents(connection, agents, self._notify)
         return connection
 
     def _notify(self, notice: str) -> None:
@@ -147,21 +150,21 @@ class SqliteSessions(_WriterSessions):
         except database.NotWritable as error:
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
+    async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
         self._schedule_copy()
         deadline, lock = time.monotonic() + store.TAKE_OVER_TIMEOUT_S, database.SessionLock(self.path, session_id)
         while True:
             try:
                 lock.acquire(address=self._address)  # also removes `wanted`, or this program would be asked next
-                return store.Ownership(lock.release, lock.wanted.exists)
+                return store.Ownership(lock.release, lock.wanted_file.exists)
             except TimeoutError as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
                 if time.monotonic() > deadline:
-                    lock.wanted.unlink(missing_ok=True)
+                    lock.wanted_file.unlink(missing_ok=True)
                     raise SessionInUse(session_id, refuses_take_over=True) from error
-                lock.wanted.touch(mode=0o600)  # the holder gives up the session when it finds this file
+                lock.wanted_file.touch(mode=0o600)  # the holder gives up the session when it finds this file
             except OSError as error:
                 locks = self.path.parent / "locks"
                 raise StorageError(
@@ -176,7 +179,7 @@ class SqliteSessions(_WriterSessions):
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
         with suppress(database.NotWritable):
-            while await self._writer.submit(_index_some):
+            while await self._writer.submit(_index_batch):
                 pass  # each batch is a transaction, so that others can write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
@@ -185,7 +188,7 @@ class SqliteSessions(_WriterSessions):
         from agentcli.infra.sessions import maintenance
 
         try:
-            with maintenance.copying(self.path, timeout_s=_REPAIR_PATIENCE_S):
+            with maintenance.copy_lock(self.path, timeout_s=_REPAIR_PATIENCE_S):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
         except OSError as error:
@@ -195,14 +198,14 @@ class SqliteSessions(_WriterSessions):
 
     def _schedule_copy(self) -> None:
         """Copy the database in a minute. If the program ends before that, `close` copies it unless it is large."""
-        if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
-            self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
-            self._copying.daemon = True
-            self._copying.start()
+        if database.is_copy_due(self.path) and not (self._copy_timer and self._copy_timer.is_alive()):
+            self._copy_timer = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
+            self._copy_timer.daemon = True
+            self._copy_timer.start()
 
     async def close(self) -> None:
-        if self._copying is not None:
-            self._copying.cancel()
+        if self._copy_timer is not None:
+            self._copy_timer.cancel()
         # A large file is only copied while the program runs, so that nobody waits for it here.
         is_small = self.path.exists() and self.path.stat().st_size <= _LARGE_BYTES
         if self._has_opened_session and is_small and database.is_copy_due(self.path):
@@ -225,7 +228,7 @@ def can_resume(path: Path, session_id: str) -> bool:
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
             return bool(db.execute("SELECT 1 FROM sessions WHERE id = ? AND trashed = 0", (session_id,)).get)
-    except apsw.Error:
+    except apsw.Error:  # resuming it will report the problem
         return True
 
 
@@ -244,7 +247,7 @@ class MemorySessions(_WriterSessions):
         work = in_sqlite(lambda db: tables.store_entries(db, new, StoredEntries(tuple(entries), 1)))
         self._writer.submit(work).result()
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
+    async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         if session_id in self._owned:
             raise SessionInUse(session_id)
         self._owned.add(session_id)
@@ -257,24 +260,24 @@ class MemorySessions(_WriterSessions):
         pass
 
 
-def _index_some(db: apsw.Connection) -> bool:
+def _index_batch(db: apsw.Connection) -> bool:
     """Index some of the entries that were stored since the last search; return True if there may be more."""
-    last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
-    query = f"SELECT n, {tables.ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?"  # noqa: S608
+    last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get  # FTS5 keeps a row for each indexed entry
+    query = f"SELECT n, {tables.ENTRY_COLUMNS} FROM entries WHERE n > ? ORDER BY n LIMIT ?"  # noqa: S608
     rows = db.execute(query, (last, _BATCH)).fetchall()
     texts = ((n, tables.folded(tables.text_of(tables.read_entry(row).body))) for n, *row in rows)
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
     return len(rows) == _BATCH
 
 
-def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
+def _move_in_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
     """Move the sessions in `file` into the database, then delete `file`. If this fails, the next start tries again."""
     try:
         connect_or_replace(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with connection:
-                connection.execute(tables.SQLITE["take_over_agents"])
+                connection.execute(tables.SQLITE["move_in_agents"])
         finally:
             connection.execute("DETACH agents")
         for suffix in ("", "-wal", "-shm", ".copy"):

@@ -28,7 +28,7 @@ class WorkQueue(Struct, frozen=True):
 
 
 class Ownership:
-    """The right to write to a session, which one program has at a time. `is_wanted` is true if another asks for it."""
+    """The right to write to a session, which one program has at a time. `is_wanted`: does another ask for it?."""
 
     def __init__(self, release: Callable[[], object], is_wanted: Callable[[], bool] = lambda: False) -> None:
         self._release = release
@@ -42,41 +42,43 @@ class Ownership:
 
 
 class TableLog:
-    """Implements `SessionLog`. New entries follow the entry `last`, whose number is `last_seq`."""
+    """Implements `SessionLog`. New entries follow the entry with the id `last_id` and the number `last_seq`."""
 
-    def __init__(self, session_id: str, queue: WorkQueue, owner: Ownership, *, last: str | None, last_seq: int) -> None:
+    def __init__(
+        self, session_id: str, queue: WorkQueue, ownership: Ownership, *, last_id: str | None, last_seq: int
+    ) -> None:
         self.session_id = session_id
-        self.new: tables.UnstoredSession | None = None  # the session, until it is stored
-        self.is_wanted = owner.is_wanted
+        self.unstored_session: tables.UnstoredSession | None = None  # the session, until it is stored
+        self.is_wanted = ownership.is_wanted
         self.drain = queue.drain
         self._queue = queue
-        self._owner = owner
-        self._last = last
+        self._ownership = ownership
+        self._last_id = last_id
         self._last_seq = last_seq
-        # Not committed yet. The next entries are stored with these, when a full disk may have room again.
-        self._unstored: list[interfaces.StoredEntries] = []
+        # After a failure, such as a full disk, these are stored with the next entries.
+        self._uncommitted: list[interfaces.StoredEntries] = []
 
     def append(self, *bodies: Body, parent_id: str | None = interfaces.NEWEST) -> interfaces.AppendedEntries:
         entries: list[Entry] = []
-        parent_id = self._last if parent_id == interfaces.NEWEST else parent_id
+        parent_id = self._last_id if parent_id == interfaces.NEWEST else parent_id
         for body in bodies:
             id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()  # a result has its call's id
             entries.append(entry_now(id, parent_id, body))
-            self._last = parent_id = id
+            self._last_id = parent_id = id
         stored = interfaces.StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
-        self._unstored.append(stored)
-        session, unstored = self.new or self.session_id, tuple(self._unstored)  # with earlier uncommitted ones
+        self._uncommitted.append(stored)
+        session, uncommitted = self.unstored_session or self.session_id, tuple(self._uncommitted)
 
         async def work(db: tables.Tables) -> interfaces.StoredEntries:
-            await self._owner.hold(db)
-            await tables.store_entries(db, session, *unstored)
+            await self._ownership.hold(db)
+            await tables.store_entries(db, session, *uncommitted)
             return stored
 
         def forget_stored(committed: asyncio.Future[interfaces.StoredEntries]) -> None:
             if not committed.cancelled() and committed.exception() is None:
-                self.new = None
-                self._unstored = [later for later in self._unstored if later.first_seq > stored.first_seq]
+                self.unstored_session = None
+                self._uncommitted = [later for later in self._uncommitted if later.first_seq > stored.first_seq]
 
         committed = self._queue.submit(work)
         committed.add_done_callback(forget_stored)
@@ -84,11 +86,11 @@ class TableLog:
 
     async def close(self) -> None:
         await self.drain()
-        await self._owner.release()
+        await self._ownership.release()
 
 
 class TableSessions(ABC):
-    """Implements `SessionStore`; subclasses do the work and manage owners. `on_notice` informs the person."""
+    """Implements `SessionStore`; subclasses do the work and manage ownership. `on_notice` informs the person."""
 
     is_lasting = True
 
@@ -109,7 +111,7 @@ class TableSessions(ABC):
         """Return a queue for the work of one log."""
 
     @abstractmethod
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> Ownership:
         """Take a session. With `take_over` ask the program that has it, and wait. Raises `SessionInUse`."""
 
     @abstractmethod
@@ -126,29 +128,30 @@ class TableSessions(ABC):
         return await self._create(new, has_given_id=session_id is not None)
 
     async def _create(self, new: tables.UnstoredSession, *, has_given_id: bool) -> interfaces.SessionLog:
-        owner = await self._own(new.id)
+        ownership = await self._take_ownership(new.id)
         try:
             # A generated id cannot be taken.
             if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
                 raise StorageError(f"There is a session {new.id} already: resume it with --resume {new.id}.")
         except BaseException:
-            await owner.release()
+            await ownership.release()
             raise
-        self._logs[new.id] = log = TableLog(new.id, self._queue(), owner, last=new.last, last_seq=new.shared)
-        log.new = new  # stored with its first entries; those of a fork follow the `shared` ones
+        last_id, last_seq = new.last_shared_id, new.shared_count
+        self._logs[new.id] = log = TableLog(new.id, self._queue(), ownership, last_id=last_id, last_seq=last_seq)
+        log.unstored_session = new
         return log
 
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[interfaces.SessionLog, list[Entry]]:
         id = await self._full_id(session_id)
-        owner = await self._own(id, take_over=take_over)
+        ownership = await self._take_ownership(id, take_over=take_over)
         try:
             info, entries = await self.load(id)
         except BaseException:
-            await owner.release()
+            await ownership.release()
             raise
         self._report_unreadable(id, entries)
-        last = entries[-1].id if entries else None
-        self._logs[id] = log = TableLog(id, self._queue(), owner, last=last, last_seq=info.entries)
+        last_id = entries[-1].id if entries else None
+        self._logs[id] = log = TableLog(id, self._queue(), ownership, last_id=last_id, last_seq=info.entries)
         return log, entries
 
     async def fork(
@@ -162,7 +165,7 @@ class TableSessions(ABC):
         user_id = "" if info.user_id.startswith(unlisted) else info.user_id
         new = tables.UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
-            new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
+            new.source_id, new.shared_count, new.last_shared_id = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
 
     def _report_unreadable(self, session_id: str, entries: Sequence[Entry]) -> None:
@@ -213,24 +216,25 @@ class TableSessions(ABC):
         async def work(db: tables.Tables) -> UsageCollector:
             collector = UsageCollector()
             id = await tables.full_id(db, session, user_id) if session else ""
-            async for owner, user, *row in db.stream(tables.SQL["used"], since=since, session=id, user_id=user_id):
-                collector.add(owner, tables.read_entry(row), user_id=user)
+            rows = db.stream(tables.SQL["used"], since=since, session=id, user_id=user_id)
+            async for session_id, session_user_id, *row in rows:
+                collector.add(session_id, tables.read_entry(row), user_id=session_user_id)
             return collector
 
         return await self._read(work)
 
     async def rename(self, session_id: str, name: str) -> None:
-        await self._set(session_id, "name", name)
+        await self._set_column(session_id, "name", name)
 
     async def mark_one_shot(self, session_id: str, *, is_one_shot: bool) -> None:
         """Mark an open or stored session of no user as the run of a script, or as a conversation again."""
-        await self._set(session_id, "user_id", interfaces.ONE_SHOTS if is_one_shot else "")
+        await self._set_column(session_id, "user_id", interfaces.ONE_SHOTS if is_one_shot else "")
 
-    async def _set(self, session_id: str, column: Literal["name", "user_id"], value: str) -> None:
-        if (log := self._logs.get(session_id)) is not None and log.new is not None:  # open here, not stored yet
-            await log.drain()
-            if log.new is not None:  # still not stored: it gets this value when it is
-                setattr(log.new, column, value)
+    async def _set_column(self, session_id: str, column: Literal["name", "user_id"], value: str) -> None:
+        if (log := self._logs.get(session_id)) is not None and log.unstored_session is not None:
+            await log.drain()  # its first entries may be waiting to be stored
+            if log.unstored_session is not None:  # still not stored: it gets this value when it is
+                setattr(log.unstored_session, column, value)
                 return
 
         async def work(db: tables.Tables) -> None:
@@ -243,49 +247,48 @@ class TableSessions(ABC):
         from agentcli.infra.sessions import maintenance
 
         id = await self._full_id(session_id)
-        await self._change(id, lambda db: maintenance.remove(db, id))
+        await self._run_alone(id, lambda db: maintenance.remove(db, id))
 
     async def restore(self, session_id: str) -> str:
         from agentcli.infra.sessions import maintenance
 
         id = await self._read(lambda db: maintenance.id_in_trash(db, session_id))
-        await self._change(id, lambda db: maintenance.restore(db, id))
+        await self._run_alone(id, lambda db: maintenance.restore(db, id))
         return id
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         from agentcli.infra.sessions import maintenance
 
         texts, id = maintenance.Secrets(secrets), await self._full_id(session_id)
-        return await self._change(id, lambda db: maintenance.redact(db, id, texts))
+        return await self._run_alone(id, lambda db: maintenance.redact(db, id, texts))
 
-    async def _change(self, session_id: str, work: tables.Work[tables.T]) -> tables.T:
+    async def _run_alone(self, session_id: str, work: tables.Work[tables.T]) -> tables.T:
         """Run `work` while no other program has the session open. Raises `SessionInUse`."""
-        owner = await self._own(session_id)
+        ownership = await self._take_ownership(session_id)
 
         async def alone(db: tables.Tables) -> tables.T:
-            await owner.hold(db)
+            await ownership.hold(db)
             await db.rows(db.lock_copies)  # otherwise a fork made meanwhile would keep what `work` removes
             return await work(db)
 
         try:
             return await self._run(alone)
         finally:
-            await owner.release()
+            await ownership.release()
 
     async def _full_id(self, session_id: str) -> str:
         return await self._read(lambda db: tables.full_id(db, session_id))
 
 
-def _position_of(start: str | None, ids: Sequence[str]) -> int:
-    """Return the newest position of the one id that begins with `start`; without a `start` the last position.
+def _position_of(beginning: str | None, ids: Sequence[str]) -> int:
+    """Return the newest position of the only id with a beginning, or the last position if `beginning` is None.
 
-    An id may occur twice, because a model may reuse the id of a call. Raises `StorageError` if no id or several ids
-    begin with `start`.
+    An id may occur twice, because a model may reuse the id of a call. Raises `StorageError` for no or several ids.
     """
-    if start is None:
+    if beginning is None:
         return len(ids) - 1
-    matches = {start} if start in ids else {id for id in ids if id.startswith(start)}
+    matches = {beginning} if beginning in ids else {id for id in ids if id.startswith(beginning)}
     if len(matches) != 1:
         count = "Several entries begin" if matches else "No entry begins"
-        raise StorageError(f"{count} with {start!r}. To list the ids: agentcli sessions show ID --json")
+        raise StorageError(f"{count} with {beginning!r}. To list the ids: agentcli sessions show ID --json")
     return max(position for position, id in enumerate(ids) if id in matches)

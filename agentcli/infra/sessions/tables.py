@@ -26,8 +26,8 @@ from agentcli.llm.messages import Block, Text, ToolUse
 from agentcli.patterns import lazy_pattern
 
 
-class _Clock:
-    last = 0  # the time of the newest id in milliseconds since 1970
+class _NewestId:
+    time_ms = 0  # since 1970
 
 
 def new_id() -> str:
@@ -35,25 +35,25 @@ def new_id() -> str:
 
     It is made here because Python has it only from 3.14, and importing `uuid_utils` takes 8 ms.
     """
-    _Clock.last = max(_Clock.last + 1, time.time_ns() // 1_000_000)
+    _NewestId.time_ms = max(_NewestId.time_ms + 1, time.time_ns() // 1_000_000)
     random = int.from_bytes(os.urandom(10))
     # 48 bits of time, the version (7), 12 random bits, the variant (0b10), 62 random bits.
-    value = _Clock.last << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
+    value = _NewestId.time_ms << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 T = TypeVar("T")
 
-ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
+ENTRY_COLUMNS = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
 # A condition for the sessions of one user, or without a user for all sessions but those of subagents.
 OF_USER = "(user_id = :user_id OR :user_id IS NULL AND user_id NOT LIKE 'subagents of %')"
-_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # the same in all copies of an entry
+_COPIED_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # the same in all copies of an entry
 
 
 def read_statements(file: str) -> dict[str, str]:
     """Return the statements in a file beside this module, by the names above them."""
-    text = Path(__file__).with_name(file).read_text().replace("(entry)", ENTRY).replace("(of_user)", OF_USER)
+    text = Path(__file__).with_name(file).read_text().replace("(entry)", ENTRY_COLUMNS).replace("(of_user)", OF_USER)
     return dict(part.split("\n", 1) for part in text.split("-- name: ")[1:])
 
 
@@ -108,7 +108,7 @@ class Tables(ABC):
         # A new entry is its own origin (n), and belongs to this session (own = true), unlike a fork's copy.
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
         statement = (
-            f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - constant text
+            f"INSERT INTO entries (n, origin, own, session_id, {_COPIED_COLUMNS}{self.words}) "  # noqa: S608 - constant text
             f"SELECT n, n, true, :session_id, {names}{self.words_value} FROM {self.new_number}"
         )
         for seq, entry in enumerate(stored.entries, stored.first_seq):
@@ -116,7 +116,7 @@ class Tables(ABC):
             await self.rows(statement, session_id=session_id, seq=seq, **record)
 
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
-        """Replace bodies and checksums of entries. A change is the entry's `n` and its new row of `ENTRY`."""
+        """Replace bodies and checksums of entries. A change is the entry's `n` and its new row of `ENTRY_COLUMNS`."""
         new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
         statement = f"UPDATE entries SET body = :body, checksum = :checksum{new_words} WHERE n = :n"  # noqa: S608 - constant text
         for n, row in changes:
@@ -136,15 +136,15 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
     cwd: str
     name: str
     user_id: str
-    source: str = ""
-    shared: int = 0  # how many entries of the source it begins with
-    last: str | None = None  # the id of the last of these entries
+    source_id: str = ""
+    shared_count: int = 0  # how many entries of the source it begins with
+    last_shared_id: str | None = None  # the id of the last of these entries
 
 
 async def store_entries(db: Tables, session: UnstoredSession | str, *parts: StoredEntries) -> None:
     """Store the new entries, and the session if it is new. Raises `StorageError` if its source was removed."""
     id = session if isinstance(session, str) else session.id
-    if isinstance(session, UnstoredSession) and not await is_stored(db, id):
+    if isinstance(session, UnstoredSession) and not await is_stored(db, id):  # else an earlier attempt has stored it
         await _store_session(db, session)
     last = await last_seq(db, id)
     for part in parts:
@@ -154,26 +154,27 @@ async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stor
 
 
 async def _store_session(db: Tables, new: UnstoredSession) -> None:
-    if new.source:  # checked first, because failing work must not have changed anything
+    fork_values = {"source": new.source_id, "shared": new.shared_count}
+    if new.source_id:  # checked first, because failing work must not have changed anything
         await db.rows(db.share_copies)
         last_shared = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
-        if await db.value(last_shared, source=new.source, shared=new.shared) != new.last:
+        if await db.value(last_shared, **fork_values) != new.last_shared_id:
             raise StorageError(
-                f"This session continues session {new.source}, which was removed. To bring that one back: "
-                f"agentcli sessions restore {new.source}"
+                f"This session continues session {new.source_id}, which was removed. To bring that one back: "
+                f"agentcli sessions restore {new.source_id}"
             )
     await db.rows(
         "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - constant text
         f"VALUES (:id, :cwd, :name, :user_id, :now, :now, coalesce({db.next_use}, 1))",
         id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
     )  # fmt: skip
-    if new.source:
-        columns = f"{_COLUMNS}{db.words}"
+    if new.source_id:
+        columns = f"{_COPIED_COLUMNS}{db.words}"
         await db.rows(
             f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text
             f"SELECT {db.copy_number}, origin, false, :id, {columns} FROM entries "
             "WHERE session_id = :source AND trashed = 0 AND seq <= :shared ORDER BY seq",
-            id=new.id, source=new.source, shared=new.shared,
+            id=new.id, **fork_values,
         )  # fmt: skip
         # Title and prompt come from the copies, because the source may have been redacted since this program read it.
         await _touch(db, new.id, await entries_of(db, new.id))
@@ -193,6 +194,7 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
     """Return the id of the one session with this name, or whose id begins with it. Raises `StorageError`."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
     # `end` is greater than all ids with that beginning. An exact id comes first, and finds a subagent's session, too.
+    # A few rows are enough to see that the id is not unique.
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
@@ -213,16 +215,16 @@ async def session_infos(db: Tables, where: str, **values: Any) -> list[SessionIn
 
 
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[log_entries.Entry]:
-    """Return the entries of a session whose number is greater than `after`."""
+    """Return the entries of a session, or of one in a batch of the trash, whose number is greater than `after`."""
     where = "session_id = :id AND trashed = :trashed AND seq > :after"
-    query = f"SELECT {ENTRY} FROM entries WHERE {where} ORDER BY seq"  # noqa: S608 - constant text
+    query = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE {where} ORDER BY seq"  # noqa: S608 - constant text
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 
 def read_entry(row: Sequence[Any]) -> log_entries.Entry:
-    """Return the entry in a row of `ENTRY`; a damaged one becomes `Unreadable` and keeps its text."""
+    """Return the entry in a row of `ENTRY_COLUMNS`; a damaged one becomes `Unreadable` and keeps its text."""
     id, parent_id, time, version, checksum, body = row
-    body = body.encode() if isinstance(body, str) else body
+    body = body.encode() if isinstance(body, str) else body  # Postgres returns a `str`, SQLite bytes
     if checksum is not None and crc32(body) != checksum:
         error = f"entry {id} is damaged: its checksum is not that of its text"
         return log_entries.Entry(id, parent_id, time, log_entries.Unreadable(error, body.decode(errors="replace")))
@@ -267,11 +269,11 @@ class Words:
     def excerpt(self, text: str) -> str:
         """Return a line of the text with the first found word in its middle."""
         matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
-        start, end = min((match.span() for match in matches), default=(0, 0))
-        begin, stop = max(0, start - _EXCERPT_CHARS), end + _EXCERPT_CHARS
-        part = normalize("NFC", text)[begin:stop]  # the form in which `folded` counts positions
+        word_start, word_end = min((match.span() for match in matches), default=(0, 0))  # FTS5 may find what these miss
+        start, end = max(0, word_start - _EXCERPT_CHARS), word_end + _EXCERPT_CHARS
+        part = normalize("NFC", text)[start:end]  # the form in which `folded` counts positions
         line = "".join(character if character.isprintable() else " " for character in part)
-        return f"{'…' if begin > 0 else ''}{' '.join(line.split())}{'…' if stop < len(text) else ''}"
+        return f"{'…' if start > 0 else ''}{' '.join(line.split())}{'…' if end < len(text) else ''}"
 
     def make_hit(self, session_id: str, title: str, entry: log_entries.Entry) -> SearchHit:
         kind = str(entry.body.__struct_config__.tag)
