@@ -38,12 +38,12 @@ class WaitingReaders(ABC):
     """Implements `read` and `has` of `EventStore`, with readers that wait for new events."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}  # one for each waiting reader, by stream id
+        self._waiting: dict[str, set[asyncio.Event]] = {}  # by stream id, an event for each reader, set to wake it
         self._removed: set[str] = set()  # streams that were removed while somebody waited for their events
         self._following: asyncio.Task[None] | None = None  # wakes readers for events of other processes
 
     @abstractmethod
-    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]: ...
+    async def _stored_events(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]: ...
 
     @abstractmethod
     async def _follow_others(self) -> None:
@@ -60,7 +60,7 @@ class WaitingReaders(ABC):
         self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
     ) -> Sequence[StreamEvent]:
         if wait_s <= 0:
-            return await self._find(stream_id, after, count)
+            return await self._stored_events(stream_id, after, count)
         if self._following is None or self._following.done():
             self._following = asyncio.create_task(self._follow_others())
         arrived = asyncio.Event()
@@ -68,10 +68,12 @@ class WaitingReaders(ABC):
         waiting.add(arrived)  # before the first query, so that no event is missed
         try:
             async with asyncio.timeout(wait_s):
-                while not (events := await self._find(stream_id, after, count)) and stream_id not in self._removed:
+                while True:
+                    events = await self._stored_events(stream_id, after, count)
+                    if events or stream_id in self._removed:
+                        return events
                     await arrived.wait()
                     arrived.clear()
-                return events
         except TimeoutError:
             return ()
         finally:
@@ -97,7 +99,7 @@ class SqliteEvents(WaitingReaders):
         if_note: str | None = None, after: int = 0,
     ) -> int:  # fmt: skip
         def work(db: apsw.Connection) -> int:
-            # A removed stream has kept its row and last id, but begins again with the status of a new one.
+            # A stream that was removed (not `is_there`) has kept its row and last id, but begins again as a new one.
             query = "SELECT CASE WHEN is_there THEN status ELSE 'running' END, last_id, note FROM streams WHERE id = ?"
             old_status, last_id, old_note = db.execute(query, (stream_id,)).fetchone() or ("running", 0, "")
             if if_note is not None and old_note != if_note:  # another writer has begun, and changed the note
@@ -118,9 +120,9 @@ class SqliteEvents(WaitingReaders):
     async def _do(self, work: Callable[[apsw.Connection], database.T]) -> database.T:
         return await self._writer.submit(work)
 
-    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        which = (stream_id, after, count)
-        return await self._do(lambda db: [StreamEvent(*row) for row in db.execute(SQLITE["events"], which)])
+    async def _stored_events(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
+        values = (stream_id, after, count)
+        return await self._do(lambda db: [StreamEvent(*row) for row in db.execute(SQLITE["events"], values)])
 
     async def _follow_others(self) -> None:
         known_ids: dict[str, Any] = {}  # the last id of each stream at the last poll
@@ -228,7 +230,7 @@ class RedisEvents(WaitingReaders):
             raise StreamMoved(stream_id)
         return last_id
 
-    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
+    async def _stored_events(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         first = f"{max(after, 0)}-1"  # ids in Redis look like `7-0`: this one comes right after that of `after`
         entries = await self._ask(self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]

@@ -76,7 +76,10 @@ class FileLocks:
 
 
 class DayAccount(Account):
-    """Counts this machine's spending on a calendar day, without limits only for the record. Raises `StorageError`."""
+    """Counts the spending of all sessions on this machine in a day. Without limits, it only keeps a record.
+
+    With limits, every method raises `StorageError` if the file cannot be used.
+    """
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)
@@ -85,17 +88,18 @@ class DayAccount(Account):
         self._unwritten: Amounts = {}  # charges that are not in the file yet, which only happens without limits
 
     def locked(self) -> AbstractContextManager[object]:
+        """Keep other processes from spending, so that what is left is still left when it is reserved."""
         return self._transaction() if self.limits else nullcontext()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._rows("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
-            self._rows("ROLLBACK")
+            self._execute("ROLLBACK")
             raise
-        self._rows("COMMIT")
+        self._execute("COMMIT")
 
     def spent(self, *, with_held: bool = True) -> Amounts:
         """Return the day's spending; nothing without limits, because nothing is compared with it.
@@ -105,7 +109,7 @@ class DayAccount(Account):
         if not self.limits:
             return {}
         held = {} if with_held else total_amounts(*self._held.values())
-        totals = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)
+        totals = zip(_KINDS, self._execute(_SPENT, _today())[0], strict=True)
         # A reservation made before midnight is held, but is not a row of today: the difference may be below 0.
         return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in totals}
 
@@ -119,7 +123,7 @@ class DayAccount(Account):
     def settle(self, number: int, amounts: Amounts) -> None:
         self._held.pop(number, None)
         if number:  # 0 without limits, where nothing was reserved
-            self._rows(_UPDATE, *_values(amounts), number)
+            self._execute(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = total_amounts(self._unwritten, amounts)
         if amounts.get("tokens"):  # a request; tool calls have no tokens, and are written with the next request
@@ -130,9 +134,9 @@ class DayAccount(Account):
             self._unwritten = {}
 
     def _insert(self, amounts: Amounts) -> int:
-        return int(self._rows(_INSERT, *_values(amounts), _today())[0][0])
+        return int(self._execute(_INSERT, *_values(amounts), _today())[0][0])
 
-    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             if self._connection is None:
                 self._connection = self._connect()

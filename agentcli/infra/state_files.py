@@ -32,7 +32,7 @@ from agentcli.settings.structs import DataSettings, MemorySettings
 from agentcli.tools.workspace import DataFile
 
 _TARGET_SHARE = 0.8  # of the allowed size: cleaning leaves some room, so that the next results fit
-_PRUNED_AT = 1.1  # times `max_files`: pruning at each new summary would be slow
+_PRUNING_FACTOR = 1.1  # times `max_files`: pruning at each new summary would be slow
 
 _MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder; hidden ones are not allowed
 _MAX_MEMORY_DEPTH = 4
@@ -56,20 +56,21 @@ class DataFolder(msgspec.Struct, kw_only=True):
     settings: DataSettings = DataSettings()
     clock: Callable[[], float] = time.time
 
-    def share(self, source: str, target: str) -> None:
+    def share(self, source_id: str, fork_id: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
         from shutil import copy2
 
-        for link in self.links_of(source).glob("*"):
-            make_private_folder(self.links_of(target))
+        for link in self.links_of(source_id).glob("*"):
+            make_private_folder(self.links_of(fork_id))
             with suppress(FileExistsError):
-                copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
+                copy2(link, self.links_of(fork_id) / link.name, follow_symlinks=False)
 
     def links_of(self, session_id: str) -> Path:
+        """Return the folder with the links of a session's calls."""
         return self.folder / "calls" / quote(session_id, safe="")
 
-    def target_of(self, link: Path) -> Path:
-        return self.folder.joinpath(*link.readlink().parts[-2:])  # `ab` and `cdef…`
+    def content_file(self, link: Path) -> Path:
+        return self.folder.joinpath(*link.readlink().parts[-2:])  # `ab` and `cdef…`, even if the folder was moved
 
     def clean(self) -> None:
         """Delete old outputs and results; if the rest is too large, the least recently used results, too."""
@@ -77,7 +78,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
         max_bytes = self.settings.max_size_gb * 1024**3
         links = defaultdict[Path, list[Path]](list)  # by file, the links of the calls with that result
         for link in self.folder.glob("calls/*/*"):
-            links[self.target_of(link)].append(link)
+            links[self.content_file(link)].append(link)
         files = []  # reading a result makes it recently used, but not younger: `max_age_hours` limits its life
         for path in self.folder.glob("??/*"):
             with suppress(FileNotFoundError):  # another process has removed it
@@ -144,7 +145,7 @@ class SessionData:  # implements `DataFiles`
     def find(self, call_id: str) -> Path | None:
         now = self._data.clock()
         with suppress(FileNotFoundError):
-            path = self._data.target_of(self._link(call_id))
+            path = self._data.content_file(self._link(call_id))
             os.utime(path, (now, now))  # a file that was cleaned away raises an error here
             return path
         return None
@@ -174,7 +175,7 @@ class SummaryFiles(msgspec.Struct):
         try:
             replace_private_file(self.folder / key, text.encode(errors="replace"), syncs=False)
             files = [(file.stat().st_mtime, file) for file in self.folder.iterdir()]
-            if len(files) > _PRUNED_AT * self.max_files:
+            if len(files) > _PRUNING_FACTOR * self.max_files:
                 for _, file in sorted(files, reverse=True)[self.max_files :]:
                     file.unlink(missing_ok=True)
         except OSError as error:
@@ -248,11 +249,13 @@ class MemoryFiles:
         """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""
         others = [file for _, file in self._files() if file != path]
         total = len(content) + sum(_size(file) for file in others)
+        new_count = len(others) + 1 if is_new else 0  # an existing file may be changed even if there are too many
         limits = (  # a size, its limit, and the text of the error
             (len(content), self._max_bytes, f"{name} would have {{:,}} bytes, and a file may have at most {{:,}}"),
-            (len(others) + 1 if is_new else 0, self._max_files, "there would be {:,} files, and at most {:,} may be"),
+            (new_count, self._max_files, "there would be {:,} files, and at most {:,} may be"),
             (total, self._max_total, "all files together would have {:,} bytes, and at most {:,} are allowed"),
         )
+
         for size, limit, text in limits:
             if size > limit:
                 why = text.format(size, limit)
@@ -331,6 +334,7 @@ class FileGrants:
         self._change(lambda rules: rules if rule in rules else [*rules, rule])
 
     def remove(self, rule: str) -> None:
+        # A restriction has its rule in an attribute, a grant is one.
         self._change(lambda rules: [other for other in rules if getattr(other, "rule", other) != rule])
 
     def _read(self) -> _Grants:

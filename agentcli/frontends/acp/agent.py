@@ -125,25 +125,25 @@ class AcpAgent:
                     await hosts.session_info(self._store, request.session_id)
                     await self._store.remove(request.session_id)
             case messages.PromptRequest():
-                return await self._session(request.session_id).prompt(request.prompt)
+                return await self._session(request.session_id).answer_prompt(request.prompt)
             case messages.SetModeRequest():
-                await self._session(request.session_id).set("mode", request.mode_id)
+                await self._session(request.session_id).set_option("mode", request.mode_id)
             case messages.SetOption():
                 session = self._session(request.session_id)
-                await session.set(request.config_id, request.value)
+                await session.set_option(request.config_id, request.value)
                 return {"configOptions": session.state()["configOptions"]}
         return {}
 
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
         """Answer with the only supported version, whichever one the client asks for."""
-        self._client.can = request.client_capabilities or messages.ClientCapabilities()
+        self._client.capabilities = request.client_capabilities or messages.ClientCapabilities()
         self._is_initialized = True
         has_mcp = find_spec("mcp") is not None
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentCapabilities": {**_CAPABILITIES, "mcpCapabilities": {"http": has_mcp, "sse": has_mcp}},
             "agentInfo": {"name": "agentcli", "title": "agentcli", "version": __version__},
-            "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
+            "authMethods": [_LOGIN] if self._client.capabilities.has_terminal_login else [],
         }
 
     async def _open_session_for(self, request: messages.NewSessionRequest) -> ClientSession:
@@ -151,22 +151,22 @@ class AcpAgent:
         cwd = hosts.working_folder(request.cwd)
         folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
-        files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
+        files = partial(ClientFiles, self._client, cwd) if self._client.capabilities.has_files else None
         editor = hosts.Editor(folders, servers, files)
         id, is_fork = "", isinstance(request, messages.ForkSession)
         if isinstance(request, messages.OpenStored):
             id = request.session_id
             await hosts.session_info(self._store, id)
-        resumed_id = "" if is_fork else id
+        resumed_id = "" if is_fork else id  # "": the session is new, so no other request can open it
         if resumed_id and resumed_id in self._opening:
             raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
         self._opening.add(resumed_id)
         try:
-            if (before := self._open.pop(resumed_id, None)) is not None:
-                await before.close()
-            opening = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
-            opened = await self._open_session(opening)
-            key = opened.session.id
+            if (open_here := self._open.pop(resumed_id, None)) is not None:
+                await open_here.close()
+            open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
+            opened = await self._open_session(open_request)
+            new_id = opened.session.id
             try:
                 models = await opened.opener.list_models(with_key=True)
                 if not id and not models:  # otherwise the client can choose another model, or read the stored session
@@ -175,16 +175,16 @@ class AcpAgent:
                 await opened.session.close()
                 await opened.aclose()
                 raise
-            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, key))
+            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_taken_over, new_id))
             if self._is_leaving:  # the client disconnected in the meantime
                 await session.close()
                 raise NoSession(id)
         finally:
             self._opening.discard(resumed_id)
-        self._open[key] = session
+        self._open[new_id] = session
         return session
 
-    def _close_superseded(self, id: str) -> None:
+    def _close_taken_over(self, id: str) -> None:
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
             self._closing.add(task)

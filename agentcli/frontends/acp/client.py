@@ -40,10 +40,10 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.can = ClientCapabilities()  # replaced by those of `initialize`
+        self.capabilities = ClientCapabilities()  # replaced by those of `initialize`
 
     def update(self, session_id: str, update: dict[str, Any]) -> None:
-        if update["sessionUpdate"] == "notice" and not self.can.has_notices:
+        if update["sessionUpdate"] == "notice" and not self.capabilities.has_notices:
             update = updates.notice_as_call(update)
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
@@ -85,8 +85,8 @@ class ClientFiles:
         self._cwd, self._real_cwd = cwd, cwd.resolve()
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
-        self._disk: Sandbox  # set by `sandbox`, as `_roots` is
-        self._roots: Callable[[], Sequence[Path]]
+        self._disk: Sandbox  # set by `sandbox`
+        self._roots: Callable[[], Sequence[Path]]  # set by `sandbox`
 
     def sandbox(self, disk: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
         """Return `disk` with reading and writing through the editor; `roots` are the workspace's folders."""
@@ -119,17 +119,17 @@ class ClientFiles:
         """Make sure that `content` is on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
         # The protocol sends text, so the editor can write only UTF-8. Not every editor creates missing folders.
-        is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom and _is_all_text(decoded)
+        is_utf8 = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom and _is_all_text(decoded)
         has_folder = self._disk.look(path.parent).kind is not None
-        if decoded is not None and is_plain and has_folder and self._is_shared(path):
+        if decoded is not None and is_utf8 and has_folder and self._is_shared(path):
             params = {**self._params(path), "content": decoded.text}
             try:
-                self._wait(self._client.connection.request("fs/write_text_file", params))
+                self._wait_for(self._client.connection.request("fs/write_text_file", params))
             except (RpcError, TimeoutError) as error:
                 raise PermissionError(errno.EACCES, f"the editor could not write it: {error}") from error
             if self._on_disk(path) == content:
                 return
-        self._disk.write(path, content)
+        self._disk.write(path, content)  # the exact bytes
 
     def _save(self, path: Path) -> None:
         """Write the editor's unsaved changes to the disk. Raises `ToolError`."""
@@ -148,7 +148,7 @@ class ClientFiles:
         if decoded is None or not decoded.is_certain or not _is_all_text(decoded):
             return None  # the editor may show such a file differently, as with U+FFFD, which is not a change
         try:
-            text = _as_edited(self._wait(self._client.read_file(self._params(path))))
+            text = _as_edited(self._wait_for(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
             log.debug("%s is read from the disk: %s", path, error)
             return None
@@ -181,7 +181,7 @@ class ClientFiles:
             path = self._cwd / path.relative_to(self._real_cwd)
         return {"sessionId": self._session_id, "path": str(path)}
 
-    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
+    def _wait_for(self, answer: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(asyncio.wait_for(answer, FILE_TIMEOUT_S), self._loop).result()
 
 
@@ -208,7 +208,8 @@ def _as_edited(text: str) -> str:
 
 def _as_saved(text: str, before: DecodedText) -> bytes:
     """Encode an editor's text like the file `before`: with its encoding, and with CRLF if all its lines had it."""
-    if 0 < before.text.count("\n") == before.text.count("\r\n"):
+    lines = before.text.count("\n")
+    if lines and before.text.count("\r\n") == lines:
         text = text.replace("\n", "\r\n")
     try:
         return before.encoded(text)
@@ -243,7 +244,7 @@ class ClientQuestions:
         answer: Approve | None = Approve(question.id, allowed=False, comment=NOBODY_LEFT)
         try:
             match question:
-                case Question() if self._client.can.has_forms:
+                case Question() if self._client.capabilities.has_forms:
                     answer = await self._answer_in_form(question)
                 case Question(options=()):
                     pass  # without a form the person cannot enter an answer
@@ -256,7 +257,7 @@ class ClientQuestions:
         self._session.submit(answer if answer is not None else Interrupt())
 
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
-        """Offer the choices of a question as a permission request; return None if the turn was cancelled."""
+        """Offer the choices of a question as a permission request; return None if the client cancelled the turn."""
         choices = choices_for(question, question.rules)
         call = self._call_of(question)
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
@@ -322,8 +323,8 @@ def _option_for(choice: Choice) -> dict[str, str]:
     """Return a choice as an option of a permission request; an option that grants a rule names it."""
     answer = choice.answer
     # The mode "default" asks before each edit, so it allows nothing beyond this answer.
-    lasts = answer and (answer.mode not in ("", "default") or answer.scope in ("session", "always"))
-    kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
+    allows_more = answer and (answer.mode not in ("", "default") or answer.scope in ("session", "always"))
+    kind = "allow_always" if allows_more else "allow_once" if choice.is_yes else "reject_once"
     return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
 

@@ -107,6 +107,7 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> dict[str, Any]:
+        """The server as an entry of `mcpServers` in the settings."""
         if self.type == "stdio":
             env = {variable.name: variable.value for variable in self.env}
             return {"command": self.command, "args": list(self.args), "env": env}
@@ -140,27 +141,27 @@ class ListSessions(AcpRequest, frozen=True, tag="session/list"):
     cwd: str | None = None
 
 
-class OfSession(AcpRequest, frozen=True):
+class SessionRequest(AcpRequest, frozen=True):
     session_id: str
 
 
-class CloseSession(OfSession, frozen=True, tag="session/close"):
+class CloseSession(SessionRequest, frozen=True, tag="session/close"):
     pass
 
 
-class DeleteSession(OfSession, frozen=True, tag="session/delete"):
+class DeleteSession(SessionRequest, frozen=True, tag="session/delete"):
     pass
 
 
-class PromptRequest(OfSession, frozen=True, tag="session/prompt"):
+class PromptRequest(SessionRequest, frozen=True, tag="session/prompt"):
     prompt: tuple[Content, ...]
 
 
-class SetModeRequest(OfSession, frozen=True, tag="session/set_mode"):
+class SetModeRequest(SessionRequest, frozen=True, tag="session/set_mode"):
     mode_id: str
 
 
-class SetOption(OfSession, frozen=True, tag="session/set_config_option"):
+class SetOption(SessionRequest, frozen=True, tag="session/set_config_option"):
     config_id: str
     value: str
 
@@ -203,13 +204,14 @@ def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
         match part:
             case TextContent(typed):
                 text += typed
-            case LinkContent(uri, name) if (file := _file_of(uri, cwd)) is not None:
-                links.append(f'@"{file[0]}"{file[1]}')
-                text += f"@{file[0]}{file[1]}"
+            case LinkContent(uri, name) if (file := _file_and_lines(uri, cwd)) is not None:
+                path, lines = file
+                links.append(f'@"{path}"{lines}')
+                text += f"@{path}{lines}"
             case LinkContent(uri, name):
                 text += f"[{name}]({uri})"
             case ResourceContent(resource):
-                name = "".join(_file_of(resource.uri, cwd) or (resource.uri,))
+                name = "".join(_file_and_lines(resource.uri, cwd) or (resource.uri,))
                 text += f"@{name}"
                 media += _embedded(resource, name)
             case ImageContent(data, mime_type):
@@ -220,8 +222,11 @@ def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
     return PromptParts(text, tuple(links), tuple(media))
 
 
-def _file_of(uri: str, cwd: Path) -> tuple[str, str] | None:
-    """Split a `file:` URI into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
+def _file_and_lines(uri: str, cwd: Path) -> tuple[str, str] | None:
+    """Split a `file:` URI into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`.
+
+    Return None for other URIs.
+    """
     try:
         parts = urlsplit(uri)
     except ValueError:

@@ -60,7 +60,7 @@ class ClientSession:
         self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
         self._options_sent = self.state()["configOptions"]
-        self._following = asyncio.create_task(self._follow(session.subscribe()))
+        self._follower = asyncio.create_task(self._follow(session.subscribe()))
 
     def _window(self, model: str) -> int:
         return self._opened.opener.model_info(model).window
@@ -94,7 +94,7 @@ class ClientSession:
         ]
         self._send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
-    async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
+    async def answer_prompt(self, content: Sequence[Content]) -> dict[str, Any]:
         """Answer a prompt, or run it as a command; return the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
             raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
@@ -118,7 +118,7 @@ class ClientSession:
         except ValueError as error:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
         if (typed := self._host.command_in(parts.text)) is not None:
-            prompt = await self._run(typed, parts.media)
+            prompt = await self._run_command(typed, parts.media)
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
@@ -133,7 +133,7 @@ class ClientSession:
         await self._wait_for_turns()
         return self._stop_reason()
 
-    async def _run(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
+    async def _run_command(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
         """Run a command and send its output, or return the prompt that the command expands to."""
         ended = await self._host.run(typed, more=media)
         self._send_settings()
@@ -141,8 +141,8 @@ class ClientSession:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
-            is_table = "\n" in ended.output.strip() and not ended.exit_code  # Markdown would join the lines
-            self._send(command_output(fenced(ended.output) if is_table else ended.output))
+            has_lines = "\n" in ended.output.strip() and not ended.exit_code  # which Markdown would join
+            self._send(command_output(fenced(ended.output) if has_lines else ended.output))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
@@ -161,11 +161,12 @@ class ClientSession:
                 return _CANCELLED
 
     async def _wait_for_turns(self) -> None:
+        """Wait until no turn runs, and the updates of all turns are sent."""
         while self._session.turns_begun > self._ended_turns_sent:
             self._turn_end_sent.clear()
             await self._turn_end_sent.wait()
 
-    async def set(self, option: str, value: str) -> None:
+    async def set_option(self, option: str, value: str) -> None:
         op: Op
         match option:
             case "model":
@@ -209,7 +210,7 @@ class ClientSession:
     def _show(self, event: events.Event) -> None:
         if isinstance(event, events.ToolFinished):
             self._live.end(call_id(event.agent_id, event.id))
-        for update in self._updates.of(event):
+        for update in self._updates.updates_for(event):
             self._send(update)
         match event:
             case events.OutputDelta(id, text):
@@ -238,8 +239,8 @@ class ClientSession:
         try:
             await self._session.close()
         finally:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+            self._follower.cancel()
+            await asyncio.wait([self._follower])
             await self._questions.aclose()
             self._live.close()
             await self._opened.aclose()

@@ -27,10 +27,10 @@ KINDS = {  # tool name -> the protocol's kind of call
     "think": "think", "todo": "think", "create_subagent": "think", "web_fetch": "fetch", "web_search": "fetch",
 }  # fmt: skip
 # Tools whose results are Markdown, and tools whose `path` is shown as a location.
-_IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
-_OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
+_MARKDOWN_TOOLS = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
+_FILE_TOOLS = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
-_IN_PROSE = frozenset(("", "create_subagent", "think", "ask_user"))  # tools whose titles quote prose, with markup
+_PROSE_TOOLS = frozenset(("", "create_subagent", "think", "ask_user"))  # their titles quote prose; "": a notice
 _MARKUP = lazy_pattern(r"`+|(?<!\S)#{1,6} |\*\*(\w[^*]*)\*\*")  # does not match the stars of `src/**/*.py`
 
 
@@ -42,17 +42,17 @@ class Updates:
         self._window = window
         self._shows_claims = shows_claims
         self._message_id = ""  # of the reply being streamed
-        self._open: set[str] = set()  # ids of calls that were announced and have not ended
+        self._announced_ids: set[str] = set()  # of calls that have not ended
         self.own_prompts: list[tuple[Block, ...]] = []  # from the client, which does not need them sent back
 
-    def of(self, event: events.Event) -> Iterator[Update]:
+    def updates_for(self, event: events.Event) -> Iterator[Update]:
         match event:
             case events.ToolStarted(id, name, input):
                 yield self._start_update(event.agent_id, id, name, input)
             case events.ToolFinished(id):
-                key = call_id(event.agent_id, id)
-                self._open.discard(key)
-                yield call_end(key, event, self._cwd)
+                client_id = call_id(event.agent_id, id)
+                self._announced_ids.discard(client_id)
+                yield call_end(client_id, event, self._cwd)
                 if event.name == "todo" and isinstance(event.structured, dict) and event.agent_id == "main":
                     yield plan_update(event.structured.get("items", ()))
             case events.Notice(text):
@@ -83,18 +83,17 @@ class Updates:
             case events.Done(claims=claims) if self._shows_claims and claims:
                 marked = ((*_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
                 lines = (f"{mark} {text}{remark}" for mark, remark, text in marked)
-                is_true = all(claim.verdict == "verified" for claim in claims)
-                yield notice("\n".join(("Claims checked:", *lines)), "info" if is_true else "warning")
+                are_verified = all(claim.verdict == "verified" for claim in claims)
+                yield notice("\n".join(("Claims checked:", *lines)), "info" if are_verified else "warning")
 
     def _start_update(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
         """Announce a call that starts now, or update it if it was already announced with its reply."""
-        key = call_id(agent_id, id)
-        if key in self._open:
-            return call_update(key, status="in_progress")
-        self._open.add(key)
-        return call_start(
-            key, name, input, self._cwd, status="in_progress", agent="" if agent_id == "main" else agent_id
-        )
+        client_id = call_id(agent_id, id)
+        if client_id in self._announced_ids:
+            return call_update(client_id, status="in_progress")
+        self._announced_ids.add(client_id)
+        agent = "" if agent_id == "main" else agent_id
+        return call_start(client_id, name, input, self._cwd, status="in_progress", agent=agent)
 
     def _entry_updates(self, entry: Entry) -> Iterator[Update]:
         """Announce the calls of a reply, and end a call that never started when its result is stored."""
@@ -102,10 +101,10 @@ class Updates:
             case Assistant(content=content):
                 for block in content:
                     if isinstance(block, ToolUse):
-                        self._open.add(block.id)
+                        self._announced_ids.add(block.id)
                         yield call_start(block.id, block.name, block.input, self._cwd, status="pending")
-            case Result(result=result) as body if result.tool_use_id in self._open:
-                self._open.discard(result.tool_use_id)
+            case Result(result=result) as body if result.tool_use_id in self._announced_ids:
+                self._announced_ids.discard(result.tool_use_id)
                 yield call_end(result.tool_use_id, body, self._cwd)
             case User(content, is_reminder=False) if content in self.own_prompts:
                 self.own_prompts.remove(content)  # only once: the same prompt may come again from elsewhere
@@ -199,7 +198,7 @@ def call_id(agent_id: str, id: str) -> str:
 def plain_title(title: str, name: str = "") -> str:
     """Return a call's title as one plain line. Markup is removed from prose, but not from commands and patterns."""
     title = " ".join(exposed(title).split())
-    return _MARKUP.sub(r"\1", title) if name in _IN_PROSE else title
+    return _MARKUP.sub(r"\1", title) if name in _PROSE_TOOLS else title
 
 
 def call_start(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
@@ -221,13 +220,14 @@ def call_update(id: str, **fields: Any) -> Update:
 
 
 def call_end(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
+    """Report the result of a call: of a successful edit its diff, otherwise its content."""
     result, structured = call.result, call.structured
     fields: dict[str, Any] = {"status": "failed" if result.is_error else "completed"}
     diff = structured.get("diff") if isinstance(structured, dict) and not result.is_error else None
     if isinstance(diff, str) and (changes := file_diff(diff, cwd)):
         fields |= changes
     else:
-        fields["content"] = list(_result_content(result, is_markdown=call.name in _IN_MARKDOWN))
+        fields["content"] = list(_result_content(result, is_markdown=call.name in _MARKDOWN_TOOLS))
     return call_update(id, **fields)
 
 
@@ -287,7 +287,7 @@ def _image(block: Image) -> dict[str, Any]:
 
 def _locations(name: str, input: dict[str, Any], cwd: Path) -> list[dict[str, Any]]:
     path, line = input.get("path"), input.get("offset")
-    if name not in _OF_FILES or not isinstance(path, str) or not path or "\0" in path:
+    if name not in _FILE_TOOLS or not isinstance(path, str) or not path or "\0" in path:
         return []
     return [{"path": str(cwd / path), **({"line": line} if isinstance(line, int) and line > 0 else {})}]
 

@@ -250,7 +250,7 @@ class PermissionBridge:
             answer = await self._channel.ask(
                 "can_use_tool", **about, decision_reason=question.reason, permission_suggestions=suggestions
             )
-            op = self._op(question, input, answer)
+            op = self._to_operation(question, input, answer)
         except ClientError as error:
             op = ops.Approve(question.id, allowed=False, comment=str(error))
         except (AttributeError, TypeError, ValueError) as error:
@@ -269,8 +269,10 @@ class PermissionBridge:
                 call = question.call
                 return claude_code_call(call.name, call.input, self._session.snapshot().workspace.cwd)
 
-    def _op(self, question: events.QuestionEvent, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> ops.Approve:
-        """Convert the program's answer to an operation."""
+    def _to_operation(
+        self, question: events.QuestionEvent, sent: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> ops.Approve:
+        """Convert the program's answer to an operation; `sent` are the arguments that it was asked about."""
         id = question.id
         match answer:
             case {"behavior": "deny"}:
@@ -325,8 +327,8 @@ def _rule(value: Mapping[str, Any]) -> Rule:
 def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
     """Yield the changes of permissions that would make the question unnecessary."""
     for text in question.rules:
-        read = [(CLAUDE_CODE_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
-        rules = [{"toolName": name} | ({"ruleContent": pattern} if pattern else {}) for name, pattern in read]
+        parsed = [(CLAUDE_CODE_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
+        rules = [{"toolName": name} | ({"ruleContent": pattern} if pattern else {}) for name, pattern in parsed]
         yield {"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"}
     if question.mode:
         yield {"type": "setMode", "mode": question.mode, "destination": "session"}
@@ -335,5 +337,8 @@ def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
 def _answer_text(updated: Mapping[str, Any], question: str) -> str:
     """Return the answer to a question from the program's `answers`, whose keys are the texts of questions."""
     answers = updated.get("answers")
-    answer = answers.get(question, next(iter(answers.values()), "")) if isinstance(answers, Mapping) else ""
+    if not isinstance(answers, Mapping):
+        return ""
+    only_answer = next(iter(answers.values()), "")  # there is only one question, whatever its key
+    answer = answers.get(question, only_answer)
     return ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)

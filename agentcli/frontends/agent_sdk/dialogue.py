@@ -27,7 +27,7 @@ class ControlDialogue(Dialogue):
     def __init__(self, host: ScreenlessHost, *, client: ControlClient, **options: Any) -> None:
         self._client, self._channel = client, client.channel
         self._is_initialized = False  # True after the first `initialize`; hooks of a later one are not used
-        self._first_model = host.session.state.model.name  # the model that "default" means
+        self._default_model = host.session.state.model.name
         self._handling: dict[str, asyncio.Task[None]] = {}  # requests being answered, by id
         super().__init__(host, client.channel.write, **options)
 
@@ -76,8 +76,8 @@ class ControlDialogue(Dialogue):
                 return json_input.InputLine(raw, json_input.ModeControl(mode), id)
             case {"subtype": "set_model"}:
                 name = request.get("model")
-                is_first = name in (None, "default", "inherit")
-                return json_input.InputLine(raw, ops.SetModel(self._first_model if is_first else str(name)), id)
+                is_default = name in (None, "default", "inherit")
+                return json_input.InputLine(raw, ops.SetModel(self._default_model if is_default else str(name)), id)
             case _:
                 self._handling[id] = task = self.spawn(self._answer(id, request))
                 self.parallel_tasks.add(task)  # the request is answered even if the input ends first
@@ -160,16 +160,17 @@ async def _answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict
             return {}
         case "stop_task":
             is_job = request["task_id"].startswith("job")  # otherwise it is a subagent
-            return await _run(host, "/stop" if is_job else "/agents stop", request["task_id"])
+            return await _run_command(host, "/stop" if is_job else "/agents stop", request["task_id"])
         case "mcp_reconnect":
-            return await _run(host, "/mcp restart", request["serverName"])
+            return await _run_command(host, "/mcp restart", request["serverName"])
         case "rename_session":
-            return await _run(host, "/rename", request["title"])
+            return await _run_command(host, "/rename", request["title"])
         case subtype:
             raise UsageError(f"agentcli has no control request {subtype!r}.")
 
 
-async def _run(host: ScreenlessHost, command: str, argument: str) -> dict[str, Any]:
+async def _run_command(host: ScreenlessHost, command: str, argument: str) -> dict[str, Any]:
+    """Run a slash command, and return an empty answer. Raises `UserError` if it fails."""
     ended = await host.run(host.require_command(f"{command} {argument}"))
     if ended.exit_code:
         raise UserError(ended.output)
@@ -205,7 +206,7 @@ async def _rewind_files(host: ScreenlessHost, message_id: str, *, is_dry: bool) 
     if all(entry.id != message_id for entry in entries):
         raise UsageError(f"The session has no message {message_id!r}.")
     changes = History(entries).since(message_id)
-    if changes is None:
+    if changes is None:  # nothing was changed since
         return {"canRewind": True, "filesChanged": []}
     result = await undo_in(host.session, "undo", "list" if is_dry else "yes", host.confirm, turn=changes)
     files = [file.path for file in result.files if file.how != "kept"]

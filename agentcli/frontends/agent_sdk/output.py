@@ -57,7 +57,7 @@ class ClaudeCodeOutput(JsonOutput):
         self._channel, self._client = client.channel, client
         self._entry_id = ""  # the entry being shown
         self._spent_usd = 0.0  # by all turns so far
-        self._calls: dict[int, tuple[str, list[str]]] = {}  # calls being streamed: block index -> name, argument pieces
+        self._streamed_calls: dict[int, tuple[str, list[str]]] = {}  # block index -> name, pieces of its arguments
 
     def show(self, event: events.Event) -> None:
         match event:
@@ -151,13 +151,14 @@ class ClaudeCodeOutput(JsonOutput):
         """Yield a stream event. Arguments of a call are held until its end, because their names must be translated."""
         match event:
             case {"type": "content_block_start", "index": index, "content_block": {"type": "tool_use"} as block}:
-                self._calls[index] = block["name"], []
+                self._streamed_calls[index] = block["name"], []
                 name = CLAUDE_CODE_NAMES.get(block["name"], block["name"])
                 yield {**event, "content_block": {**block, "name": name}}
             case {"type": "content_block_delta", "index": index, "delta": {"partial_json": text}}:
-                self._calls[index][1].append(text)
-            case {"type": "content_block_stop", "index": index} if index in self._calls:
-                name, parts = self._calls.pop(index)
+                _, parts = self._streamed_calls[index]
+                parts.append(text)
+            case {"type": "content_block_stop", "index": index} if index in self._streamed_calls:
+                name, parts = self._streamed_calls.pop(index)
                 text = "".join(parts)
                 with suppress(msgspec.DecodeError):  # the model's JSON is not valid: pass it on as it is
                     input = msgspec.json.decode(text or "{}", type=dict[str, Any])

@@ -20,19 +20,19 @@ from agentcli.settings.files import home_of, make_private_folder
 from agentcli.version import __version__
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_OWN = "agentcli"  # the key, in a transcript's line, of the complete log entry
-_MAX_KEY = 200  # characters of a project's folder name; Claude Code adds a hash to longer ones
+_ENTRY_KEY = "agentcli"  # in a transcript's line, of the complete log entry
+_MAX_FOLDER_CHARS = 200  # of a project's name; Claude Code adds a hash to longer ones
 
 
 def transcript_folder(environment: Mapping[str, str], cwd: Path) -> Path:
     """Return the folder where Claude Code would write transcripts, and where the SDKs look for them."""
     home = Path(environment.get("CLAUDE_CONFIG_DIR") or home_of(environment) / ".claude")
-    return home / "projects" / re.sub(r"[^a-zA-Z0-9]", "-", str(cwd.resolve()))[:_MAX_KEY]
+    return home / "projects" / re.sub(r"[^a-zA-Z0-9]", "-", str(cwd.resolve()))[:_MAX_FOLDER_CHARS]
 
 
 def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]:
     """Return the object that sends an entry, as a line of a transcript, to the program's session store."""
-    line = {**_line(entry, session_id), _OWN: msgspec.to_builtins(entry)}
+    line = {**_line(entry, session_id), _ENTRY_KEY: msgspec.to_builtins(entry)}
     return {"type": "transcript_mirror", "filePath": str(folder / f"{session_id}.jsonl"), "entries": [line]}
 
 
@@ -96,15 +96,16 @@ async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd
         await store.load(session_id)
     except NoSession:
         lines = map(msgspec.json.decode, file.read_bytes().splitlines())
-        entries = [msgspec.convert(line[_OWN], Entry) for line in lines if _OWN in line]
+        entries = [msgspec.convert(line[_ENTRY_KEY], Entry) for line in lines if _ENTRY_KEY in line]
         if not entries:
             raise UsageError(f"{file} was not written by agentcli, so it cannot be resumed.") from None
         log = await store.create(cwd=cwd, session_id=session_id)
         new_ids: dict[str, str] = {}  # by the id in the transcript
         for entry in entries:
             encoded = msgspec.json.encode(entry.body).decode()
-            encoded = _UUID.sub(lambda found: new_ids.get(found[0], found[0]), encoded)
-            parent = entry.parent_id and new_ids.get(entry.parent_id, NEWEST)
-            (stored,) = log.append(msgspec.json.decode(encoded, type=Body), parent_id=parent).entries
+            encoded = _UUID.sub(lambda found: new_ids.get(found[0], found[0]), encoded)  # references to other entries
+            # An entry whose parent is not in the transcript follows the one before it.
+            parent_id = None if entry.parent_id is None else new_ids.get(entry.parent_id, NEWEST)
+            (stored,) = log.append(msgspec.json.decode(encoded, type=Body), parent_id=parent_id).entries
             new_ids[entry.id] = stored.id
         await log.close()

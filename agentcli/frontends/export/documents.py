@@ -47,9 +47,9 @@ def form_of(file: str) -> Form:
 
 def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask | None) -> tuple[str, int]:
     """Return the document, and the number of masked secrets. Takes seconds for a long session."""
-    places = 0
+    masked_count = 0
     if mask:
-        value, places = mask.document_value(msgspec.to_builtins({"info": info, "entries": list(entries)}))
+        value, masked_count = mask.document_value(msgspec.to_builtins({"info": info, "entries": list(entries)}))
         info, entries = msgspec.convert(value["info"], SessionInfo), msgspec.convert(value["entries"], list[Entry])
     story = markdown_export.story_of(info, entries)
     match form:
@@ -59,7 +59,7 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
             text = as_page(story)
         case "json":
             text = _as_json(story, entries)
-    return text, places
+    return text, masked_count
 
 
 def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
@@ -107,7 +107,7 @@ def as_page(story: markdown_export.Story) -> str:
     usage = markdown().render(markdown_export.usage_table(story)) if len(story.cost.by_model) > 1 else ""
     parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}<main>"]
     for turn in story.turns:
-        parts += ("<section>", *(part for item in turn for part in _item(item)), "</section>")
+        parts += ("<section>", *(part for item in turn for part in _format_item(item)), "</section>")
     return html_page(story.title, f"{''.join(parts)}</main>")
 
 
@@ -134,7 +134,7 @@ def _text(text: str) -> str:
     return escape(with_symbols(text))
 
 
-def _item(item: markdown_export.Item) -> Iterator[str]:
+def _format_item(item: markdown_export.Item) -> Iterator[str]:
     match item:
         case markdown_export.PromptItem(time, text, images, attached):
             more = f" · with {line(', '.join(attached))}" if attached else ""
@@ -146,7 +146,7 @@ def _item(item: markdown_export.Item) -> Iterator[str]:
             rendered: str = markdown().render(with_symbols(reply.text))
             yield rendered.replace("<a href=", '<a rel="noopener noreferrer nofollow" href=')
             for call in reply.calls:
-                yield from _call(call)
+                yield from _format_call(call)
             took = f"{reply.body.duration_ms / 1000:.1f} s"
             cut = " · interrupted" if reply.body.stop_reason == "interrupted" else ""
             cost = markdown_export.format_cost(reply.body.cost_usd)
@@ -160,21 +160,21 @@ def _folded(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
 
 
-def _call(call: markdown_export.CallItem) -> Iterator[str]:
-    sign, kind = ("✗", ' class="failed"') if call.is_failed else ("✓", "")
+def _format_call(call: markdown_export.CallItem) -> Iterator[str]:
+    sign, attribute = ("✗", ' class="failed"') if call.is_failed else ("✓", "")
     outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
-    yield f"<details{kind}><summary>{sign} {line(call.title)}{outcome}</summary>"
+    yield f"<details{attribute}><summary>{sign} {line(call.title)}{outcome}</summary>"
     yield f"<pre>{''.join(_diff(call.diff)) if call.diff else _text(call.text)}</pre>"
     yield from _images(call.images)
     yield "</details>"
 
 
-_LINES = {"+": "add", "-": "del", "@": "hunk"}  # a line's first character -> its class in page.css
+_LINE_CLASSES = {"+": "add", "-": "del", "@": "hunk"}  # a line's first character -> its class in page.css
 
 
 def _diff(diff: str) -> Iterable[str]:
     for text in with_symbols(diff).rstrip("\n").split("\n"):
-        kind = "hunk" if text.startswith(("+++ ", "--- ")) else _LINES.get(text[:1], "")
+        kind = "hunk" if text.startswith(("+++ ", "--- ")) else _LINE_CLASSES.get(text[:1], "")
         yield f'<span class="{kind}">{escape(text)}</span>\n' if kind else f"{escape(text)}\n"
 
 
@@ -208,4 +208,5 @@ class _PageMarkdown(MarkdownIt):
 
 @cache
 def markdown(links: re.Pattern[str] = _SAFE_LINK) -> MarkdownIt:
+    """Return a renderer that makes links only of addresses that match a pattern."""
     return _PageMarkdown(links)

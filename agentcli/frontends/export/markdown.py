@@ -105,8 +105,8 @@ def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
             case entries.User(content) if entry.is_prompt:
                 turns.append([_prompt(entry.time, content)])
             case entries.Assistant() as body:
-                uses = ((use, results.get(use.id)) for use in calls_in(body))
-                calls = tuple(_call_item(use, ends.popleft() if ends else None) for use, ends in uses)
+                queues = ((use, results.get(use.id)) for use in calls_in(body))
+                calls = tuple(_call_item(use, queue.popleft() if queue else None) for use, queue in queues)
                 turns[-1].append(Reply(body, calls))
             case _:
                 turns[-1] += _remarks(entry)
@@ -184,7 +184,7 @@ def as_markdown(story: Story) -> str:
             if isinstance(item, Reply) and item.text and item.model != model:
                 parts.append(f"### {_line(item.model)}")
                 model = item.model
-            parts += _item(item)
+            parts += _format_item(item)
     parts += ["## Usage", usage_table(story)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -202,7 +202,7 @@ def format_cost(usd: float | None) -> str:
     return "unknown" if usd is None else f"${usd:.4f}" if usd < 1 else f"${usd:.2f}"
 
 
-def _item(item: Item) -> Iterator[str]:
+def _format_item(item: Item) -> Iterator[str]:
     match item:
         case PromptItem(_, text, images, attached):
             yield f"## Prompt\n\n{_quoted(safe_markdown(text))}"
@@ -211,15 +211,13 @@ def _item(item: Item) -> Iterator[str]:
         case Reply() as reply:
             yield safe_markdown(reply.text)
             for call in reply.calls:
-                yield from _call(call)
+                yield from _format_call(call)
         case Remark(text, detail):
             yield f"> **Note:** {_line(text)}"
-            yield (
-                _folded("Its text", with_symbols(detail)) if detail else ""
-            )  # hidden characters become visible symbols
+            yield _folded("Its text", with_symbols(detail)) if detail else ""
 
 
-def _call(call: CallItem) -> Iterator[str]:
+def _format_call(call: CallItem) -> Iterator[str]:
     outcome = f" · {_line(call.outcome)}" if call.outcome else ""
     yield f"{'✗' if call.is_failed else '✓'} **{_line(call.title)}**{outcome}"
     if call.diff:
@@ -229,6 +227,7 @@ def _call(call: CallItem) -> Iterator[str]:
 
 
 def _folded(title: str, text: str) -> str:
+    """Return a text that a click on its title unfolds; the middle of a long text is left out."""
     if (more := len(text) - MAX_RESULT_CHARS) > 0:
         half = MAX_RESULT_CHARS // 2
         text = f"{text[:half]}\n[… {more:,} characters omitted …]\n{text[-half:]}"

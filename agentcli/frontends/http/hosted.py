@@ -19,7 +19,7 @@ from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends import json_input
 from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, ScreenlessHost, TypedCommand
 from agentcli.frontends.http.requests import HttpError
-from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
+from agentcli.frontends.http.stream import QueuedMessage, StreamWriter, hash_of
 from agentcli.frontends.json_output import JsonOutput, entry_object, init_object, system_object
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
@@ -35,7 +35,7 @@ MAX_ACCEPTED = 32  # messages that are recognized if they are sent again
 class HostedSession:
     """A session that this process has open. `on_given_up` is called when another program takes it over."""
 
-    is_owner = True  # False if a terminal in this process owns the session: runs its queue and closes it
+    is_owner = True  # False if a terminal in this process owns the session, which then runs its queue and closes it
 
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
@@ -47,39 +47,41 @@ class HostedSession:
         self._objects: list[dict[str, Any]] = []  # to write next
         self._output = JsonOutput(session, self._objects.append, streams=True)
         self._status: StreamStatus | None = None  # to write next; None: unchanged
-        self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts without a turn yet: content, stream_id
+        self._queued_prompts: deque[tuple[tuple[Block, ...], str]] = deque()  # without a turn yet: content, stream_id
         self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
-        self._submitting = asyncio.Lock()  # one message at a time, so that none is accepted twice
-        self._commands: set[asyncio.Task[None]] = set()  # running slash commands
+        self._accepting = asyncio.Lock()  # one message at a time, so that none is accepted twice
+        self._command_tasks: set[asyncio.Task[None]] = set()  # running slash commands
         self._offset = 0  # an entry's position in the session minus its number in the log, which may be smaller
-        self._following: asyncio.Task[None] | None = None
+        self._follower: asyncio.Task[None] | None = None
         self._is_closing = False
         self.last_used = time.monotonic()
 
     @property
     def is_idle(self) -> bool:
         """True if nothing is running or queued, and no question is open."""
-        return not (self._session.is_busy or self._commands or self._messages or self._session.open_questions)
+        return not (
+            self._session.is_busy or self._command_tasks or self._queued_prompts or self._session.open_questions
+        )
 
     async def begin(self, *, was_running: bool) -> None:
         """Write the entries that the stream lacks; continue a turn that a kill interrupted. Raises `StorageError`."""
-        session, conversation = self._session, self._session.snapshot().conversation
+        session, snapshot = self._session, self._session.snapshot()
+        conversation = snapshot.conversation
         self._offset = len(conversation.entries) - await session.stored()
         objects, is_turn_open = self._missing_objects(conversation.entries[self._writer.note.entries :])
         self._restore_queue()
-        shown = session.snapshot()
-        self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
-        self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
+        self._writer.change(model=snapshot.model, mode=snapshot.mode, entries=len(conversation.entries))
+        self._follower = asyncio.create_task(self._follow(session.subscribe_batches()))
         self._writer.change(is_open=is_turn_open and (was_running or session.is_busy))
         is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
-        continues = was_running and is_turn_open and bool(is_unfinished)
+        continues_turn = was_running and is_turn_open and bool(is_unfinished)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         for question in session.open_questions.values():  # the terminal of a shared session asked them earlier
             self._output.show(question)
-        objects += [init_object(session, offered, is_resumed=continues), *self._objects]
+        objects += [init_object(session, offered, is_resumed=continues_turn), *self._objects]
         self._objects.clear()
         await self._writer.write(objects)
-        if continues:
+        if continues_turn:
             session.submit(GoOn(if_unanswered=True))
         elif was_running:  # the process was killed after the last reply, so only the result is missing
             self._writer.change(is_open=False)
@@ -97,39 +99,41 @@ class HostedSession:
         is_turn_open = self._writer.note.is_open
         for position, entry in enumerate(missing, len(entries) - len(missing)):
             if (prompt := _prompt_in(entry)) is not None:
-                queue = self._writer.note.waiting
-                queued = next((message for message in queue if message.content == hash_of(prompt.content)), None)
+                queue, content_hash = self._writer.note.queue, hash_of(prompt.content)
+                queued = next((message for message in queue if message.content_hash == content_hash), None)
                 if queued or not is_turn_open:  # otherwise the prompt is a steering message of the open turn
                     if is_turn_open:
                         objects.append(self._lost_result(entries[:position]))
-                    waiting = tuple(message for message in queue if message is not queued)
-                    self._writer.change(span=queued.stream_id if queued else uuid.uuid4().hex, waiting=waiting)
+                    stream_id = queued.stream_id if queued else uuid.uuid4().hex
+                    rest = tuple(message for message in queue if message is not queued)
+                    self._writer.change(turn_stream_id=stream_id, queue=rest)
                     is_turn_open = True
             if value := entry_object(entry, self.id):
-                objects.append(value | {"stream_id": self._writer.note.span} if is_turn_open else value)
+                objects.append(value | {"stream_id": self._writer.note.turn_stream_id} if is_turn_open else value)
         return objects, is_turn_open
 
     def _restore_queue(self) -> None:
         """Restore the `stream_id`s of the session's queued messages from the stream's note."""
         note = self._writer.note
-        unmatched = list(note.waiting)  # messages of equal content take the ids in order
+        unmatched = list(note.queue)  # messages of equal content take the ids in order
         for content in self._session.snapshot().conversation.queue.follow_ups:
-            if found := next((message for message in unmatched if message.content == hash_of(content)), None):
-                unmatched.remove(found)
-                self._messages.append((content, found.stream_id))
+            if noted := next((message for message in unmatched if message.content_hash == hash_of(content)), None):
+                unmatched.remove(noted)
+                self._queued_prompts.append((content, noted.stream_id))
         # After a kill, messages that were noted but not stored are not accepted yet: clients may send them again.
-        lost = {message.stream_id for message in note.waiting} - {stream_id for _, stream_id in self._messages}
-        self._writer.change(waiting=self._waiting(), accepted=tuple(id for id in note.accepted if id not in lost))
+        lost = {message.stream_id for message in note.queue} - {stream_id for _, stream_id in self._queued_prompts}
+        accepted = tuple(id for id in note.accepted if id not in lost)
+        self._writer.change(queue=self._queued_messages(), accepted=accepted)
 
-    def _waiting(self) -> tuple[Waiting, ...]:
-        return tuple(Waiting(stream_id, hash_of(content)) for content, stream_id in self._messages)
+    def _queued_messages(self) -> tuple[QueuedMessage, ...]:
+        return tuple(QueuedMessage(stream_id, hash_of(content)) for content, stream_id in self._queued_prompts)
 
     def _lost_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """Return the result of a turn that ended with the last reply in `entries`, but was killed before writing it."""
         reply = next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
         text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
         end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)
-        return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}
+        return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.turn_stream_id}
 
     async def _follow(self, batches: AsyncGenerator[list[events.Event], None]) -> None:
         try:
@@ -143,7 +147,7 @@ class HostedSession:
                 await self._writer.write(objects, status=status)
                 self.last_used = time.monotonic()
                 await asyncio.sleep(max(0.0, began + BATCH_S - self.last_used))
-        except StreamMoved as moved:
+        except StreamMoved as moved:  # another program has taken the session over
             log.warning("%s", moved)
             self._on_given_up(self.id)
         except Exception:  # a bug: log it, and give the session up so that readers do not wait for ever
@@ -160,14 +164,14 @@ class HostedSession:
                     return  # `begin` has already written this entry
                 self._writer.change(entries=seq + self._offset)
                 if (prompt := _prompt_in(entry)) is not None:
-                    self._begin_span(prompt)
+                    self._begin_turn(prompt)
                 if value := entry_object(entry, self.id):
                     self._objects.append(value)
             case events.Compaction() | events.ProviderSwitched() if is_main:
                 pass  # written as the objects of their entries
             case events.QueueChanged(steering, follow_ups) if is_main:
-                waiting = {"steering": _excerpts(steering), "follow_ups": _excerpts(follow_ups)}
-                self._objects.append(system_object("queue_changed", self.id, **waiting))
+                queue = {"steering": _excerpts(steering), "follow_ups": _excerpts(follow_ups)}
+                self._objects.append(system_object("queue_changed", self.id, **queue))
             case events.ModeChanged(mode) if is_main:
                 self._writer.change(mode=mode)
                 self._objects.append(system_object("permission_mode", self.id, mode=mode))
@@ -176,17 +180,17 @@ class HostedSession:
             case _:
                 self._output.show(event)
         if is_main:
-            self._note_status(event)
+            self._update_status(event)
         if self._writer.note.is_open:
             for value in self._objects[first_new:]:
-                value["stream_id"] = self._writer.note.span
+                value["stream_id"] = self._writer.note.turn_stream_id
         is_end = isinstance(event, events.Done | events.TurnFailed) and is_main
         if is_end and not self._session.snapshot().conversation.pending_calls:  # results of pending calls continue it
             self._writer.change(is_open=False)
             if self.is_owner and not self._is_closing:
                 self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
-    def _note_status(self, event: events.Event) -> None:
+    def _update_status(self, event: events.Event) -> None:
         match event:
             case events.TurnStarted(turn=1):  # the first request of a turn
                 self._writer.change(model=self._session.snapshot().model)
@@ -199,27 +203,27 @@ class HostedSession:
                 return
         conversation = self._session.snapshot().conversation
         queue = conversation.queue
-        if queue.steering or queue.follow_ups or self._messages or conversation.pending_calls:
+        if queue.steering or queue.follow_ups or self._queued_prompts or conversation.pending_calls:
             self._status = "running"  # queued messages or results of the client's own tools follow
 
-    def _begin_span(self, prompt: User) -> None:
+    def _begin_turn(self, prompt: User) -> None:
         """Set the `stream_id` of the turn that begins with a prompt; a steering message keeps that of the open turn."""
-        steered = self._steers.pop(hash_of(prompt.content), "")
-        if self._messages and self._messages[0][0] == prompt.content:
-            _, span = self._messages.popleft()
-            self._writer.change(span=span, waiting=self._waiting())
+        steered_id = self._steers.pop(hash_of(prompt.content), "")
+        if self._queued_prompts and self._queued_prompts[0][0] == prompt.content:
+            _, queued_id = self._queued_prompts.popleft()
+            self._writer.change(turn_stream_id=queued_id, queue=self._queued_messages())
         elif not self._writer.note.is_open:  # a steering message that came too late keeps the id that its client got
-            self._writer.change(span=steered or uuid.uuid4().hex)
+            self._writer.change(turn_stream_id=steered_id or uuid.uuid4().hex)
         self._writer.change(is_open=True)
 
-    async def message(
+    async def accept_message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
         """Accept and store a message, and return the `stream_id` of its turn. Raises `UserError`."""
         self.last_used = time.monotonic()
-        async with self._submitting:
+        async with self._accepting:
             if stream_id in self._writer.note.accepted:  # the client has sent it again
-                return self._writer.note.span if steers else stream_id  # `span` is the current turn's `stream_id`
+                return self._writer.note.turn_stream_id if steers else stream_id
             queue = self._session.snapshot().conversation.queue
             if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:
                 raise HttpError(
@@ -233,29 +237,30 @@ class HostedSession:
                 return stream_id
             content = json_input.content_of(self._host, message)
             if steers and self._session.is_busy:
-                span = self._writer.note.span
-                self._steers[hash_of(content)] = span
+                turn_stream_id = self._writer.note.turn_stream_id
+                self._steers[hash_of(content)] = turn_stream_id
                 self._session.submit(Steer(content))
                 await self._session.stored()
                 await self._store_stream_id(stream_id)
-                return span
+                return turn_stream_id
             await self._submit(Prompt(content), stream_id)
             return stream_id
 
     async def _store_stream_id(self, stream_id: str) -> None:
+        """Store that a message was accepted, so that it is recognized if the client sends it again."""
         self._writer.change(accepted=(*self._writer.note.accepted, stream_id)[-MAX_ACCEPTED:])
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         """Note a prompt in the stream, then store it. If a kill comes in between, the next owner drops the note."""
         before = self._writer.note
-        self._messages.append((prompt.blocks, stream_id))
-        self._writer.change(waiting=self._waiting(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
+        self._queued_prompts.append((prompt.blocks, stream_id))
+        self._writer.change(queue=self._queued_messages(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")
         except StorageError:
-            self._messages.pop()
-            self._writer.change(waiting=before.waiting, accepted=before.accepted)
+            self._queued_prompts.pop()
+            self._writer.change(queue=before.queue, accepted=before.accepted)
             raise
         self._session.submit(prompt)
         await self._session.stored()
@@ -266,7 +271,7 @@ class HostedSession:
             case json_input.CommandControl(text):
                 self._spawn_command(self._host.require_command(text), uuid.uuid4().hex)
             case json_input.SteerControl(message):
-                await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
+                await self.accept_message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
                 await self._writer.write_now(status=None)  # raises an error if another server has taken over
                 if isinstance(request, SetModel):
@@ -279,11 +284,11 @@ class HostedSession:
         self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), has_result: bool = False
     ) -> None:
         task = asyncio.create_task(self._run(typed, stream_id, more, has_result=has_result))
-        self._commands.add(task)
-        task.add_done_callback(self._commands.discard)
+        self._command_tasks.add(task)
+        task.add_done_callback(self._command_tasks.discard)
 
     async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, has_result: bool) -> None:
-        """Run a command and write its output; a command sent as a message also `has_result`, as a prompt does."""
+        """Run a command and write its output; for one that was sent as a message (`has_result`) also a result."""
         objects: list[dict[str, Any]] = []
         output = JsonOutput(self._session, objects.append, streams=True)
         started = time.monotonic()
@@ -308,10 +313,10 @@ class HostedSession:
             self._session.submit(Pause())  # the next owner accepts the client's results
             self._host.interrupt()
             await self._session.close()
-        elif self._following is not None:
-            self._following.cancel()
-        if self._following is not None:
-            await asyncio.wait([self._following])
+        elif self._follower is not None:
+            self._follower.cancel()
+        if self._follower is not None:
+            await asyncio.wait([self._follower])
         await self._opened.aclose()
 
 

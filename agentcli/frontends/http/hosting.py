@@ -51,7 +51,7 @@ class Hosting:
         self._readers: Counter[str] = Counter()  # by session id, including sessions that are open elsewhere
         self._retry_at: dict[str, float] = {}  # session id -> monotonic time, after a failure
         self._closing: set[asyncio.Task[None]] = set()
-        self._waiting: set[asyncio.Task[object]] = set()  # readers that wait for events
+        self._waiting_readers: set[asyncio.Task[object]] = set()  # readers that wait for events
         self._leaving: asyncio.Task[None] | None = None  # set when the server shuts down
         self._is_over = False  # no session is open here any more; readers get only the remaining events
 
@@ -62,7 +62,10 @@ class Hosting:
         return (await self._open_here(request)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open the session here, or return the address of its owner, "" for a terminal. Raises `UserError`."""
+        """Open a session here, or return the address of the program that has it open, "" for a terminal.
+
+        With `take_over`, a terminal is asked to give the session up. Raises `UserError`.
+        """
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):
@@ -70,8 +73,8 @@ class Hosting:
                 return hosted
             info = await session_info(self.store, session_id)
             holder = await self.store.holder(session_id)
-            # A terminal (no address) can be asked to give the session up; a request to a server is forwarded instead.
-            if holder is not None and not (take_over and holder == ""):
+            is_terminal = holder == ""
+            if holder is not None and not (take_over and is_terminal):  # requests to a server are forwarded instead
                 return holder
             try:
                 how: Literal["take_over", "resume"] = "take_over" if take_over else "resume"
@@ -154,7 +157,7 @@ class Hosting:
         while time.monotonic() < deadline and await self._are_peers_running(own_ids):
             await asyncio.sleep(0.1)
         self._is_over = True
-        for task in self._waiting:
+        for task in self._waiting_readers:
             task.cancel()
         deadline = time.monotonic() + READERS_TIMEOUT_S
         while time.monotonic() < deadline and self._readers:
@@ -173,7 +176,7 @@ class Hosting:
         task = asyncio.current_task()
         assert task is not None
         if not self._is_over:
-            self._waiting.add(task)
+            self._waiting_readers.add(task)
             try:
                 return await self.events.read(session_id, after, count, wait_s=wait_s)
             except asyncio.CancelledError:
@@ -181,7 +184,7 @@ class Hosting:
                     raise
                 task.uncancel()  # `_leave` cancelled the wait: read the remaining events now
             finally:
-                self._waiting.discard(task)
+                self._waiting_readers.discard(task)
         if found := await self.events.read(session_id, after, count):
             return found
         raise StorageError("The server is shutting down.")

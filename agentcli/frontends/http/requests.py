@@ -144,8 +144,8 @@ class Guard:
         if access is None:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
             raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
-        is_inside = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
-        if access.path != "/" and not is_inside:
+        is_for_session = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
+        if access.path != "/" and not is_for_session:
             raise HttpError(403, "one_session", "This token only follows and steers one session.")
         if wait_s := access.admit():
             headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, rounded up
@@ -164,6 +164,7 @@ def token_hash(secret: str) -> str:
 
 
 def token_of(request: Request) -> ServeTokenSettings:
+    """Return the token that `Guard` found in a request."""
     return cast("ServeTokenSettings", request.state.token)
 
 
@@ -321,6 +322,7 @@ _ABOUT = (
 
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the description of the operations as OpenAPI, which `/openapi.json` serves."""
     forms = [form for operation in operations for form in (operation.body, operation.answer) if form is not None]
     schemas, components = msgspec.json.schema_components([*forms, Error], ref_template="#/components/schemas/{name}")
     failure = _content("application/json", schemas[-1], "Refused.")
@@ -329,7 +331,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     for operation in operations:
         described: dict[str, Any] = {"summary": operation.summary, "parameters": _parameters(operation)}
         if operation.body is not None:
-            is_union = not isinstance(operation.body, type)
+            is_union = not isinstance(operation.body, type)  # then the body must at least have a `type`
             is_required = is_union or any(field.required for field in msgspec.structs.fields(operation.body))
             described["requestBody"] = {"required": is_required, **_content("application/json", next(next_schema))}
         media_type = "text/event-stream" if operation.answer is Event else "application/json"
@@ -347,11 +349,11 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    places: list[tuple[str, str, type]] = [(name, "path", str) for name in re.findall(r"\{(\w+)\}", operation.path)]
-    places += [(name, "header" if "-" in name else "query", kind) for name, kind in operation.query.items()]
+    parameters: list[tuple[str, str, type]] = [(name, "path", str) for name in re.findall(r"\{(\w+)\}", operation.path)]
+    parameters += [(name, "header" if "-" in name else "query", kind) for name, kind in operation.query.items()]
     return [
-        {"name": name, "in": place, "required": place == "path", "schema": msgspec.json.schema(kind)}
-        for name, place, kind in places
+        {"name": name, "in": location, "required": location == "path", "schema": msgspec.json.schema(kind)}
+        for name, location, kind in parameters
     ]
 
 

@@ -123,14 +123,15 @@ class Routes:
         _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
-        holder = "here" if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
+        is_here = info.id in self._hosting.sessions
+        holder = "this server" if is_here else await self._hosting.store.holder(info.id)
         shown = forms.WholeSession(
             **msgspec.structs.asdict(info),
             is_running=state is not None and state.status == "running",
             model=note.model,
             permission_mode=note.mode,
             last_event_id=state.last_id if state else 0,
-            held_by=None if holder is None else "server" if holder else "terminal",
+            held_by=None if holder is None else "server" if holder else "terminal",  # only a terminal has no address
             messages=wire_messages(Conversation(entries).messages),
         )
         return forms.json_answer(shown)
@@ -169,7 +170,9 @@ class Routes:
 
         async def submit(hosted: HostedSession) -> forms.MessageTaken:
             return forms.MessageTaken(
-                await hosted.message(new.message, steers=new.mode == "steer", tools=new.tools, stream_id=new.stream_id)
+                await hosted.accept_message(
+                    new.message, steers=new.mode == "steer", tools=new.tools, stream_id=new.stream_id
+                )
             )
 
         return await self._to_owner(request, msgspec.json.encode(new), info, submit, is_repeatable=True)
@@ -260,7 +263,8 @@ class Routes:
 
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:  # `int` raises an error for very long numbers
+    is_short = len(text) <= 9  # `int` raises an error for very long numbers
+    if not text.isdecimal() or not is_short or int(text) > maximum:
         raise forms.HttpError(400, "invalid", f"{name} must be a number from 0 to {maximum}.")
     return int(text)
 
@@ -298,7 +302,7 @@ _MAX_EVENTS = 200  # read from the store at once
 
 
 async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
-    """Send the events after an id until the session is removed; a reader with an unknown id first gets a `reset`."""
+    """Yield the events after an id until the session is removed; a reader with an unknown id first gets a `reset`."""
     events = hosting.events
     async with hosting.reading(session_id):
         await hosting.catch_up(session_id)
@@ -311,9 +315,9 @@ async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncI
             try:
                 found = await hosting.events_after(session_id, after, _MAX_EVENTS, wait_s=KEEPALIVE_S)
             except StorageError as error:
-                yield b": " + str(error).replace("\n", " ").encode() + b"\n\n"
+                yield b": " + str(error).replace("\n", " ").encode() + b"\n\n"  # a comment
                 return  # the reader will connect again
-            if not found and await events.state(session_id) is None:
+            if not found and await events.state(session_id) is None:  # the session was removed
                 return
             yield b"".join(map(_frame, found)) or b": alive\n\n"
             after = found[-1].id if found else after
@@ -334,7 +338,7 @@ async def _reset_event(hosting: Hosting, session_id: str) -> StreamEvent:
         model=note.model,
         permission_mode=note.mode,
         cwd=info.cwd,
-        stream_id=note.span,
+        stream_id=note.turn_stream_id,
         is_open=note.is_open,
     )
     return StreamEvent(note.last_entry_event, msgspec.json.encode(reset))

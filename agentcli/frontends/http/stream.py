@@ -7,6 +7,7 @@ writer begins with the missing entries, so a killed process neither loses nor re
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -23,11 +24,11 @@ IDS_PER_WRITER = 1_000_000  # each writer begins at a multiple of this
 _RETRY_AFTER_S = 1.0  # after the store could not be reached
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class QueuedMessage(msgspec.Struct, frozen=True):
     """A message whose turn has not begun."""
 
     stream_id: str
-    content: str  # a hash of the content
+    content_hash: str = msgspec.field(name="content")
 
 
 class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,8 +39,8 @@ class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_entry_event: int = msgspec.field(default=0, name="told")  # the id of the event with the newest sent entry
     model: str = ""
     mode: str = ""
-    span: str = ""  # the `stream_id` of the newest turn
-    waiting: tuple[Waiting, ...] = ()  # queued messages
+    turn_stream_id: str = msgspec.field(default="", name="span")  # the `stream_id` of the newest turn
+    queue: tuple[QueuedMessage, ...] = msgspec.field(default=(), name="waiting")
     accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # the `stream_id`s of the newest messages
     is_open: bool = False  # the newest turn's result was not sent yet
 
@@ -57,7 +58,7 @@ class StreamWriter:
 
     @classmethod
     async def of(cls, store: EventStore, stream_id: str) -> Self:
-        """Return a writer for a stream that has no writer, to read its note or add entries. Raises `StorageError`."""
+        """Return a writer that stops no other, to read the note or add entries. Raises `StorageError`."""
         state = await store.state(stream_id)
         return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
 
@@ -73,16 +74,16 @@ class StreamWriter:
     async def begin(self) -> None:
         """Stop all other writers. Raises `StreamMoved` if another one has begun meanwhile."""
         # After a power cut the store may have lost ids that readers already know, so skip to the next multiple.
-        self._last_id = -(-self._last_id // IDS_PER_WRITER) * IDS_PER_WRITER
+        self._last_id = math.ceil(self._last_id / IDS_PER_WRITER) * IDS_PER_WRITER
         self.change(epoch=self.note.epoch + 1)
-        await self._append([], None)
+        await self._append([], status=None)
 
     def change(self, **fields: Any) -> None:
         """Change the note, which is stored with the next objects."""
         self.note = msgspec.structs.replace(self.note, **fields)
 
     async def write_now(self, *, status: StreamStatus | None) -> None:
-        """Store the note. Unlike `write` it raises `StorageError` at once."""
+        """Store the note, and the status unless it is None. Raises `StorageError` if the store cannot be reached."""
         async with self._writing:
             await self._append([], status)
 
@@ -107,12 +108,12 @@ class StreamWriter:
         ]
         last_entry_event = max(ids_of_entries, default=self.note.last_entry_event)
         note = msgspec.structs.replace(self.note, last_entry_event=last_entry_event)
-        text = msgspec.json.encode(note).decode()
+        note_text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
-            self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
+            self._stream_id, events, status=status, note=note_text, if_note=self._stored_note, after=self._last_id
         )
         self._last_id = max(self._last_id, last_id)  # without events the store returns an id below the one of `begin`
-        self._stored_note = text
+        self._stored_note = note_text
         # `self.note` may have changed while the store was writing, so only this field is set.
         self.change(last_entry_event=last_entry_event)
 

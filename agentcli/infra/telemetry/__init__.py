@@ -55,7 +55,7 @@ class Telemetry:
         self._export = export
         # Each item is a session id, its mask, the Unix time in nanoseconds, an event and the model; None is the end.
         self._events: SimpleQueue[tuple[str, MaskText, int, events.Event, str] | None] = SimpleQueue()
-        self._may_begin = threading.Event()  # set shortly after the first turn began or a tool ran, and at the end
+        self._may_import = threading.Event()  # set shortly after the first turn began or a tool ran, and at the end
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
         self._following: set[asyncio.Task[None]] = set()
@@ -71,11 +71,11 @@ class Telemetry:
             if self._export.settings.content or not isinstance(event, events.EntryStored):
                 self._events.put((session.id, mask, time.time_ns(), event, session.state.model.name))
             if isinstance(event, events.TurnStarted | events.ToolFinished):
-                asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_begin.set)
+                asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_import.set)
 
     def _run(self) -> None:
         """Record events in the thread. Only the first failure is logged as an error; no failure ends the program."""
-        self._may_begin.wait()  # until the first request is sent, which the imports below would slow down
+        self._may_import.wait()  # until the first request is sent, which the imports below would slow down
         recorder = None
         failure_level = logging.ERROR
         for session_id, mask, at_ns, event, model in iter(self._events.get, None):  # until it gets None
@@ -98,5 +98,5 @@ class Telemetry:
         if self._following:
             await asyncio.wait(self._following)
         self._events.put(None)
-        self._may_begin.set()
+        self._may_import.set()
         await asyncio.to_thread(self._thread.join, self._export.last_export_s + _GRACE_S)

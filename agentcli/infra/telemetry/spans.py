@@ -33,8 +33,8 @@ class _Request(msgspec.Struct, kw_only=True):
 
     model: str
     began_at: int
-    tried_at: int  # when the newest attempt was sent
-    first_at: int = 0  # when the reply to that attempt began; 0: not yet
+    attempt_at: int  # when the newest attempt was sent
+    reply_at: int = 0  # when the reply to that attempt began; 0: not yet
     retries: list[tuple[int, Attributes]] = msgspec.field(default_factory=list)
     usage: Usage = Usage()
     usd: float = 0.0
@@ -43,7 +43,7 @@ class _Request(msgspec.Struct, kw_only=True):
     @property
     def was_sent(self) -> bool:
         """False until a reply, a retry or usage shows that it was sent: a budget may have stopped it."""
-        return bool(self.first_at or self.retries or self.usage != Usage())
+        return bool(self.reply_at or self.retries or self.usage != Usage())
 
 
 class _Agent(msgspec.Struct, kw_only=True):
@@ -53,7 +53,7 @@ class _Agent(msgspec.Struct, kw_only=True):
     turn: Span | None = None
     request: _Request | None = None
     calls: dict[str, tuple[Span, int]] = msgspec.field(default_factory=dict)  # open calls by id, with their start
-    asked: set[str] = msgspec.field(default_factory=set)  # the ids of calls that the person was asked about
+    asked_ids: set[str] = msgspec.field(default_factory=set)  # of calls that the person was asked about
     prompt: list[Block] = msgspec.field(default_factory=list)  # the turn's prompt; only where content is exported
 
 
@@ -90,14 +90,14 @@ class SessionSpans:
         agent = self._agents.setdefault(event.agent_id, _Agent(id=event.agent_id))
         request = agent.request
         match event:
-            case events.TurnStarted():
+            case events.TurnStarted():  # comes before every request of a turn
                 self._begin_request(agent, at_ns, model if agent.id == "main" else agent.model)
             case events.ReplyStarted() if request is not None:
-                request.first_at = request.first_at or at_ns
+                request.reply_at = request.reply_at or at_ns
             case events.Retry(number, delay_s, error) if request is not None:
                 request.retries.append((at_ns, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
-                request.tried_at = at_ns + int(delay_s * _NS_PER_S)
-                request.first_at = 0
+                request.attempt_at = at_ns + int(delay_s * _NS_PER_S)
+                request.reply_at = 0
             case events.UsageReported(usage, usd) if request is not None:
                 request.usage, request.usd = request.usage + usage, request.usd + (usd or 0)
             case events.EntryStored(entry):  # arrives only where content is exported
@@ -113,11 +113,12 @@ class SessionSpans:
                 self._begin_request(agent, at_ns, after)
             case events.Compaction():
                 self._record_compaction(agent, at_ns, event)
-            case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
+            case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):  # not a command of the person
                 self._begin_call(agent, at_ns, id, name, arguments=self._content(as_json(arguments)))
             case events.QuestionEvent(call=use, kind=kind) if use.id in agent.calls:
-                agent.asked.add(use.id)
-                agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at_ns)
+                agent.asked_ids.add(use.id)
+                span, _ = agent.calls[use.id]
+                span.add_event("agentcli.approval_requested", {"kind": kind}, at_ns)
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at_ns, event)
             case events.SubagentStarted(_, call_id, name, task, _, model):
@@ -157,12 +158,12 @@ class SessionSpans:
             "gen_ai.input.messages": self._content(message_json("user", agent.prompt)),
             "gen_ai.output.messages": self._content(message_json("assistant", answer, reason)),
         }
-        self._finish(self._turn(agent, at_ns), at_ns, attributes, error=error, message=message)
+        self._finish(self._turn_span(agent, at_ns), at_ns, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
         if not isinstance(event, events.SubagentEnded):  # the metric counts only the person's prompts
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
 
-    def _turn(self, agent: _Agent, at_ns: int) -> Span:
+    def _turn_span(self, agent: _Agent, at_ns: int) -> Span:
         """Return the span of an agent's turn, which begins now if it has not begun."""
         if agent.turn is None:
             agent.turn = self._start(f"invoke_agent {agent.name}", at_ns, None)
@@ -170,10 +171,10 @@ class SessionSpans:
 
     def _begin_request(self, agent: _Agent, at_ns: int, model: str) -> None:
         """Begin a request. An earlier one that was sent and is still open has failed."""
-        self._turn(agent, at_ns)
+        self._turn_span(agent, at_ns)
         if agent.request is not None and agent.request.was_sent:
             self._end_request(agent, at_ns, error="_OTHER")
-        agent.model, agent.request = model, _Request(model=model, began_at=at_ns, tried_at=at_ns)
+        agent.model, agent.request = model, _Request(model=model, began_at=at_ns, attempt_at=at_ns)
 
     def _record_compaction(self, agent: _Agent, at_ns: int, event: events.Compaction) -> None:
         if agent.turn is not None:
@@ -190,12 +191,12 @@ class SessionSpans:
             return
         agent.request, agent.model = None, model or request.model
         attributes = {"gen_ai.operation.name": "chat", **model_attributes(agent.model, self._export.server)}
-        first_chunk = (request.first_at - request.tried_at) / _NS_PER_S if request.first_at else None
+        first_chunk_s = (request.reply_at - request.attempt_at) / _NS_PER_S if request.reply_at else None
         of_reply = {
             "gen_ai.request.stream": True,
             "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,
             "gen_ai.response.finish_reasons": [reason] if reason else [],
-            "gen_ai.response.time_to_first_chunk": first_chunk,
+            "gen_ai.response.time_to_first_chunk": first_chunk_s,
             **(usage_attributes(request.usage) if request.usage != Usage() else {}),
             "agentcli.cost": request.usd or None,
             "agentcli.retries": len(request.retries) or None,
@@ -207,8 +208,8 @@ class SessionSpans:
         self._finish(span, at_ns, attributes | of_reply, error=error)
         metrics, of_metrics = self._metrics, masked_attributes({**attributes, "error.type": error}, self._mask)
         metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, of_metrics)
-        if first_chunk is not None:
-            metrics.first_chunk.record(first_chunk, of_metrics)
+        if first_chunk_s is not None:
+            metrics.first_chunk.record(first_chunk_s, of_metrics)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
             if tokens:  # the sum of all attempts
                 metrics.tokens.record(tokens, {**of_metrics, "gen_ai.token.type": kind})
@@ -235,8 +236,8 @@ class SessionSpans:
         # A call that never started, such as a denied one, gets its span now.
         span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at_ns - duration_ns, event.id, event.name)
         del agent.calls[event.id]
-        was_asked = event.id in agent.asked
-        agent.asked.discard(event.id)  # a model may use an id again
+        was_asked = event.id in agent.asked_ids
+        agent.asked_ids.discard(event.id)  # a model may use an id again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
         attributes = {
             "agentcli.tool.retries": event.retry_count or None,
