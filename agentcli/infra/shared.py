@@ -76,10 +76,7 @@ class FileLocks:
 
 
 class DayAccount(Account):
-    """Counts the spending of all sessions on this machine in a day. Without limits, it only keeps a record.
-
-    With limits, every method raises `StorageError` if the file cannot be used.
-    """
+    """Counts the spending of a day on this machine, without limits only for the record. Raises `StorageError`."""
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)

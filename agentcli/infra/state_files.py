@@ -32,7 +32,7 @@ from agentcli.settings.structs import DataSettings, MemorySettings
 from agentcli.tools.workspace import DataFile
 
 _TARGET_SHARE = 0.8  # of the allowed size: cleaning leaves some room, so that the next results fit
-_PRUNING_FACTOR = 1.1  # times `max_files`: pruning at each new summary would be slow
+
 
 _MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder; hidden ones are not allowed
 _MAX_MEMORY_DEPTH = 4
@@ -174,10 +174,9 @@ class SummaryFiles(msgspec.Struct):
     def __setitem__(self, key: str, text: str) -> None:
         try:
             replace_private_file(self.folder / key, text.encode(errors="replace"), syncs=False)
-            files = [(file.stat().st_mtime, file) for file in self.folder.iterdir()]
-            if len(files) > _PRUNING_FACTOR * self.max_files:
-                for _, file in sorted(files, reverse=True)[self.max_files :]:
-                    file.unlink(missing_ok=True)
+            newest_first = sorted(self.folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+            for file in newest_first[self.max_files :]:
+                file.unlink(missing_ok=True)
         except OSError as error:
             log.warning("a summary could not be kept: %s", error)
 

@@ -290,8 +290,8 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
             open_session, store, events, account_of=partial(_budget_of_user, worker), idle_s=settings.idle_minutes * 60
         )
         routes = Routes(hosting, cwd=worker.config.cwd)
-        hosts, is_socket = (*settings.hosts, worker.options.host), bool(worker.options.socket)
-        app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)
+        hosts, is_unix = (*settings.hosts, worker.options.host), bool(worker.options.socket)
+        app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_unix=is_unix)
         server = http_server(app)
 
         def leave() -> None:

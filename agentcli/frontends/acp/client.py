@@ -339,13 +339,8 @@ class ClientHost(ScreenlessHost):
         raise UsageError("Start or load another session in your editor. This one stays open.")
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-        call = {
-            "toolCallId": uuid.uuid4().hex,
-            "title": question,
-            "kind": "other",
-            "status": "pending",
-            "content": [updates.code_content(shown)],
-        }
+        call: dict[str, Any] = {"toolCallId": uuid.uuid4().hex, "title": question, "kind": "other", "status": "pending"}
+        call["content"] = [updates.code_content(shown)]
         try:
             options = option("yes", "Yes", "allow_once"), option("no", "No", "reject_once")
             return await self._client.choose(self.session.id, call, options) == "yes"

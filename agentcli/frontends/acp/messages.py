@@ -166,20 +166,9 @@ class SetOption(SessionRequest, frozen=True, tag="session/set_config_option"):
     value: str
 
 
-Request = (
-    Initialize
-    | Authenticate
-    | NewSessionRequest
-    | LoadSession
-    | ResumeSession
-    | ForkSession
-    | ListSessions
-    | CloseSession
-    | DeleteSession
-    | PromptRequest
-    | SetModeRequest
-    | SetOption
-)
+_OpenRequest = NewSessionRequest | LoadSession | ResumeSession | ForkSession
+_OtherRequest = CloseSession | DeleteSession | PromptRequest | SetModeRequest | SetOption
+Request = Initialize | Authenticate | ListSessions | _OpenRequest | _OtherRequest
 METHODS = frozenset(str(form.__struct_config__.tag) for form in get_args(Request))
 
 _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")  # L10, L10:20 or L10-L20
@@ -223,10 +212,7 @@ def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
 
 
 def _file_and_lines(uri: str, cwd: Path) -> tuple[str, str] | None:
-    """Split a `file:` URI into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`.
-
-    Return None for other URIs.
-    """
+    """Split a `file:` URI into its path, relative to `cwd` if inside, and its lines (`:10-20`); None for other URIs."""
     try:
         parts = urlsplit(uri)
     except ValueError:

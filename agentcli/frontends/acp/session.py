@@ -29,18 +29,14 @@ _EFFORTS: tuple[Effort, ...] = get_args(Effort)
 _MODES = [(mode, MODE_TEXTS[mode].name.capitalize(), MODE_TEXTS[mode].meaning) for mode in MODES]
 DEFAULT_EFFORT = "default"  # as in the settings
 _CANCELLED = {"stopReason": "cancelled"}
+_Models = Sequence[tuple[str, str]]  # names, and descriptions
 
 
 class ClientSession:
     """A session that a client has open. `on_taken_over` is called when another program takes it over."""
 
     def __init__(
-        self,
-        opened: OpenSession,
-        models: Sequence[tuple[str, str]],
-        client: Client,
-        *,
-        on_taken_over: Callable[[], None],
+        self, opened: OpenSession, models: _Models, client: Client, *, on_taken_over: Callable[[], None]
     ) -> None:
         self._opened = opened
         self._models = models

@@ -168,15 +168,10 @@ def notice(text: str, severity: Literal["info", "warning", "error"]) -> Update:
 
 def notice_as_call(update: Update) -> Update:
     """Convert a notice to a completed call, for clients without notices: it must not look like the model's text."""
-    return {
-        "sessionUpdate": "tool_call",
-        "toolCallId": uuid.uuid4().hex,
-        "title": update["title"],
-        "kind": "other",
-        "status": "completed",
-        "content": [code_content(update["description"])] if "description" in update else [],
-        "_meta": {"agentcli": {"notice": update["severity"]}},
-    }
+    call = {"sessionUpdate": "tool_call", "toolCallId": uuid.uuid4().hex, "kind": "other", "status": "completed"}
+    content = [code_content(update["description"])] if "description" in update else []
+    meta = {"agentcli": {"notice": update["severity"]}}
+    return {**call, "title": update["title"], "content": content, "_meta": meta}
 
 
 def plan_update(items: Iterable[dict[str, Any]]) -> Update:
@@ -204,15 +199,9 @@ def plain_title(title: str, name: str = "") -> str:
 def call_start(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
     """Announce a call; `agent` names the subagent that makes it."""
     title = plain_title(call_title(name, input), name)
-    return {
-        "sessionUpdate": "tool_call",
-        "toolCallId": id,
-        "title": f"{agent}: {title}" if agent else title,
-        "kind": KINDS.get(name, "other"),
-        "status": status,
-        "locations": _locations(name, input, cwd),
-        "rawInput": input,
-    }
+    title = f"{agent}: {title}" if agent else title
+    call = {"sessionUpdate": "tool_call", "toolCallId": id, "title": title, "kind": KINDS.get(name, "other")}
+    return {**call, "status": status, "locations": _locations(name, input, cwd), "rawInput": input}
 
 
 def call_update(id: str, **fields: Any) -> Update:

@@ -121,16 +121,10 @@ def _server_info(host: ScreenlessHost) -> dict[str, Any]:
     """Return the answer to `initialize`."""
     model = host.session.state.model.name
     commands = [{"name": one.name, "description": one.help, "argumentHint": one.argument} for one in host.commands]
-    return {
-        "commands": commands,
-        "agents": _known_agents(host.session),
-        "models": [{"value": model, "displayName": model, "description": ""}],
-        "account": {},
-        "output_style": "default",
-        "available_output_styles": ["default"],
-        "hook_on_failure_supported": True,
-        "claude_code_version": VERSION,
-    }
+    models = [{"value": model, "displayName": model, "description": ""}]
+    fixed = {"account": {}, "output_style": "default", "available_output_styles": ["default"]}
+    about = {"hook_on_failure_supported": True, "claude_code_version": VERSION, **fixed}
+    return {"commands": commands, "agents": _known_agents(host.session), "models": models, **about}
 
 
 def _known_agents(session: Session) -> list[dict[str, Any]]:
@@ -188,16 +182,10 @@ async def _context_usage(host: ScreenlessHost) -> dict[str, Any]:
     use = await host.session.runtime.context_use(host.session.state)
     used = [{"name": name, "tokens": tokens, "color": "", "kind": "used"} for name, tokens in use.parts.items()]
     free = {"name": "free", "tokens": max(0, use.window - use.request), "color": "", "kind": "free"}
-    return {
-        "categories": [*used, free],
-        "totalTokens": use.request,
-        "maxTokens": use.window,
-        "rawMaxTokens": use.window,
-        "percentage": round(100 * use.request / use.window),
-        "model": use.model,
-        "isAutoCompactEnabled": True,
-        **dict.fromkeys(("gridRows", "memoryFiles", "mcpTools", "agents"), ()),
-    }
+    percentage = round(100 * use.request / use.window)
+    tokens = {"totalTokens": use.request, "maxTokens": use.window, "rawMaxTokens": use.window, "percentage": percentage}
+    about = {"categories": [*used, free], "model": use.model, "isAutoCompactEnabled": True}
+    return {**about, **tokens, **dict.fromkeys(("gridRows", "memoryFiles", "mcpTools", "agents"), ())}
 
 
 async def _rewind_files(host: ScreenlessHost, message_id: str, *, is_dry: bool) -> dict[str, Any]:

@@ -38,15 +38,11 @@ def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]
 
 def _line(entry: Entry, session_id: str) -> dict[str, Any]:
     shown = entry_object(entry, session_id) or {}
-    line = {
-        "type": shown["type"] if "message" in shown else "system",
-        "uuid": entry.id,
-        "parentUuid": entry.parent_id,
-        "sessionId": session_id,
-        "timestamp": datetime.fromtimestamp(entry.time, UTC).isoformat(),
-        "isSidechain": False,
-    }
-    return line | ({"message": shown["message"]} if "message" in shown else {})
+    ids = {"uuid": entry.id, "parentUuid": entry.parent_id, "sessionId": session_id}
+    line = {**ids, "timestamp": datetime.fromtimestamp(entry.time, UTC).isoformat(), "isSidechain": False}
+    if "message" not in shown:
+        return {"type": "system", **line}
+    return {"type": shown["type"], **line, "message": shown["message"]}
 
 
 class HookTranscript:

@@ -30,6 +30,9 @@ _ENDING = "The server is shutting down. Try again in a moment."
 _RETRY_AFTER_S = 5.0  # after work for a session failed
 
 
+AccountOf = Callable[[str], Account | None]  # returns the account that limits a user's spending
+
+
 class Hosting:
     """The sessions that are open in this process."""
 
@@ -39,12 +42,12 @@ class Hosting:
         store: UsageStore,
         events: EventStore,
         *,
-        account_of: Callable[[str], Account | None],
+        account_of: AccountOf,
         idle_s: float,
     ) -> None:
         self._open_session, self.store = open_session, store
         self.events = events
-        self._account_of = account_of  # returns the account that limits a user's spending
+        self._account_of = account_of
         self._idle_s = idle_s  # sessions that nobody uses for so long are closed
         self.sessions: dict[str, HostedSession] = {}  # by id
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session id
@@ -62,10 +65,7 @@ class Hosting:
         return (await self._open_here(request)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open a session here, or return the address of the program that has it open, "" for a terminal.
-
-        With `take_over`, a terminal is asked to give the session up. Raises `UserError`.
-        """
+        """Open a session here, or return the address of its owner, "" for a terminal, which `take_over` asks for it."""
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):

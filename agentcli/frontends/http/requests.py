@@ -91,19 +91,14 @@ class Guard:
     """ASGI middleware that checks the host, the token and the rate of requests."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        tokens: Sequence[ServeTokenSettings],
-        hosts: Collection[str] = (),
-        is_socket: bool = False,
+        self, app: ASGIApp, *, tokens: Sequence[ServeTokenSettings], hosts: Collection[str] = (), is_unix: bool = False
     ) -> None:
         self._app = app
         self._accesses: dict[str, Access] = {}  # by the hash of the token
         for token in tokens:
             self.let_in(token)
         self._hosts = {host.lower() for host in hosts} | _LOOPBACK  # the names of this server
-        self._is_socket = is_socket  # a unix socket accepts any name
+        self._is_unix = is_unix  # a unix socket accepts any name
 
     def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
         """Give a token access to the paths that begin with `path`."""
@@ -128,7 +123,7 @@ class Guard:
         """Return the token of a request, or None for a path that needs none. Raises `HttpError`."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         # DNS rebinding: a foreign page's name may resolve to this server's address.
-        if not self._is_socket and _host_of(f"//{host}") not in self._hosts:
+        if not self._is_unix and _host_of(f"//{host}") not in self._hosts:
             raise HttpError(
                 403, "host", f"This server does not accept the host {host[:200]!r}. To allow it, add it to serve.hosts."
             )

@@ -206,11 +206,7 @@ class Routes:
         take_over: bool = False,
         is_repeatable: bool = False,
     ) -> Response:
-        """Submit a request to the session here, or forward it to the server that owns the session.
-
-        Raises `HttpError` if a terminal has the session open or the owner does not answer, and other `UserError`s if
-        the session rejects the request.
-        """
+        """Submit a request to the session here, or forward it to the server that owns it. Raises `UserError`."""
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
             owner = await self._hosting.owner(info.id, take_over=take_over)
@@ -331,16 +327,10 @@ async def _reset_event(hosting: Hosting, session_id: str) -> StreamEvent:
     """Return the log as one event with the id of the newest entry's event, so that later deltas still follow."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
     info, entries = await hosting.store.load(session_id)
-    reset = system_object(
-        "reset",
-        session_id,
-        messages=wire_messages(Conversation(entries[: note.entries]).messages),  # later entries follow as events
-        model=note.model,
-        permission_mode=note.mode,
-        cwd=info.cwd,
-        stream_id=note.turn_stream_id,
-        is_open=note.is_open,
-    )
+    messages = wire_messages(Conversation(entries[: note.entries]).messages)  # later entries follow as events
+    state = {"model": note.model, "permission_mode": note.mode, "cwd": info.cwd}
+    turn = {"stream_id": note.turn_stream_id, "is_open": note.is_open}
+    reset = system_object("reset", session_id, messages=messages, **state, **turn)
     return StreamEvent(note.last_entry_event, msgspec.json.encode(reset))
 
 

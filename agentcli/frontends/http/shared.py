@@ -30,13 +30,15 @@ from agentcli.settings.structs import ServeTokenSettings
 
 PAIR_PATH = "/v1/pair"
 
+ShowText = Callable[[str], None]
+
 
 class SharedSession(HostedSession):
     """A terminal's session, which continues when its page is closed. `on_prompt` shows the page's prompts there."""
 
     is_owner = False
 
-    def __init__(self, opened: OpenSession, writer: StreamWriter, on_prompt: Callable[[str], None]) -> None:
+    def __init__(self, opened: OpenSession, writer: StreamWriter, on_prompt: ShowText) -> None:
         super().__init__(opened, writer, on_given_up=lambda session_id: None)
         self._on_prompt = on_prompt
 
@@ -58,13 +60,7 @@ class Remote:
     """Serves the page of one open session. `on_notice` and `on_prompt` show its events and prompts in the terminal."""
 
     def __init__(
-        self,
-        opened: OpenSession,
-        store: UsageStore,
-        stream: EventStore,
-        *,
-        on_notice: Callable[[str], None],
-        on_prompt: Callable[[str], None],
+        self, opened: OpenSession, store: UsageStore, stream: EventStore, *, on_notice: ShowText, on_prompt: ShowText
     ) -> None:
         self.session_id, self._opened = opened.session.id, opened
         self._on_notice, self._on_prompt = on_notice, on_prompt

@@ -111,10 +111,7 @@ class _Application:
         self._remove([path for path in removed if path not in in_swapped])
 
     def finish_folders(self) -> None:
-        """Set the modes of the folders that were made, and remove those that were deleted, unless something is in them.
-
-        This comes after all groups, because a folder's own mode may not allow writing into it.
-        """
+        """Set the modes of new folders, which may forbid writing into them, and remove deleted ones that are empty."""
         for path in sorted(self._final_folders, key=lambda path: -path.count("/")):  # inner folders first
             with contextlib.suppress(OSError), _opened(path) as (folder, name):
                 if (after := self._final_folders[path]) is not None:

@@ -102,15 +102,12 @@ class FolderIndex:
         self.borrowed = BorrowedObjects(self.root, objects.folder / "borrowed" / index_name(self.root), writable)
 
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
-        """Return the changes since the last scan, by relative path. Raises `TooManyFiles`, `OSError`.
-
-        Without `saves`, the new state is kept only in memory, so that the same changes are found again after a restart.
-        """
+        """Return the changes since the last scan, by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Scan(self).run()
         changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
         # Undo needs the old contents of changed files; only those of unchanged files may stay borrowed from git.
         self.borrowed.copy((file.content for file in changed_files if file.content), self.objects)
-        previous, self.state = self.state, state
+        previous, self.state = self.state, state  # without `saves`, the new state is only in memory
         if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
             self._save()
         return differences

@@ -120,11 +120,8 @@ def attention_order(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
     return (not summary.is_auto_executed, not summary.permanent_loss, not summary.notes, summary.name)
 
 
-def _large_group_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
-    """Return the outermost path of the group that contains a path, None if the path is a group of its own.
-
-    Folders in `large` are groups, apart from auto-executed files in them.
-    """
+def _large_group_around(path: str, changes: ChangeSet, large_folders: Collection[str]) -> str | None:
+    """Return the outermost path of the group that contains a path, None if the path is a group of its own."""
     large_folder = None
     for folder in (*parents_of(path), path):
         before, after = changes.before_and_after(folder)
@@ -132,7 +129,7 @@ def _large_group_around(path: str, changes: ChangeSet, large: Collection[str]) -
         is_folder = folder != path or folder == "" or _is_folder(before or after)
         if (is_folder and _is_repository(folder, changes)) or changes.swaps_folder(folder):
             return folder
-        if large_folder is None and folder in large:
+        if large_folder is None and folder in large_folders:
             large_folder = folder
     return None if is_auto_executed(PurePath(path)) else large_folder
 

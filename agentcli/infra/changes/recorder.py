@@ -236,11 +236,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _keep_index_files(self, note: Path) -> dict[str, str]:
-        """Keep the roots' index files as they are when a call begins, and return the kept files' names, by root.
-
-        `_interrupted` needs them, and the next refresh replaces the original files.
-        """
-        names = {}
+        """Keep the roots' index files for `_interrupted`, and return the kept files' names, by root."""
+        names = {}  # of further links to the files, because the next refresh puts new ones in their places
         make_private_folder(self._notes)
         for number, index in enumerate(self._all_indexes()):
             names[stored_path(index.root)] = name = f"{note.stem}-{number}.index"

@@ -113,18 +113,10 @@ class PlannedRestoration:
                 with before.open() as source, file.open("rb") as copy:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
-        # The file that will get this entry has no inode and no ctime yet, so they are 0.
-        stamp = FileStamp(0, planned.size, time.time_ns(), 0, planned.mode, *owner)
-        target = system_path(planned.content) if planned.kind == "link" else ""
-        return FileEntry(
-            kind=planned.kind,
-            stamp=stamp,
-            mode=planned.mode,
-            size=planned.size,
-            owner=owner,
-            target=target,
-            source=str(file),
-        )
+        kind, mode, size = planned.kind, planned.mode, planned.size
+        stamp = FileStamp(0, size, time.time_ns(), 0, mode, *owner)  # the final file has no inode and no ctime yet
+        target = system_path(planned.content) if kind == "link" else ""
+        return FileEntry(kind=kind, stamp=stamp, mode=mode, size=size, owner=owner, target=target, source=str(file))
 
 
 def plan_restoration(

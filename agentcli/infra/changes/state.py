@@ -234,10 +234,7 @@ def digest_of(entry: FileEntry) -> bytes:
 
 
 def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Store the contents of a path, if they have at most `max_bytes`, and return its state; None if nothing is there.
-
-    Links are not followed. Raises `OSError`.
-    """
+    """Return the state of a path, None if nothing is there, and store contents up to `max_bytes`. Raises `OSError`."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -298,15 +295,12 @@ def git_stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 class BorrowedObjects:
-    """Gives access to contents in the repository around `root`, through git and a bare repository in `folder`.
-
-    A `git` program in a `writable` folder is not run, because a command could have put it there.
-    """
+    """Gives access to contents in the repository around `root`, through git and a bare repository in `folder`."""
 
     def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
         self._root = root
         self._folder = folder
-        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # "" if there is none
+        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # not one that a command could have made
         self._user_environment = {
             name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
         }

@@ -62,8 +62,7 @@ def write(path: Path, content: bytes) -> None:
             return write_atomically(folder, path.name, partial(write_all, content=content), mode=0o666)
         if status.st_nlink == 1 and os.geteuid() in (0, status.st_uid):
             with contextlib.suppress(PermissionError):  # no file can be made there, or none with the old owner or mode
-                fill = partial(_fill_like, (folder, path.name), status, content)
-                return write_atomically(folder, path.name, fill)
+                return write_atomically(folder, path.name, partial(_fill_like, (folder, path.name), status, content))
         return _overwrite(folder, path.name, content)
 
 
@@ -244,12 +243,9 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
     return None
 
 
-def _fill_like(replaced: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
-    """Fill a new file, and give it the owner, attributes and mode of the file that it will replace.
-
-    `replaced` is that file's open folder and name, `before` its status.
-    """
-    folder, name = replaced
+def _fill_like(folder_and_name: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
+    """Fill a new file, and give it the owner, attributes and mode of an old one, whose status is `before`."""
+    folder, name = folder_and_name
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
         os.fchown(descriptor, before.st_uid, before.st_gid)

@@ -39,10 +39,7 @@ class NotWritable(StorageError):
 def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """Connect for writing, and make or upgrade the tables. `synchronous` is SQLite's pragma.
-
-    Raises `StorageError` for a file of a newer version or of another program, and `apsw.Error`.
-    """
+    """Connect for writing, and make or upgrade the tables. Raises `StorageError`, also for a foreign file."""
     if is_emptied(path):  # SQLite would take it for a new database
         raise apsw.CorruptError("it is empty")
     path.touch(mode=0o600)
@@ -84,10 +81,7 @@ def open_raw(path: Path) -> apsw.Connection:
 
 
 def read_copy(path: Path, work: Callable[[apsw.Connection], T], first_error: NotWritable) -> T:
-    """Read a temporary copy of a database that cannot be opened, because SQLite cannot make files in its folder.
-
-    Raises `first_error`, the reason why it cannot be opened, if it cannot be copied either.
-    """
+    """Read a copy of a database in whose folder SQLite cannot make files; if that fails, too, raise `first_error`."""
     from tempfile import TemporaryDirectory
 
     try:

@@ -50,10 +50,7 @@ async def remove(db: tables.Tables, session_id: str) -> None:
 
 
 async def _move(db: tables.Tables, session_id: str, *, source: float, target: float) -> None:
-    """Move a session and its subagents between batches of the trash: batch 0 is what is not in the trash.
-
-    A session that is removed, made again with the same id and removed again is in two batches.
-    """
+    """Move a session and its subagents between batches: 0 is not the trash; a later session with its id has another."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "source": source, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
         await db.rows(f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :source", **names)  # noqa: S608
@@ -123,10 +120,7 @@ class Secrets:
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row of `tables.ENTRY_COLUMNS` without the secrets, and the number of redacted places.
-
-        Raises `StorageError` if the entry would become unreadable.
-        """
+        """Redact a row of `tables.ENTRY_COLUMNS`, and count the places. Raises `StorageError` if it gets unreadable."""
         *other_columns, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
         try:
@@ -289,10 +283,7 @@ def make_copy(path: Path) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Rewrite the file and remove its copies, because even pages in use keep bytes of deleted texts.
-
-    Raises `StorageError` if the file cannot be rewritten now.
-    """
+    """Rewrite the file and remove its copies, because even pages in use keep deleted texts. Raises `StorageError`."""
     try:
         with closing(database.connect(path)) as db:
             db.execute("VACUUM")

@@ -162,15 +162,12 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
 
 
 class Lease(store.Ownership):
-    """The ownership of a session. Even an expired lease stays valid until another program takes the session.
-
-    `epoch` grows each time that a session is taken.
-    """
+    """The ownership of a session. Even an expired lease stays valid until another program takes the session."""
 
     def __init__(self, leases: "Leases", session_id: str, epoch: int) -> None:
         super().__init__(release=lambda: None, is_wanted=lambda: self.is_lost_or_wanted)  # `release` is overridden
         self.session_id = session_id
-        self.epoch = epoch
+        self.epoch = epoch  # grows each time that the session is taken
         self.is_lost_or_wanted = False
         self._leases = leases
 

@@ -82,13 +82,8 @@ class SpanRecorder:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _exporters(self, signal: Signal, otlp: Callable[..., T], console: Callable[..., T]) -> list[T]:
-        options = {
-            "endpoint": signal.endpoint,
-            "headers": self._settings.headers,
-            "compression": Compression(self._settings.compression),
-            "timeout": signal.timeout_s,
-            "session": _Connections(),
-        }
+        destination = {"endpoint": signal.endpoint, "headers": self._settings.headers, "timeout": signal.timeout_s}
+        options = {**destination, "compression": Compression(self._settings.compression), "session": _Connections()}
         # The console exporters write to stderr, because stdout is for answers.
         return [otlp(**options) if name == "otlp" else console(out=sys.stderr) for name in signal.exporters]
 
@@ -125,10 +120,7 @@ def _shut_down(end: Callable[[], object]) -> None:
 
 
 class _Connections(requests.Session):
-    """An exporter's connections, which make it give up at once if the collector does not run.
-
-    The exporter tries again after a `ConnectionError`, so these connections raise another error.
-    """
+    """An exporter's connections. It tries again after a `ConnectionError`, but gives up at once without a collector."""
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         try:
