@@ -146,7 +146,7 @@ class SessionData:  # implements `DataFiles`
         now = self._data.clock()
         with suppress(FileNotFoundError):
             path = self._data.content_file(self._link(call_id))
-            os.utime(path, (now, now))  # a file that was cleaned away raises an error here
+            os.utime(path, (now, now))  # so that `clean` keeps it; raises an error if it was cleaned away
             return path
         return None
 
@@ -233,7 +233,7 @@ class MemoryFiles:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[Path]:
-        """Keep other sessions from writing while the body changes the file."""
+        """Yield the path of a memory file, and keep other sessions from writing to the memory meanwhile."""
         path = self.place_of(name)
         with ExitStack() as held:
             try:

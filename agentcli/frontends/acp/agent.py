@@ -199,7 +199,7 @@ class AcpAgent:
     async def _list(self, request: messages.ListSessions) -> dict[str, Any]:
         cwd = hosts.absolute_path(request.cwd) if request.cwd is not None else None
         rows = []
-        for info in await self._store.list(cwd=cwd, limit=MAX_LISTED, user_id=""):
+        for info in await self._store.list(cwd=cwd, limit=MAX_LISTED, user_id=""):  # "": of no user, subagent or script
             updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
             title = {"title": info.name or info.title} if info.name or info.title else {}
             rows.append({"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **title})

@@ -263,7 +263,7 @@ class ClientQuestions:
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
         is_about_call = question.call.name and not isinstance(question, Question | PlanApproval)
-        if is_about_call and answer is not None and answer.allowed:
+        if is_about_call and answer is not None and answer.allowed:  # the call was shown as pending
             self._client.update(self._session.id, updates.call_update(call["toolCallId"], status="in_progress"))
         return answer
 

@@ -181,7 +181,7 @@ class Output:
         self._holds_back = True  # `wait_for_room` waits for the peer, until the connection ends
         self._has_failed = False  # the peer has closed its end
         self._progress = asyncio.Event()  # set when the thread has written something, or waiting is pointless
-        threading.Thread(target=self._work, name="agentcli-stdout", daemon=True).start()
+        threading.Thread(target=self._write_lines, name="agentcli-stdout", daemon=True).start()
 
     def write(self, line: bytes) -> None:
         if not self._has_failed:
@@ -208,7 +208,7 @@ class Output:
         self._progress.clear()
         await self._progress.wait()
 
-    def _work(self) -> None:
+    def _write_lines(self) -> None:
         """Write the lines, in the thread, and report the progress to the event loop."""
         with suppress(RuntimeError):  # the event loop has ended, so nobody waits any more
             try:

@@ -61,7 +61,7 @@ class HookTranscript:
         try:
             return self._append(new)
         except OSError:  # hooks must run even if the disk is full
-            self._written.clear()
+            self._written.clear()  # so that the next call writes the whole file again
             return ""
 
     def _append(self, entries: Sequence[Entry]) -> str:
@@ -78,7 +78,8 @@ class HookTranscript:
                 for block in line.get("message", {}).get("content", ()):
                     if block["type"] == "tool_use":
                         block["name"], block["input"] = claude_code_call(block["name"], block["input"], cwd)
-                transcript.write(msgspec.json.encode(mask.value(line)[0] if mask else line).decode() + "\n")
+                masked, _ = mask.value(line) if mask else (line, 0)
+                transcript.write(msgspec.json.encode(masked).decode() + "\n")
         self._written.update(entry.id for entry in entries)
         return str(file)
 

@@ -265,7 +265,7 @@ class HostedSession:
         self._session.submit(prompt)
         await self._session.stored()
 
-    async def control(self, request: json_input.Control) -> None:
+    async def carry_out(self, request: json_input.Control) -> None:
         self.last_used = time.monotonic()
         match request:
             case json_input.CommandControl(text):

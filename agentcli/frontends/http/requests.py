@@ -75,7 +75,7 @@ class Access:
     def __init__(self, token: ServeTokenSettings, path: str) -> None:
         self.token, self.path = token, path
         self._interval_s = 60 / token.rate_per_minute
-        self._lead_s = max(0.0, BURST_S - self._interval_s)
+        self._lead_s = max(0.0, BURST_S - self._interval_s)  # by which requests may come before they are due
         self._due = 0.0  # monotonic time of the next request if requests were evenly spaced
 
     def admit(self) -> float:

@@ -191,7 +191,7 @@ class Routes:
 
         async def submit(hosted: HostedSession) -> forms.OpTaken:
             if not isinstance(op, forms.TakeOver):
-                await hosted.control(op)
+                await hosted.carry_out(op)
             return forms.OpTaken()
 
         return await self._to_owner(request, body, info, submit, take_over=isinstance(op, forms.TakeOver))

@@ -47,9 +47,9 @@ class SharedSession(HostedSession):
             self._on_prompt(typed_text(prompt.blocks))
         await super()._submit(prompt, stream_id)
 
-    async def control(self, request: json_input.Control) -> None:
+    async def carry_out(self, request: json_input.Control) -> None:
         asked = self._session.open_questions.get(getattr(request, "id", ""))
-        await super().control(request)
+        await super().carry_out(request)
         if asked is not None:  # explains why the question disappears from the terminal
             answer = "Declined" if isinstance(request, json_input.DenyControl) else "Allowed"
             answer = "Answered" if isinstance(asked, events.Question) else answer

@@ -94,7 +94,7 @@ class _Application:
                     _set_mode(folder, name, changes.after[moved])  # the kill may have come before this
                 return
             paths = tuple(path for path in paths if not self._is_done(path))
-        elif moved and self._move(group):
+        elif moved and self._move(group):  # on another disk it cannot be moved, and is copied below
             return
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]

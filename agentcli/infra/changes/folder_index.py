@@ -129,7 +129,7 @@ class FolderIndex:
             content = msgspec.msgpack.encode(self.state)
         except UnicodeEncodeError:  # a file name is not UTF-8; json is slower, but can escape it
             content = json.dumps(msgspec.to_builtins(self.state)).encode()
-        replace_file(self.file, content, syncs=False)
+        replace_file(self.file, content, syncs=False)  # if a crash of the system loses it, everything is read again
 
 
 class _Scan:

@@ -301,9 +301,8 @@ class BorrowedObjects:
         self._root = root
         self._folder = folder
         self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # not one that a command could have made
-        self._user_environment = {
-            name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
-        }
+        configuration_variables = ("HOME", "PATH", "XDG_CONFIG_HOME")  # by which git finds the person's configuration
+        self._user_environment = {name: os.environ[name] for name in configuration_variables if name in os.environ}
         isolation = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_DIR": str(folder)}
         self._isolated_environment = self._user_environment | isolation
 

@@ -142,7 +142,7 @@ def copy_bytes(source: int, target: int) -> None:
             return
         except (
             OSError
-        ) as error:  # the kernel cannot copy between these disks; others, such as a full disk, are failures
+        ) as error:  # with these numbers the kernel cannot do it; others, such as a full disk, are failures
             if error.errno not in {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
                 raise
     os.lseek(source, 0, os.SEEK_SET)

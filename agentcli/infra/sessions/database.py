@@ -151,7 +151,8 @@ def _add_functions(connection: apsw.Connection) -> None:
 
     def in_short(*values: Any) -> str:
         version, body = values
-        record = {"id": "", "parent_id": None, "time": 0.0, "schema_version": version, "body": body}
+        unused = {"id": "", "parent_id": None, "time": 0.0}  # by what reads the body
+        record = {**unused, "schema_version": version, "body": body}
         return short_prompt(as_readable(record).body)
 
     connection.create_scalar_function("crc32", lambda *values: crc32(values[0]), 1, deterministic=True)
@@ -316,16 +317,17 @@ class Writer:
 
     def _serve(self) -> None:
         """Do the queued work in this thread, all waiting jobs as one batch, until `close` queues None."""
-        job = self._queue.get()
-        while job is not None:
-            batch = [job]
-            while not self._queue.empty() and (job := self._queue.get()) is not None:  # None stays in `job`
-                batch.append(job)
-            for (_, future), result in zip(batch, self._results(batch), strict=True):
+        is_closed = False
+        while not is_closed:
+            waiting = [self._queue.get()]
+            while not self._queue.empty():
+                waiting.append(self._queue.get())
+            batch = [job for job in waiting if job is not None]
+            is_closed = len(batch) < len(waiting)
+            results = self._results(batch) if batch else []
+            for (_, future), result in zip(batch, results, strict=True):
                 with suppress(RuntimeError):  # the loop has ended, so nobody waits any more
                     future.get_loop().call_soon_threadsafe(_resolve, future, result)
-            if job is not None:
-                job = self._queue.get()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

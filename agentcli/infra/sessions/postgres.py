@@ -190,10 +190,10 @@ class Leases:
     def __init__(self, url: str, database: Database, address: str) -> None:
         self.owner = tables.new_id()  # the name of this store in the table of leases
         self._database = database
-        self._renewing = Database(url, max_connections=1)  # separate, so that renewing never has to wait
+        self._renewal_database = Database(url, max_connections=1)  # separate, so that renewing never has to wait
         self._address = _storable(address)
         self._held: set[Lease] = set()
-        self._renewal: asyncio.Task[None] | None = None  # runs from the first lease on
+        self._renewal_task: asyncio.Task[None] | None = None  # runs from the first lease on
 
     async def take(self, session_id: str, *, take_over: bool) -> Lease:
         """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`.
@@ -214,8 +214,8 @@ class Leases:
             await asyncio.sleep(0.1)
         lease = Lease(self, session_id, epoch)
         self._held.add(lease)
-        if self._renewal is None:
-            self._renewal = asyncio.create_task(self._renew())
+        if self._renewal_task is None:
+            self._renewal_task = asyncio.create_task(self._renew())
         return lease
 
     async def release(self, lease: Lease) -> None:
@@ -225,13 +225,13 @@ class Leases:
                 await db.execute(_SQL["release_lease"], (lease.session_id, self.owner, lease.epoch))
 
     async def close(self) -> None:
-        renewal, self._renewal = self._renewal, None
-        if renewal is not None:
-            renewal.cancel()
-            await asyncio.wait((renewal,))
+        task, self._renewal_task = self._renewal_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
         for lease in tuple(self._held):
             await self.release(lease)
-        await self._renewing.close()
+        await self._renewal_database.close()
 
     async def _renew(self) -> None:
         while True:
@@ -239,7 +239,7 @@ class Leases:
             if not (leases := tuple(self._held)):
                 continue
             with suppress(StorageError):  # the next round tries again; `Lease.hold` prevents wrong writes
-                async with self._renewing.transaction() as db:
+                async with self._renewal_database.transaction() as db:
                     ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_SQL["renew_leases"], {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
@@ -287,7 +287,7 @@ class PostgresTables(tables.Tables):
                 if len(results) >= limit:
                     break
                 entry = tables.read_entry(row)
-                if words.are_in(tables.text_of(entry.body)):
+                if words.are_in(tables.text_of(entry.body)):  # the index does not know which words follow each other
                     results.append(words.make_hit(session_id, title, entry))
         return results
 

@@ -58,11 +58,11 @@ class Telemetry:
         self._may_import = threading.Event()  # set shortly after the first turn began or a tool ran, and at the end
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
-        self._following: set[asyncio.Task[None]] = set()
+        self._followers: set[asyncio.Task[None]] = set()  # one for each session
 
     def follow(self, session: Session, mask: MaskText) -> None:
         """Record the events of a session from now on; `mask` masks its secrets."""
-        self._following.add(asyncio.create_task(self._queue_events(session, session.subscribe(has_deltas=False), mask)))
+        self._followers.add(asyncio.create_task(self._queue_events(session, session.subscribe(has_deltas=False), mask)))
 
     async def _queue_events(
         self, session: Session, incoming: AsyncGenerator[events.Event, None], mask: MaskText
@@ -93,10 +93,10 @@ class Telemetry:
     async def aclose(self) -> None:
         """Send the rest, for as long as the time-outs allow."""
         await asyncio.sleep(0)  # so that the newest events arrive
-        for task in self._following:
+        for task in self._followers:
             task.cancel()
-        if self._following:
-            await asyncio.wait(self._following)
+        if self._followers:
+            await asyncio.wait(self._followers)
         self._events.put(None)
         self._may_import.set()
         await asyncio.to_thread(self._thread.join, self._export.last_export_s + _GRACE_S)

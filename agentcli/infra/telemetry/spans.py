@@ -20,6 +20,7 @@ Attributes = dict[str, Any]
 _TurnEnd = events.Done | events.TurnFailed | events.SubagentEnded
 
 _NS_PER_S = 1e9
+_OTHER = "_OTHER"  # the conventions' type for an error that has no other
 _PROVIDERS = {  # those that the conventions name differently
     "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "foundry": "azure.ai.inference", "gemini": "gcp.gemini",
     "mistral": "mistral_ai", "vertex": "gcp.vertex_ai", "xai": "x_ai",
@@ -108,8 +109,8 @@ class SessionSpans:
             case events.TurnEnded(stop_reason=reason, model=answering_model, provider=provider):
                 self._end_request(agent, at_ns, reason=reason, model=f"{provider}/{answering_model}")
             case events.ProviderSwitched(after=after, reason=reason) if request is not None:
-                if reason == "fallback":  # the previous model failed; conventions: `_OTHER` is any error
-                    self._end_request(agent, at_ns, error="_OTHER")
+                if reason == "fallback":  # the previous model failed
+                    self._end_request(agent, at_ns, error=_OTHER)
                 self._begin_request(agent, at_ns, after)
             case events.Compaction():
                 self._record_compaction(agent, at_ns, event)
@@ -130,7 +131,7 @@ class SessionSpans:
             case events.Done(reason=reason):
                 self._end_turn(agent, at_ns, event, reason)
             case events.TurnFailed(error=message, error_type=error):
-                self._end_turn(agent, at_ns, event, "failed", error=error or "_OTHER", message=message)
+                self._end_turn(agent, at_ns, event, "failed", error=error or _OTHER, message=message)
 
     def close(self) -> None:
         """End all open spans, with the error type `abandoned`."""
@@ -173,7 +174,7 @@ class SessionSpans:
         """Begin a request. An earlier one that was sent and is still open has failed."""
         self._turn_span(agent, at_ns)
         if agent.request is not None and agent.request.was_sent:
-            self._end_request(agent, at_ns, error="_OTHER")
+            self._end_request(agent, at_ns, error=_OTHER)
         agent.model, agent.request = model, _Request(model=model, began_at=at_ns, attempt_at=at_ns)
 
     def _record_compaction(self, agent: _Agent, at_ns: int, event: events.Compaction) -> None:
@@ -238,10 +239,11 @@ class SessionSpans:
         del agent.calls[event.id]
         was_asked = event.id in agent.asked_ids
         agent.asked_ids.discard(event.id)  # a model may use an id again
-        error = event.error_kind or ("_OTHER" if event.result.is_error else "")
+        error = event.error_kind or (_OTHER if event.result.is_error else "")
+        waited_ns = max(0, at_ns - began_at - duration_ns)  # the call did not run in this part of its time
         attributes = {
             "agentcli.tool.retries": event.retry_count or None,
-            "agentcli.approval.wait_s": max(0, at_ns - began_at - duration_ns) / _NS_PER_S if was_asked else None,
+            "agentcli.approval.wait_s": waited_ns / _NS_PER_S if was_asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
