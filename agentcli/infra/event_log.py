@@ -40,7 +40,7 @@ class WaitingReaders(ABC):
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}  # by stream id, an event for each reader, set to wake it
         self._removed: set[str] = set()  # streams that were removed while somebody waited for their events
-        self._following: asyncio.Task[None] | None = None  # wakes readers for events of other processes
+        self._follower: asyncio.Task[None] | None = None  # wakes readers for events of other processes
 
     @abstractmethod
     async def _stored_events(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]: ...
@@ -61,8 +61,8 @@ class WaitingReaders(ABC):
     ) -> Sequence[StreamEvent]:
         if wait_s <= 0:
             return await self._stored_events(stream_id, after, count)
-        if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self._follow_others())
+        if self._follower is None or self._follower.done():
+            self._follower = asyncio.create_task(self._follow_others())
         arrived = asyncio.Event()
         waiting = self._waiting.setdefault(stream_id, set())
         waiting.add(arrived)  # before the first query, so that no event is missed
@@ -153,8 +153,8 @@ class SqliteEvents(WaitingReaders):
         self._wake(stream_id, is_removed=True)
 
     async def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        if self._follower is not None:
+            self._follower.cancel()
         await self._writer.close()
 
 
@@ -276,7 +276,7 @@ class RedisEvents(WaitingReaders):
             ) from error
 
     async def close(self) -> None:
-        while self._following is not None and not self._following.done():
-            self._following.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
-            await asyncio.wait([self._following], timeout=0.1)
+        while self._follower is not None and not self._follower.done():
+            self._follower.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
+            await asyncio.wait([self._follower], timeout=0.1)
         await self._client.aclose()

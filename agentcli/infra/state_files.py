@@ -254,7 +254,6 @@ class MemoryFiles:
             (new_count, self._max_files, "there would be {:,} files, and at most {:,} may be"),
             (total, self._max_total, "all files together would have {:,} bytes, and at most {:,} are allowed"),
         )
-
         for size, limit, text in limits:
             if size > limit:
                 why = text.format(size, limit)

@@ -32,15 +32,12 @@ _CAPABILITIES = {
     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
     "sessionCapabilities": {key: {} for key in ("list", "resume", "close", "delete", "fork", "additionalDirectories")},
 }
-
-
 _CODES: dict[type[UserError], int] = {  # error codes; other errors get INTERNAL_ERROR
     NoSession: rpc.NOT_FOUND,
     NoKey: rpc.AUTH_REQUIRED,
     NoModel: rpc.AUTH_REQUIRED,
     UsageError: rpc.INVALID_PARAMS,
 }
-
 
 CheckKey = Callable[[], Awaitable[None]]  # raises `NoModel` or `NoKey` if no model can be used
 

@@ -61,7 +61,7 @@ class ClaudeCodeOutput(JsonOutput):
 
     def show(self, event: events.Event) -> None:
         match event:
-            case events.TurnStarted(1, agent_id="main"):
+            case events.TurnStarted(1, agent_id="main"):  # the first request of a turn
                 self.write(self.init())
             case events.QuestionEvent():
                 self.questions.ask(event)

@@ -174,10 +174,8 @@ MAX_RESULT_CHARS = 20_000  # a whole pull request description may have 65,536
 
 
 def as_markdown(story: Story) -> str:
-    parts = [
-        f"# {_line(story.title)}",
-        "\n".join(f"- {name}: {_line(fact)}" for name, fact in header_fields(story).items()),
-    ]
+    facts = "\n".join(f"- {name}: {_line(fact)}" for name, fact in header_fields(story).items())
+    parts = [f"# {_line(story.title)}", facts]
     for turn in story.turns:
         model = ""  # named in the latest heading
         for item in turn:

@@ -28,8 +28,6 @@ CHECK_INTERVAL_S = 0.5
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is shutting down. Try again in a moment."
 _RETRY_AFTER_S = 5.0  # after work for a session failed
-
-
 AccountOf = Callable[[str], Account | None]  # returns the account that limits a user's spending
 
 
@@ -65,7 +63,7 @@ class Hosting:
         return (await self._open_here(request)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open a session here, or return the address of its owner, "" for a terminal, which `take_over` asks for it."""
+        """Open a session, or return its holder's address, "" for a terminal if not `take_over`. Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):

@@ -29,7 +29,6 @@ from agentcli.frontends.http.stream import StreamWriter
 from agentcli.settings.structs import ServeTokenSettings
 
 PAIR_PATH = "/v1/pair"
-
 ShowText = Callable[[str], None]
 
 

@@ -140,9 +140,8 @@ def copy_bytes(source: int, target: int) -> None:
             while os.copy_file_range(source, target, 1 << 30):
                 pass
             return
-        except (
-            OSError
-        ) as error:  # with these numbers the kernel cannot do it; others, such as a full disk, are failures
+        except OSError as error:
+            # These mean that the kernel cannot copy between the disks. Others, such as a full disk, are failures.
             if error.errno not in {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
                 raise
     os.lseek(source, 0, os.SEEK_SET)

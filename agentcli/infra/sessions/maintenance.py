@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 REDACTED = "[redacted]"
 
-_FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
+_FAMILY = "SELECT id FROM sessions WHERE id = :id OR user_id = :agents"  # a session and its subagents
 _MAX_FILE_FAULTS = 100  # SQLite reports no more about one file
 _STEPS_BETWEEN_CHECKS = 10_000  # steps of SQLite's virtual machine, which take some milliseconds
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
@@ -53,7 +53,8 @@ async def _move(db: tables.Tables, session_id: str, *, source: float, target: fl
     """Move a session and its subagents between batches: 0 is not the trash; a later session with its id has another."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "source": source, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
-        await db.rows(f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :source", **names)  # noqa: S608
+        where = f"{id} IN ({_FAMILY}) AND trashed = :source"
+        await db.rows(f"UPDATE {table} SET trashed = :target WHERE {where}", **names)  # noqa: S608 - constant text
 
 
 async def id_in_trash(db: tables.Tables, session_id: str) -> str:
@@ -147,7 +148,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     Return the number of redacted places in the session and its subagents, without those in copies and in the trash.
     """
     names = {"id": session_id, "agents": subagents_owner(session_id)}
-    family = {str(id) for (id,) in await db.rows(_FAMILY.strip("()"), **names)}
+    family = {str(id) for (id,) in await db.rows(_FAMILY, **names)}
     new_rows: list[tuple[int, Sequence[Any]]] = []  # by the number of the entry
     changed_sessions: set[tuple[str, float]] = set()  # by id and batch of the trash
     total = 0
@@ -156,7 +157,8 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
         if places:
             new_rows.append((n, redacted))
             changed_sessions.add((str(id), trashed))
-            total += places if id in family and not trashed else 0
+        if id in family and not trashed:
+            total += places
     await db.replace_bodies(new_rows)
     if total:
         newest = (await tables.entries_of(db, session_id))[-1]
@@ -167,11 +169,11 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is built again.
         entries = await tables.entries_of(db, id, trashed=trashed)
         where = "WHERE id = :id AND trashed = :trashed"
-        name = await db.value(f"SELECT name FROM sessions {where}", id=id, trashed=trashed)  # noqa: S608 - constant text
+        old_name = await db.value(f"SELECT name FROM sessions {where}", id=id, trashed=trashed)  # noqa: S608 - constant text
+        name, _ = secrets.redact(old_name)
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {where}",  # noqa: S608
-            title=title_of(entries), last_prompt=title_of(reversed(entries)), name=secrets.redact(name)[0],
-            id=id, trashed=trashed,
+            title=title_of(entries), last_prompt=title_of(reversed(entries)), name=name, id=id, trashed=trashed,
         )  # fmt: skip
     for id in {session_id, *(id for id, trashed in changed_sessions if not trashed)}:
         await db.rows(db.forget_stream, id=id)  # its events contain the secrets, too
