@@ -86,17 +86,18 @@ class LocalEngine:
             async with self._session(provider, config, options) as session:
                 began = time.monotonic()
                 limit_s = self._variant.time_s or task.limits.time_s
-                info = getattr(provider, "info", None) or self._models.info(self._variant.model)
+                info = getattr(provider, "info", None) or self._models.info(self._variant.model)  # a script has its own
                 ends, is_timeout = await _answer_prompts(session, task, limit_s, is_small=info.small)
                 seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
                 total = session.state.meter.total
             end, error, failure = _classify_end(ends[-1] if ends else None)
-            work, checked = measure_work(entries, ends, str(config.cwd)), CheckResult()
+            work = measure_work(entries, ends, str(config.cwd))
+            checked = CheckResult()  # not passed, if the provider or the judge has failed
             record = record_for_check(entries, ends, work)
             if not failure and task.graders is not None:
                 record["grades"] = []  # the check reads them even if it needs none
-                if criteria := [one["criteria"] for one in task.graders if one["type"] == "llm"]:
+                if criteria := [grader["criteria"] for grader in task.graders if grader["type"] == "llm"]:
                     async with self._judge(task, config) as session:
                         failure = await add_grades(record, task, criteria, session)
             if not failure:

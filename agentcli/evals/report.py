@@ -129,7 +129,7 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
         times = [entry.time for entry in entries] or [run.created]
         id, result = f"{outcome.task}-{outcome.sample}", "passed" if outcome.passed else "not passed"
         title = f"{titles[outcome.task]} (attempt {outcome.sample}: {result})"
-        info = SessionInfo(id, "", title, created=times[0], updated=times[-1], entries=len(entries))
+        info = SessionInfo(id, cwd="", title=title, created=times[0], updated=times[-1], entries=len(entries))
         text, _ = document("html", info, entries, Mask(Masker))
         write_file(folder / f"{id}.html", text)
         links[outcome.task, outcome.sample] = f"{folder.name}/{id}.html"

@@ -29,14 +29,9 @@ class RunFailed(UserError):
 
 
 async def finish_run(
-    store: EvalStore,
-    run: EvalRun,
-    tasks: Sequence[Task],
-    engine: Engine,
-    *,
-    parallel: int,
-    on_attempt: Callable[[EvalAttempt], None],
-) -> EvalRun:
+    store: EvalStore, run: EvalRun, tasks: Sequence[Task], engine: Engine, *,
+    parallel: int, on_attempt: Callable[[EvalAttempt], None],
+) -> EvalRun:  # fmt: skip
     """Make the attempts that a run lacks, at most `parallel` at a time, store each as it ends, and close the engine.
 
     Raises `RunFailed` at the end if the provider or this machine failed in some attempts, or after three failures in a
@@ -91,12 +86,13 @@ class Pair(Struct, frozen=True):
 
     @property
     def pass_rates(self) -> tuple[float, float]:
-        return fmean(one.passed for one in self.a), fmean(one.passed for one in self.b)
+        return fmean(outcome.passed for outcome in self.a), fmean(outcome.passed for outcome in self.b)
 
     @property
     def difference(self) -> float:
         """The mean score in B minus that in A; negative where B is worse."""
-        return float(fmean(one.check.score for one in self.b) - fmean(one.check.score for one in self.a))
+        mean_a, mean_b = (fmean(outcome.check.score for outcome in outcomes) for outcomes in (self.a, self.b))
+        return mean_b - mean_a
 
 
 class Comparison(Struct, frozen=True, kw_only=True):

@@ -251,7 +251,8 @@ def _find_clone(place: str, repo: str, repositories: Path) -> Path:
     """Return the clone of `owner/name`. `place` is for errors. Raises `UsageError` if there is none."""
     names = [repo.replace("/", "__"), repo, repo.partition("/")[2]]
     folders = [repositories.resolve() / name for name in names]
-    for path in (path for folder in folders for path in (folder, folder.with_name(f"{folder.name}.git"))):
+    paths = [path for folder in folders for path in (folder, folder.with_name(f"{folder.name}.git"))]
+    for path in paths:
         is_bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
         if is_bare or (path / ".git").exists():
             return path

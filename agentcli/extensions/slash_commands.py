@@ -12,7 +12,6 @@ from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
-from agentcli.extensions.skills.skill import Skill
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import MAX_RUNNING, AgentRun, Subagents
 from agentcli.llm.messages import Text
@@ -52,8 +51,8 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
         if skill.for_person and name not in commands.names:
-            run, hint = partial(_use, name), skill.argument_hint or "[TEXT]"
-            commands.add(SlashCommand(name, _summary(skill), run, hint, group=SKILLS))
+            help, run = brief(skill.description, _MAX_HELP_CHARS), partial(_use, name)
+            commands.add(SlashCommand(name, help, run, skill.argument_hint or "[TEXT]", group=SKILLS))
 
 
 async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
@@ -80,11 +79,10 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         return await _switch_on(host, argument)
     catalog = skills.registry.catalog
     activated_by = {active.skill.name: active.by for active in skills.registry.active}
-    rows = [
-        (skill.name, f"{_SKILL_MARKS[activated_by.get(skill.name, '')]}  {skill.source:<8} {_summary(skill)}")
-        for skill in catalog
-        if skill.for_person
-    ]
+    rows = []
+    for skill in (skill for skill in catalog if skill.for_person):
+        mark, summary = _SKILL_MARKS[activated_by.get(skill.name, "")], brief(skill.description, _MAX_HELP_CHARS)
+        rows.append((skill.name, f"{mark}  {skill.source:<8} {summary}"))
     if not rows:
         return "There are no skills here. To create one: agentcli skills new NAME"
     chosen = await host.choose("Which skill do you want to turn on or off?", rows)
@@ -110,10 +108,6 @@ def _end(skills: SessionSkills, name: str) -> str:
     for each in reversed(names):  # the innermost first
         skills.end(each)
     return f"Turned off {', '.join(names)}."
-
-
-def _summary(skill: Skill) -> str:
-    return brief(skill.description, _MAX_HELP_CHARS)
 
 
 # Subagents

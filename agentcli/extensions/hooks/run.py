@@ -117,8 +117,8 @@ def answer_in_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(specific, dict):
         return failure_answer(spec, "its hookSpecificOutput is not an object")
-    request = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
-    behaviour = request if isinstance(request, dict) else {"behavior": request}
+    own_decision = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
+    behaviour = own_decision if isinstance(own_decision, dict) else {"behavior": own_decision}
     words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
     for word in (word or "" for word in (*words, behaviour.get("behavior"))):  # null and false decide nothing

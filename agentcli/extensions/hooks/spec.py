@@ -63,7 +63,8 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return f"mcp__{server}__{tool}"
             case {"type": "prompt" | "agent" as kind, "prompt": prompt}:
                 return f"{kind}: {' '.join(prompt.split())[:60]}"
-            case {"command": command, "args": args}:  # quoted, because a shell must not interpret the arguments
+            # Quoted, because a shell must not interpret the arguments; a variable within '…' becomes '…'"${NAME}"'…'.
+            case {"command": command, "args": args}:
                 words = map(shlex.quote, (command, *args))
                 return " ".join(_FOLDER_VARIABLE.sub(r"""'"\g<0>"'""", word) for word in words)
         return str(self.handler["command"])

@@ -82,8 +82,7 @@ def server_specs(
 ) -> list[ServerSpec]:  # fmt: skip
     """Return the enabled servers. Of several with one name the first applies; `added` ones come before all others.
 
-    An unreadable entry is reported. If `is_strict`, servers of the settings and the project are left out.
-    Raises `ConfigError` if a file cannot be read.
+    Unreadable entries are reported. If `is_strict`, those of settings and project are left out. Raises `ConfigError`.
     """
     tables = [
         _ServerTable(added, "flag", "the client"),
@@ -235,6 +234,7 @@ class Connector(msgspec.Struct, dict=True):
         return frozenset(name for provider in keys.providers_that_take_keys() for name in keys.variables(provider))
 
     def _expand_program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
+        """Return the program of a server with its variables replaced. Raises `ToolError`."""
         from agentcli.extensions.mcp.stdio import ServerProgram
 
         environment = program_environment(self.config)

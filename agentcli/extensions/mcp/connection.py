@@ -257,7 +257,7 @@ async def _all_pages(fetch_page: Callable[..., Awaitable[Any]], items_of: Callab
 
 
 def _to_prompt(prompt: types.Prompt) -> RemotePrompt:
-    arguments = tuple((one.name, bool(one.required)) for one in prompt.arguments or ())
+    arguments = tuple((argument.name, bool(argument.required)) for argument in prompt.arguments or ())
     return RemotePrompt(prompt.name, prompt.description or prompt.title or "", arguments)
 
 

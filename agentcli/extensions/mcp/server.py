@@ -221,7 +221,7 @@ class Server:
 
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
-        if self.current_offer is None or all(one.name != tool.name for one in self.current_offer.tools):
+        if self.current_offer is None or tool.name not in [known.name for known in self.current_offer.tools]:
             raise ToolError(f"The MCP server {self.name} no longer has the tool {tool.name}.", kind="not_found")
         async with self._asking:  # other calls wait, so that the person is asked once
             while self.is_changed:  # asks again if the offer has changed meanwhile
@@ -305,7 +305,7 @@ class Server:
                 await task
         self._starts.clear()  # an orderly end does not count as a failure
         client, self._client = self._client, None
-        if client is not None and (for_good or self.spec.scope != "caller"):
+        if client is not None and (for_good or self.spec.scope != "caller"):  # we could not open a caller's again
             await client.close()
 
 

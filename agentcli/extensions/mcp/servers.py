@@ -163,7 +163,7 @@ class Servers:
     def tools(self) -> Iterator[Tool]:
         """Yield the known tools of all enabled servers, under the names that models see."""
         used_names: set[str] = set()
-        for server in filter(lambda one: one.is_enabled, self):
+        for server in filter(lambda server: server.is_enabled, self):
             offer = server.approved_offer or mcp_tools.Offer()
             offered = [tool for tool in offer.tools if server.spec.offers(tool.name)]
             for tool in mcp_tools.remote_tools(server.name, offered, server.call_for_model, used_names):
@@ -319,8 +319,9 @@ def server_row(server: Server, status: Status) -> str:
 def describe_offer(server: Server, status: Status) -> str:
     """Describe a server: its line of `/mcp`, then one line for each tool and prompt."""
     offer = server.current_offer or server.approved_offer or mcp_tools.Offer()
-    tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP_CHARS)}" for one in offer.tools]
+    tools = [f"    {tool.name}  {shorten(' '.join(tool.description.split()), _MAX_HELP_CHARS)}" for tool in offer.tools]
     prompts = [
-        f"    /{mcp_tools.tool_name(server.name, one.name)} {_argument_hint(one)}".rstrip() for one in offer.prompts
+        f"    /{mcp_tools.tool_name(server.name, prompt.name)} {_argument_hint(prompt)}".rstrip()
+        for prompt in offer.prompts
     ]
     return "\n".join((server_row(server, status), *tools, *prompts))

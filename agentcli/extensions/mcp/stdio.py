@@ -89,6 +89,7 @@ async def _start(
 
 
 async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    """Write the session's messages to the server's stdin, one on each line."""
     assert process.stdin is not None
     with suppress(OSError):  # the server has ended, which the reader reports
         async for message in messages:

@@ -100,11 +100,11 @@ def remove_server(
 ) -> None:
     """Remove a server from the settings."""
     config = configuration()
-    scopes = [one for one in get_args(Scope) if scope in ("", one) and name in _servers_of(config, one)]
+    scopes = [each for each in get_args(Scope) if scope in ("", each) and name in _servers_of(config, each)]
     if not scopes:
         raise UsageError(f"There is no MCP server {name!r} in your settings, this project or this folder.")
-    for found_in in scopes:
-        echo(_write(config, found_in, name, None))
+    for each in scopes:
+        echo(_write(config, each, name, None))
 
 
 @app.command("approve")

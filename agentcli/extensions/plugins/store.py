@@ -79,7 +79,7 @@ class PluginStore:
             raise UserError(f"Could not change the plugins: {error}.") from error
 
     def _remove_unused(self) -> None:
-        used = {self._folder / one.folder for one in self.index.plugins.values()}
+        used = {self._folder / installed.folder for installed in self.index.plugins.values()}
         for folder in {*self._folder.glob(f"{_NEW}*"), *self._folder.glob(f"*/{_FILES}*")} - used:
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
@@ -115,7 +115,7 @@ class PluginStore:
         """Remove a marketplace from which nothing is installed."""
         index = self.index
         self.marketplace(name)
-        if users := [plugin for plugin, one in index.plugins.items() if one.marketplace == name]:
+        if users := [plugin for plugin, installed in index.plugins.items() if installed.marketplace == name]:
             raise UsageError(f"{', '.join(users)} came from {name}. Remove them first: agentcli plugin remove NAME")
         del index.marketplaces[name]
         self._save(index)

@@ -122,7 +122,7 @@ def list_marketplaces(json: AsJson = False) -> None:
     """List the marketplaces and their plugins."""
     known = _store().index.marketplaces
     rows = [{"name": name, **to_builtins(marketplace)} for name, marketplace in known.items()]
-    lines = [f"{name}  {one.source}\n  {shorten(', '.join(one.plugins), 1_000)}" for name, one in known.items()]
+    lines = [f"{name}  {entry.source}\n  {shorten(', '.join(entry.plugins), 1_000)}" for name, entry in known.items()]
     print_answer(rows, "\n".join(lines) or "No marketplaces. See agentcli plugin marketplace add.", as_json=json)
 
 
@@ -141,8 +141,8 @@ def add_marketplace(
 @marketplace_app.command("update")
 def update_marketplace(name: Annotated[str, typer.Argument(help="Default: all.")] = "") -> None:
     """Read marketplaces again. Installed plugins stay as they are until `agentcli plugin update`."""
-    for one in [name] if name else _store().index.marketplaces:
-        add_marketplace(_store().marketplace(one).source)
+    for each in [name] if name else _store().index.marketplaces:
+        add_marketplace(_store().marketplace(each).source)
 
 
 @marketplace_app.command("remove")

@@ -75,21 +75,21 @@ class SkillRegistry:
         return skill
 
     def is_active(self, name: str) -> bool:
-        return any(one.skill.name == name for one in self.active)
+        return any(active.skill.name == name for active in self.active)
 
     def check(self, name: str, *, by: By = "person") -> Skill:
         """Return the skill if it may be activated now. Raises `UsageError` with the reason if it may not."""
         skill = self.get(name)
-        path = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
+        chain = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
         if by == "model" and not skill.for_model:
             raise UsageError(f"Only the user can activate the skill {skill.name}.")
         if self.is_active(skill.name):
-            raise UsageError(f"The skill {skill.name} is already active ({path}). Follow its instructions.")
+            raise UsageError(f"The skill {skill.name} is already active ({chain}). Follow its instructions.")
         if by == "model":
-            if without_others := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
-                raise UsageError(f"No other skill can be activated while {without_others} is active.")
-            if sum(one.by == "model" for one in self.active) == MAX_DEPTH:
-                raise UsageError(f"Skills can nest at most {MAX_DEPTH} deep ({path}). End one first.")
+            if without_others := [active.skill.name for active in self.active if not active.skill.may_nest]:
+                raise UsageError(f"No other skill can be activated while {without_others[0]} is active.")
+            if sum(active.by == "model" for active in self.active) == MAX_DEPTH:
+                raise UsageError(f"Skills can nest at most {MAX_DEPTH} deep ({chain}). End one first.")
         return skill
 
     def activate(
@@ -116,9 +116,10 @@ class SkillRegistry:
         if not own:
             raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")
         innermost = own[-1]
-        ended = next((one for one in own if one.skill.name == name), None) if name else innermost
+        ended = next((active for active in own if active.skill.name == name), None) if name else innermost
         if ended is None:
-            raise UsageError(f"The skill {name} is not active{did_you_mean(name, [one.skill.name for one in own])}.")
+            near = did_you_mean(name, [active.skill.name for active in own])
+            raise UsageError(f"The skill {name} is not active{near}.")
         if by == "model" and ended is not innermost:
             raise UsageError(f"{innermost.skill.name} is the innermost skill. End it before {name}.")
         self.active.remove(ended)
@@ -134,6 +135,7 @@ def _read_instructions(skill: Skill) -> str:
 
 
 def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]:
+    """Return the texts about an activation: that it is active, its instructions, and the rules that it grants."""
     active = f"The skill {skill.name} is active{f': {request}' if request else ''}"
     instruction = f'<skill name="{skill.name}" folder="{skill.folder}">\n{text.strip()}\n{_resources(skill)}</skill>'
     granted = ", ".join(skill.allowed_tools)
@@ -193,7 +195,7 @@ class SessionSkills(Struct, kw_only=True):
             else:
                 self._activated_for_next.add(activation.id)
                 self.session.append(entry, note)  # logged now: no turn is running to send the note
-        except BaseException:
+        except BaseException:  # the log could not be written
             self.registry.active.remove(activation)
             raise
         self._grants[activation.id] = self._parse_grants(skill)
@@ -242,7 +244,7 @@ class SessionSkills(Struct, kw_only=True):
 
     def end_turn(self, store: Store) -> None:
         """End the skills that the model activated, the innermost first."""
-        while any(one.by == "model" for one in self.registry.active):
+        while any(active.by == "model" for active in self.registry.active):
             self.end(by="model", store=store)
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:

@@ -199,7 +199,7 @@ def skill_folders(
 
 
 def plugin_skill_folders(plugins: Sequence["Plugin"]) -> list[SearchedFolder]:
-    return [SearchedFolder(path, "plugin", one.root, one.name) for one in plugins for path in one.skills]
+    return [SearchedFolder(path, "plugin", plugin.root, plugin.name) for plugin in plugins for path in plugin.skills]
 
 
 def skills_in(folders: Sequence[SearchedFolder], config: Config) -> Catalog:

@@ -140,7 +140,7 @@ def unused_keys(keys: dict[str, Any], kind: Kind) -> list[str]:
 
 def tool_rules(value: Any) -> Sequence[str]:
     """Return rules or names of tools from a YAML list, or from a line in which spaces or commas separate them."""
-    return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
+    return [str(rule) for rule in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
 
 
 def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:

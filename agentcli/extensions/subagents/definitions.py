@@ -128,7 +128,6 @@ class Agents(Struct, kw_only=True, dict=True):
         """List the agents that are not built in for a model, in half of the tokens that the list of skills may use."""
         if not (self.folders or self.added or self.plugins.active):  # then no file need be read
             return ""
-        kinds = self.definitions.values()
-        own = {kind.name: kind.description for kind in kinds if kind.source != "built in"}
+        own = {kind.name: kind.description for kind in self.definitions.values() if kind.source != "built in"}
         max_tokens = int(window * self.config.settings.skills.share / 2)
         return format_list(own, max_tokens, head=_HEAD, more="/agents lists them", max_chars=_MAX_DESCRIPTION_CHARS)
