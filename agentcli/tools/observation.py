@@ -179,8 +179,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-# Lines for the person
-
 MAX_SUBJECT_CHARS = 300
 
 # By tool: the verb of a title, and the argument that it is about.
@@ -211,8 +209,6 @@ def diff_counts(diff: str) -> str:
     marks = [line[:1] for line in diff.split("\n")[2:]]  # after the two lines that name the file
     return f"+{marks.count('+')} -{marks.count('-')}"
 
-
-# Output of commands
 
 # Codes of colours, and others without visible effect: titles, character sets, bells. Not cursor movements within a
 # line, and not NUL, which separates the names that `git ls-files -z` or `find -print0` list.

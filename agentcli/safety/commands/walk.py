@@ -95,8 +95,8 @@ def _combine_verdicts(walk: "Walk", disguise: str, text: str) -> CommandAnalysis
         doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
         programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
         effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
-    refused = walk.script_catastrophe and f"a part of it would be refused: {walk.script_catastrophe}"
-    doubts = Doubts(effects=walk.script_effects, must_ask=refused or walk.unjudged, unreadable=walk.unreadable)
+    must_ask = walk.script_catastrophe and f"a part of it would be refused: {walk.script_catastrophe}"
+    doubts = Doubts(effects=walk.script_effects, must_ask=must_ask or walk.unjudged, unreadable=walk.unreadable)
     return CommandAnalysis(
         segments=tuple(walk.segments), verdict=worst, reason=reason, effects=effects, problem=disguise or problem,
         doubts=doubts, deletes_unseen=walk.deletes_unseen if problem else "",

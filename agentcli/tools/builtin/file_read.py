@@ -83,11 +83,8 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     if first > max(total, 1):
         raise ToolError(f"{shown} has {total} lines; offset {first} is past its end.", kind="invalid_parameters")
     if arguments.limit == 0 and (read.is_full or total - first >= MAX_TEXT_LINES):
-        raise ToolError(
-            f"These are more than {MAX_TEXT_BYTES / 1e6:.0f} MB or {MAX_TEXT_LINES:,} lines: give a limit, or use "
-            "grep_search.",
-            kind="validation_error",
-        )
+        message = f"These are more than {MAX_TEXT_BYTES / 1e6:.0f} MB or {MAX_TEXT_LINES:,} lines"
+        raise ToolError(f"{message}: give a limit, or use grep_search.", kind="validation_error")
     rows: list[str] = []
     size = 0
     for number, line in enumerate(read.lines, first):

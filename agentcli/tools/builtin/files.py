@@ -86,11 +86,8 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
     """Return the contents of a file that is to be changed. Raises `ToolError`."""
     with opened(path, workspace) as (file, size):
         if size > MAX_EDITABLE_BYTES:
-            raise ToolError(
-                f"{workspace.shown(path)} is {size / 1e6:,.0f} MB, more than can be changed here: "
-                "change it with bash (sed -i, a script).",
-                kind="validation_error",
-            )
+            message = f"{workspace.shown(path)} is {size / 1e6:,.0f} MB, more than can be changed here"
+            raise ToolError(f"{message}: change it with bash (sed -i, a script).", kind="validation_error")
         return file.read()
 
 
@@ -326,11 +323,8 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
         preserved.append("CRLF line ends")
     require_certain_encoding(decoded, text, shown)
     if text.count("\ufffd") > decoded.text.count("\ufffd") and without_surrogates(decoded.text) != decoded.text:
-        raise ToolError(
-            f"{shown} has bytes that are no characters. They are shown as U+FFFD, which must not replace them: "
-            "change other lines with file_edit.",
-            kind="validation_error",
-        )
+        message = f"{shown} has bytes that are no characters. They are shown as U+FFFD, which must not replace them"
+        raise ToolError(f"{message}: change other lines with file_edit.", kind="validation_error")
     notes = [f"[The file {'keeps' if before else 'has'} {' and '.join(preserved)}.]"] if preserved else []
     if 0 < crlf_ends < all_ends:
         notes.append("[It had LF and CRLF line ends; now it has those of content.]")

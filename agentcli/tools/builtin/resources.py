@@ -108,11 +108,8 @@ def _recall(arguments: Recall, past: Past, level: OutputLevel) -> ToolOutput:
 def _read_page(arguments: ReadMore, data: DataFiles | None) -> ToolOutput:
     path = data.find(arguments.result_id) if data is not None else None
     if path is None:
-        raise ToolError(
-            f"There is no stored result {arguments.result_id!r}. Only long ones are stored, and say so. "
-            "Make the call again.",
-            kind="not_found",
-        )
+        message = f"There is no stored result {arguments.result_id!r}. Only long ones are stored, and say so."
+        raise ToolError(f"{message} Make the call again.", kind="not_found")
     pages = pages_of(path.read_bytes().decode(errors="replace"))
     if arguments.page > len(pages):
         raise ToolError(f"The result has {len(pages)} pages.", kind="invalid_parameters")

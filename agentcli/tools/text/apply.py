@@ -133,11 +133,9 @@ def _replacement(text: str, match: Match, old: str, new: str) -> str:
     replaced = text[match.start : match.end]
     # The model saw U+FFFD for each broken byte. If it writes U+FFFD back, those bytes would be lost.
     if new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:
-        raise ToolError(
-            "U+FFFD is shown for bytes that are no characters, and cannot be written in their place. Leave these "
-            "characters out of old_string and new_string.",
-            kind="validation_error",
-        )
+        message = "U+FFFD is shown for bytes that are no characters, and cannot be written in their place."
+        advice = "Leave these characters out of old_string and new_string."
+        raise ToolError(f"{message} {advice}", kind="validation_error")
     needs_line_ends = not is_meant_as_written and "\n" in new and "\r" in text
     return _with_line_ends(text, match, new) if needs_line_ends else new
 

@@ -43,11 +43,9 @@ class DecodedText(Struct, frozen=True):
         try:
             return text.encode(self.encoding, error_handler_of(self.encoding))
         except UnicodeEncodeError as error:
-            raise ToolError(
-                f"The file is encoded as {self.encoding}, which has no {error.object[error.start]!r}: write it another "
-                "way, or convert the file first (bash: iconv).",
-                kind="validation_error",
-            ) from error
+            message = f"The file is encoded as {self.encoding}, which has no {error.object[error.start]!r}"
+            advice = "write it another way, or convert the file first (bash: iconv)."
+            raise ToolError(f"{message}: {advice}", kind="validation_error") from error
 
 
 def decode(content: bytes, declared: str = "") -> DecodedText | None:
@@ -139,8 +137,6 @@ class EncodingGuess:
         is_windows = self._c1 and self._c1.isdisjoint(b"\x81\x8d\x8f\x90\x9d")  # Windows-1252 has no letters for these
         return "cp1252" if is_windows else "latin-1"
 
-
-# Charsets of files that are not UTF-8, as named in the settings
 
 # By declared charset, the codec that is tried before the wider one of `codec_of`. Then a character that only the wider
 # one has is rejected, because other programs might not know it.

@@ -98,10 +98,8 @@ class State(Struct, frozen=True):
         cwd = self.folders[0] if self.folders and len(self.folders) == 1 else None
         text = field.text
         for mark, path in ((HOME_MARK, self.home), (CWD_MARK, cwd)):
-            may_be_split = path is not None and re.search(
-                r"[\s*?\[\]\\]", path
-            )  # the shell may make several words of it
-            text = text.replace(mark, UNKNOWN_TEXT if path is None or may_be_split else path)
+            is_split = path is not None and re.search(r"[\s*?\[\]\\]", path)  # into several words
+            text = text.replace(mark, UNKNOWN_TEXT if path is None or is_split else path)
         return Field(text, field.is_glob, field.may_vanish or UNKNOWN_TEXT in text)
 
     def paths(self, field: Field) -> list[str]:
