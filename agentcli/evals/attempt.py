@@ -141,7 +141,7 @@ class LocalEngine:
         """Yield a session without hooks, and close it."""
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         bare = Plugins(config=config, is_bare=True, on_notice=lambda text: None)
-        builder.hooks = Hooks(bare, builder.programs)  # those of the copy would run outside the sandbox
+        builder.hooks = Hooks(bare, builder.programs)  # none: hooks of the copy would run outside the sandbox
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
             try:

@@ -201,7 +201,7 @@ def _read_instances(file: Path) -> dict[str, tuple[str, _Instance]]:
 
 def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, bytes]:
     """Return the files of an instance's task by their names. `place` is for errors. Raises `UsageError`."""
-    test_patch = _with_line_end(instance.test_patch) if instance.test_patch.strip() else ""
+    test_patch = _with_line_end(instance.test_patch) if instance.test_patch.strip() else ""  # empty: not applied
     tests = {
         "base_commit": instance.base_commit,
         "command": instance.test_cmd or TEST_COMMAND,

@@ -44,7 +44,7 @@ def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) ->
 
 def claude_code_call(tool: str, input: Mapping[str, Any], cwd: Path) -> tuple[str, dict[str, Any]]:
     """Return a call with only the names of other agents."""
-    if tool == "ask_user":
+    if tool == "ask_user":  # its arguments have another form there
         return CLAUDE_CODE_NAMES[tool], claude_code_question(str(input.get("question", "")), input.get("options") or ())
     own_names = ARGUMENTS.get(tool, {}).values()
     both = input_with_both_names(tool, input, cwd)

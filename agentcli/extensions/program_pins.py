@@ -304,7 +304,7 @@ class _CommandReader(Struct):
             yield from (NamedFile(f"{file.path}/{name}", is_started=True) for name in _FOLDER_PROGRAMS)
 
     def _module_files(self, name: str) -> Iterator[NamedFile]:
-        """Yield the files of `python -m NAME`, and those of the packages around it."""
+        """Yield the files of `python -m NAME`, which may be below `src`, and those of the packages around it."""
         parts = name.split(".")
         for folder in (*self.folders, *(f"{folder}/src" for folder in self.folders)):
             packages = ("/".join((folder, *parts[:count], "__init__.py")) for count in range(1, len(parts) + 1))
@@ -344,9 +344,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
             is_output = False
         elif token.startswith((">", "&>")) and "(" not in token:
             is_output = True
-        elif (
-            "(" in token or "<" not in token
-        ):  # the command ends; after `<` follows a file, which is a word like others
+        elif "(" in token or "<" not in token:  # the command ends, but not at `<`: the file after it is another word
             yield words
             words, is_output = [], False
     yield words

@@ -51,7 +51,7 @@ skills_app = make_app("List, show, check and create skills: folders with a SKILL
 
 @skills_app.command("list")
 def list_skills(json: AsJson = False) -> None:
-    """List the skills found here, the usable ones first."""
+    """List the skills found here, and mark those in use."""
     config = configuration()
     catalog, settings = _all_skills(config), config.settings.skills
     usable_skills = _all_skills(config, with_untrusted=False)

@@ -201,7 +201,7 @@ def _results_by_test() -> dict[str, bool]:
         passed = all(  # an expected failure is reported as a skip with the type `pytest.xfail`
             end.tag not in ("failure", "error", "skipped") or end.get("type") == "pytest.xfail" for end in case
         )
-        for key in {name, name.partition(" ")[0]}:  # the data set cuts ids at spaces
+        for key in {name, name.partition(" ")[0]}:  # the data set cuts ids at spaces, so several tests may share one
             found[key] = found.get(key, True) and passed
     return found
 

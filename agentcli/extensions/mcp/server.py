@@ -24,7 +24,7 @@ from agentcli.extensions.mcp.tools import (  # isort: skip
 )  # fmt: skip
 
 MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that keeps exiting
-MAX_INSTRUCTIONS_CHARS = 2_000  # characters of a server's instructions
+MAX_INSTRUCTIONS_CHARS = 2_000
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed", "disabled"]
 

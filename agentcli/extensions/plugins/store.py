@@ -141,7 +141,7 @@ class PluginStore:
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Plugin]:
-        """Get NAME or NAME@MARKETPLACE into a new folder, which is removed afterwards unless `install` keeps it."""
+        """Yield the plugin NAME or NAME@MARKETPLACE in a new folder, which is removed unless `install` keeps it."""
         name, _, marketplace = name.partition("@")
         marketplace = marketplace or self._marketplace_with(name)
         with self._repository(self.marketplace(marketplace).source) as repository, self._new_folder() as new:
@@ -157,7 +157,7 @@ class PluginStore:
                 repository = new / "repository"
                 folder = download(source, repository)
             copy_folder(folder, root, repository=repository)
-            # Without the source, which is not part of what the person trusts.
+            # Without the source, so that the same files at another commit are not a new version.
             replace_file(root / ENTRY_FILE, msgspec.json.encode({**entry, "source": ""}))
             yield read_plugin(root, data=self.data, marketplace=marketplace)
 
