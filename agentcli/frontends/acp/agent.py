@@ -110,7 +110,7 @@ class AcpAgent:
                     await session.replay()
                 asyncio.get_running_loop().call_soon(session.send_commands)  # sent after this answer
                 has_known_id = isinstance(request, messages.LoadSession | messages.ResumeSession)
-                return session.state() if has_known_id else session.state() | {"sessionId": session.id}
+                return session.settings() if has_known_id else session.settings() | {"sessionId": session.id}
             case messages.ListSessions():
                 return await self._list(request)
             case messages.CloseSession():
@@ -128,7 +128,7 @@ class AcpAgent:
             case messages.SetOption():
                 session = self._session(request.session_id)
                 await session.set_option(request.config_id, request.value)
-                return {"configOptions": session.state()["configOptions"]}
+                return {"configOptions": session.settings()["configOptions"]}
         return {}
 
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class AcpAgent:
                 await opened.session.close()
                 await opened.aclose()
                 raise
-            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_taken_over, new_id))
+            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, new_id))
             if self._is_leaving:  # the client disconnected in the meantime
                 await session.close()
                 raise NoSession(id)
@@ -181,7 +181,7 @@ class AcpAgent:
         self._open[new_id] = session
         return session
 
-    def _close_taken_over(self, id: str) -> None:
+    def _close_superseded(self, id: str) -> None:
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
             self._closing.add(task)

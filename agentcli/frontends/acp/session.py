@@ -55,13 +55,13 @@ class ClientSession:
         # A prompt is being answered; the client has cancelled it; the model has refused it.
         self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
-        self._options_sent = self.state()["configOptions"]
+        self._options_sent = self.settings()["configOptions"]
         self._follower = asyncio.create_task(self._follow(session.subscribe()))
 
     def _window(self, model: str) -> int:
         return self._opened.opener.model_info(model).window
 
-    def state(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return the modes, and the options that the client may set, in the form of the answer to session/new."""
         shown, models = self._session.snapshot(), [(name, name, detail) for name, detail in self._models]
         if shown.model not in dict(self._models):  # a model that is not listed may be in use
@@ -174,7 +174,7 @@ class ClientSession:
                 effort = next((effort for effort in _EFFORTS if effort == value), None)
                 if effort is None and value != DEFAULT_EFFORT:
                     raise UsageError(f"Unknown effort {value!r}. Use {', '.join((DEFAULT_EFFORT, *_EFFORTS))}.")
-                op = SetEffort(effort)
+                op = SetEffort(effort)  # None: as in the settings
             case _:
                 raise UsageError(f"Unknown option {option!r}. Choose one of mode, model, effort.")
         self._session.submit(op)
@@ -182,7 +182,7 @@ class ClientSession:
 
     def _send_settings(self) -> None:
         """Send the config options if any has changed since they were sent."""
-        options = self.state()["configOptions"]
+        options = self.settings()["configOptions"]
         if options != self._options_sent:
             self._options_sent = options
             self._send({"sessionUpdate": "config_option_update", "configOptions": options})

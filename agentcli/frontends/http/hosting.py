@@ -28,20 +28,14 @@ CHECK_INTERVAL_S = 0.5
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is shutting down. Try again in a moment."
 _RETRY_AFTER_S = 5.0  # after work for a session failed
-AccountOf = Callable[[str], Account | None]  # returns the account that limits a user's spending
+Accounts = Callable[[str], Account | None]  # returns the account that limits a user's spending
 
 
 class Hosting:
     """The sessions that are open in this process."""
 
     def __init__(
-        self,
-        open_session: OpenForClient,
-        store: UsageStore,
-        events: EventStore,
-        *,
-        account_of: AccountOf,
-        idle_s: float,
+        self, open_session: OpenForClient, store: UsageStore, events: EventStore, *, account_of: Accounts, idle_s: float
     ) -> None:
         self._open_session, self.store = open_session, store
         self.events = events

@@ -140,7 +140,7 @@ class Guard:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
             raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
         is_for_session = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
-        if access.path != "/" and not is_for_session:
+        if access.path != "/" and not is_for_session:  # such a token cannot delete its session, either
             raise HttpError(403, "one_session", "This token only follows and steers one session.")
         if wait_s := access.admit():
             headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, rounded up

@@ -215,7 +215,7 @@ class _Scan:
 
     def _record(self, folder: str, name: str, status: os.stat_result, before: _KnownEntry | None) -> _KnownEntry | None:
         """Record an entry that is new or was touched, and return it; return `before` if it cannot be recorded."""
-        state, path, kind = self._state, joined(folder, name), kind_of(status)
+        state, path, kind, is_new = self._state, joined(folder, name), kind_of(status), before is None
         if kind is None:  # a socket or a device
             return None
         if self._is_skipped(path, name, is_folder=kind == "folder"):
@@ -224,19 +224,19 @@ class _Scan:
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
             return before  # the sandbox of a running or killed command created it
         is_ignored = before.is_ignored if before is not None else self._is_ignored(path)
-        if before is None and is_ignored and not self._fits_ignored_limits(path, kind, status):
+        if is_new and is_ignored and not self._fits_ignored_limits(path, kind, status):
             state.left_out[path] = "git ignores it, and it is large"
             state.skipped.add(status.st_ino)
             return None
         state.left_out.pop(path, None)
         if kind == "file" and status.st_size > self._limits.max_file_bytes:
             state.left_out[path] = f"{status.st_size / 1e6:,.0f} MB"  # recorded below, without its contents
-        if (now := self._file_state(path, status, is_new=before is None)) is None:
+        if (now := self._file_state(path, status, is_new=is_new)) is None:
             return before
-        if before is None and is_ignored and kind == "file":
+        if is_new and is_ignored and kind == "file":
             ignored_files, ignored_bytes = self._ignored_totals
             self._ignored_totals = ignored_files + 1, ignored_bytes + now.size
-        if before is None and self._was_there(folder, path, status):  # neither it nor its contents are a change
+        if is_new and self._was_there(folder, path, status):  # neither it nor its contents are a change
             if kind == "folder":
                 self._newly_covered.add(path)
         elif before is None or before.state != now:

@@ -152,6 +152,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     new_rows: list[tuple[int, Sequence[Any]]] = []  # by the number of the entry
     changed_sessions: set[tuple[str, float]] = set()  # by id and batch of the trash
     total = 0
+    # "affected" returns the entries of the family, their copies in other sessions, and everything in the trash.
     async for n, id, trashed, *row in db.stream(tables.SQL["affected"], **names):
         redacted, places = secrets.redact_row(row)
         if places:

@@ -153,10 +153,11 @@ class SqliteSessions(_WriterSessions):
     async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
         self._schedule_copy()
-        deadline, lock = time.monotonic() + store.TAKE_OVER_TIMEOUT_S, database.SessionLock(self.path, session_id)
+        lock = database.SessionLock(self.path, session_id)
+        deadline = time.monotonic() + store.TAKE_OVER_TIMEOUT_S
         while True:
             try:
-                lock.acquire(address=self._address)  # also removes `wanted`, or this program would be asked next
+                lock.acquire(address=self._address)  # also removes `wanted_file`, or this program would be asked next
                 return store.Ownership(lock.release, lock.wanted_file.exists)
             except TimeoutError as error:
                 if not take_over:

@@ -62,6 +62,7 @@ SQL, SQLITE = read_statements("statements.sql"), read_statements("sqlite_stateme
 MAX_WORD_CHARS = 64
 _EXCERPT_CHARS = 60  # on each side of the found word
 _WORD = lazy_pattern(r"[^\W_]+")
+_WORD_BEGINNING, _GAP = r"(?<![^\W_])", r"[\W_]+"  # no letter or digit comes before; neither is between two words
 _LAST_WITH_ACCENTS = "\u052f"  # the end of Cyrillic; in later scripts a mark makes another letter
 
 
@@ -246,7 +247,7 @@ class Words:
         self._phrases = [*filter(None, (_WORD.findall(folded(part)) for part in text.split()))]
         if not self._phrases:
             raise StorageError(f"There is nothing to search for in {text!r}. Give a word with a letter or a digit.")
-        self._patterns = [re.compile(r"(?<![^\W_])" + r"[\W_]+".join(phrase)) for phrase in self._phrases]
+        self._patterns = [re.compile(_WORD_BEGINNING + _GAP.join(phrase)) for phrase in self._phrases]
 
     @property
     def for_index(self) -> str:
