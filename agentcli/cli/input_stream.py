@@ -71,7 +71,7 @@ def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, 
         options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
         hooks = tuple(read_callbacks(request.get("hooks") or {}, warn))
     except (AttributeError, TypeError, ValueError, UsageError) as error:
-        channel.refuse(id, f"The initialize request is not valid: {error}")
+        channel.respond_with_error(id, f"The initialize request is not valid: {error}")
         raise UsageError(f"The initialize request is not valid: {error}") from error
     return ControlClient(
         channel=channel, first_id=id, hooks=hooks, answers_questions=options.permission_prompt_tool == "stdio",

@@ -274,7 +274,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             stream = stream_of(stream.lines, late.line, options, config)
         except UserError as error:
             if stream.client is not None:
-                stream.client.channel.refuse(stream.client.first_id, str(error))
+                stream.client.channel.respond_with_error(stream.client.first_id, str(error))
             raise
 
 

@@ -95,7 +95,7 @@ class ControlChannel:
         response = {"subtype": "success", "request_id": id, "response": answer}
         self.write({"type": "control_response", "response": response})
 
-    def refuse(self, id: str, error: str) -> None:
+    def respond_with_error(self, id: str, error: str) -> None:
         self.write({"type": "control_response", "response": {"subtype": "error", "request_id": id, "error": error}})
 
     def close(self) -> None:

@@ -95,9 +95,9 @@ class ControlDialogue(Dialogue):
             else:
                 answer = await _answer_request(self.host, request)
         except (UserError, ToolError) as error:
-            self._channel.refuse(id, str(error))
+            self._channel.respond_with_error(id, str(error))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self._channel.refuse(id, f"The request {request['subtype']} is not complete: {error!r}.")
+            self._channel.respond_with_error(id, f"The request {request['subtype']} is not complete: {error!r}.")
         else:
             self._channel.respond(id, **answer)
 

@@ -84,7 +84,7 @@ class ClaudeCodeOutput(JsonOutput):
 
     def acknowledge(self, id: str | int, error: str = "") -> None:
         if error:
-            self._channel.refuse(str(id), error)
+            self._channel.respond_with_error(str(id), error)
         else:
             self._channel.respond(str(id), still_queued=[], mode=self._session.state.mode)
 
