@@ -118,8 +118,8 @@ class Tables(ABC):
 
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
         """Replace bodies and checksums of entries. A change is the entry's `n` and its new row of `ENTRY_COLUMNS`."""
-        new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
-        statement = f"UPDATE entries SET body = :body, checksum = :checksum{new_words} WHERE n = :n"  # noqa: S608 - constant text
+        columns, values = f"body, checksum{self.words}", f":body, :checksum{self.words_value}"
+        statement = f"UPDATE entries SET ({columns}) = ({values}) WHERE n = :n"  # noqa: S608 - constant text
         for n, row in changes:
             *_, checksum, body = row
             words = await self.compute(partial(self.words_of, read_entry(row)))
