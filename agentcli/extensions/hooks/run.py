@@ -46,7 +46,7 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
     return EventAnswer(
         decision=strongest.decision,
         reason=strongest.reason,
-        input=next((answer.input for answer in reversed(answers) if answer.input is not None), None),  # the last one's
+        input=next((answer.input for answer in reversed(answers) if answer.input is not None), None),  # the last change
         context="\n".join(answer.context for answer in answers if answer.context),
         stops=any(answer.stops for answer in answers),
         notices=tuple(notice for answer in answers for notice in answer.notices),

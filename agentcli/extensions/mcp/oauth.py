@@ -110,7 +110,7 @@ def _provider(
     tokens: LoginTokens, url: str, callback: str, *, show_address: Callable[[str], object],
     receive_answer: Callable[[], object], client_metadata_url: str | None = None,
 ) -> _Provider:  # fmt: skip
-    """Return the provider of a server's tokens, which opens a browser with the two functions if it has none.
+    """Return the provider of a server's tokens; for a login it calls `show_address`, then `receive_answer`.
 
     The server redirects the browser to `callback` with the answer. If `client_metadata_url` is the address of a
     document that describes agentcli, the server can read it in place of a registration.
@@ -161,10 +161,9 @@ async def login_auth(
     async with server:
         callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
-        metadata_url = oauth.get("clientMetadataUrl")
         provider = _provider(
             tokens, url, callback, show_address=show_address, receive_answer=receive_answer,
-            client_metadata_url=metadata_url,
+            client_metadata_url=oauth.get("clientMetadataUrl"),
         )  # fmt: skip
         yield provider
         # The address for refreshing tokens is stored, so that a later process need not find it out.

@@ -120,8 +120,8 @@ class Server:
         if self._client is not None:
             return self._client
         if self._connecting is None:
-            now, is_restart_limit = time.monotonic(), len(self._starts) == self._starts.maxlen
-            if is_restart_limit and now - self._starts[0] < RESTARTS_WITHIN_S:
+            now, was_restarted_often = time.monotonic(), len(self._starts) == self._starts.maxlen
+            if was_restarted_often and now - self._starts[0] < RESTARTS_WITHIN_S:
                 raise ToolError(
                     f"The MCP server {self.name} kept exiting, so agentcli no longer starts it: {self.problem} "
                     f"To try again: `/mcp restart {self.name}`.",

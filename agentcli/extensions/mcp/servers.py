@@ -195,7 +195,7 @@ class Servers:
             if entry.id in prompt_ids and isinstance(entry.body, User):
                 for block in typed_blocks(entry.body.content):
                     typed = block.text.partition("\n\n<stdin>\n")[0] if isinstance(block, Text) else ""
-                    yield from (mention for mention in _MENTION.findall(typed) if mention[0] in self._servers)
+                    yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
         """Return name and status of each server, as the JSON stream lists them."""

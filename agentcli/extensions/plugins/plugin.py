@@ -29,8 +29,8 @@ _UNUSED_PLACES = ("output-styles", "themes", "monitors", "rules", "bin", ".lsp.j
 class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A plugin as read from its folder. `data` is the folder in which its programs may store files.
 
-    Its parts are in the places that its `manifests` list, and if it `has_usual_places` also in those. Each kind is read
-    when it is first used, which may raise `ConfigError`.
+    Its parts are in the places that its `manifests` list, and if it `has_usual_places` in `_USUAL_PLACES`, too. Each
+    kind is read when it is first used, which may raise `ConfigError`.
     """
 
     name: str

@@ -186,7 +186,7 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     notices = list[str]()
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
     yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
-    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):  # `row` has reported
+    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):
         yield f"  hook: {hook.event} runs `{hook.title}`"
         notices += [hook.note] if hook.note else []
     for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):
