@@ -1,4 +1,4 @@
-"""Finds commands that are refused in every mode: they delete everything, overwrite disks, or hand over the shell."""
+"""Finds commands that are denied in every mode: they delete everything, overwrite disks, or hand over the shell."""
 
 import itertools
 import re
@@ -106,7 +106,8 @@ def _interpreter_catastrophe(arguments: Sequence[Field], state: State) -> str:
     """Refuse program text that connects and hands over a shell or runs what it receives, or that forks without end."""
     for text in (field.text for field in arguments):
         hands_over = re.search(_CODE_HANDING_OVER_SHELL, text) or re.search(_CODE_RUNNING_RECEIVED_TEXT, text)
-        if re.search(r"[(\s]", text) and re.search(_CONNECTING_CODE, text) and hands_over:
+        is_code = re.search(r"[(\s]", text)  # a file's name is not
+        if is_code and re.search(_CONNECTING_CODE, text) and hands_over:
             return REVERSE_SHELL
         if re.search(_CODE_OF_FORK_BOMB, re.sub(_QUOTED, lambda found: found[0] if found["runs"] else "''", text)):
             return "it is a fork bomb"

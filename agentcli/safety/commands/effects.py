@@ -279,7 +279,7 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
         (is_global, f"{name} {subcommand} changes what is beyond the workspace"),
         (name in ("npx", "bunx", "pnpx", "uvx", "pipx") and not is_installed, f"{name} fetches what it runs"),
         (subcommand in _REMOTE_SUBCOMMANDS.get(name, ()), f"{name} {subcommand} reaches other machines"),
-        (name == "yarn" and len(fields) == 1, "yarn reaches other machines"),
+        (name == "yarn" and len(fields) == 1, "yarn reaches other machines"),  # alone, it installs
     )
     return next((reason for applies, reason in reasons if applies), "")
 

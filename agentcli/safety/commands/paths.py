@@ -94,7 +94,7 @@ class ReadCheck:
                 top = folder_above_glob(path) if field.is_glob else path
                 is_public = normal(top) in _STREAM_DEVICES or path in _PUBLIC_FILES
                 if not (is_public or self.workspace.is_readable(Path(top))):
-                    shown = normal(path) if field.text == "." else field.text
+                    shown = normal(path) if field.text == "." else field.text  # "." alone says nothing to a person
                     return f"{shown} may hold secrets or is outside the workspace"
         return ""
 
@@ -260,6 +260,7 @@ def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[st
     """Return the secret and auto-executed files that the words of a command name, also as a part of an option.
 
     Left out are the script of an interpreter, and auto-executed files if the effects name all that the command writes.
+    `layers` are its words with and without each wrapper.
     """
     found: list[str] = []
     for fields in layers:

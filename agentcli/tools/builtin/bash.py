@@ -127,6 +127,7 @@ def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     if workspace.facts.confines and not arguments.unconfined:
         notes += _explain_failures(result, workspace, start)
+    # A call with a `cwd` of its own does not move the shell.
     cwd = start if arguments.cwd else _follow_folder(result, start, context, notes)
     notes += _describe_leftovers(result, workspace)
     if timed_out:
@@ -138,9 +139,8 @@ def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *
         "exit_code": code, "output": result.output, "timed_out": timed_out, "cwd": display_name(str(cwd)),
         **{name: str(value) for name, value in optional.items() if value},
     }  # fmt: skip
-    summary = (
-        "timed out" if timed_out else f"exit {code}" if code else describe_line_count(result.output) or "no output"
-    )
+    failure = "timed out" if timed_out else f"exit {code}" if code else ""
+    summary = failure or describe_line_count(result.output) or "no output"
     for paths, what in ((result.reverts.reverted, "put back"), (result.reverts.not_reverted, "could not be put back")):
         summary += f"; {len(paths)} protected files {what}" if paths else ""
     content = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)

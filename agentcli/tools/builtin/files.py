@@ -288,8 +288,8 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     """Return the file's new contents. A notebook is changed as the text of its cells. Raises `ToolError`."""
-    is_json = isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")  # else cells
-    if path.suffix != ".ipynb" or is_json:
+    is_json = isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")
+    if path.suffix != ".ipynb" or is_json:  # JSON: a whole notebook, not the text of its cells
         return _new_text(arguments, before, path, workspace)
     from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
 

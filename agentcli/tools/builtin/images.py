@@ -23,9 +23,9 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     """Return an image that fits (an animation's first frame), its media type, and its sizes. Raises `ToolError`."""
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
-            before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
-            if before[0] * before[1] > 80_000_000:  # 320 MB of memory, which even a tiny file can demand
-                raise Image.DecompressionBombError(f"{before[0]:,} x {before[1]:,}")
+            size, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
+            if size[0] * size[1] > 80_000_000:  # 320 MB of memory, which even a tiny file can demand
+                raise Image.DecompressionBombError(f"{size[0]:,} x {size[1]:,}")
             image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG is then decoded at a fraction of its size
             picture = ImageOps.exif_transpose(image)  # rotated as its EXIF data says
             has_alpha = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
@@ -36,13 +36,12 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         # Pillow's message about an unknown format only names the object that holds the bytes.
         reason = "no format that can be read" if isinstance(error, UnidentifiedImageError) else error
-        raise ToolError(
-            f"{shown} is a broken image ({reason}): look at it with bash (file, xxd).", kind="validation_error"
-        ) from error
+        message = f"{shown} is a broken image ({reason}): look at it with bash (file, xxd)."
+        raise ToolError(message, kind="validation_error") from error
     picture.thumbnail((MAX_EDGE, MAX_EDGE), Image.Resampling.LANCZOS)
     encoded, name = _encode(picture, was_jpeg=was_jpeg)
-    about = f"{before[0]} x {before[1]} pixels"
-    about += f", shown as {picture.width} x {picture.height}" if picture.size != before else ""
+    about = f"{size[0]} x {size[1]} pixels"
+    about += f", shown as {picture.width} x {picture.height}" if picture.size != size else ""
     return encoded, f"image/{name.lower()}", about + (", first frame of an animation" if is_animated else "")
 
 

@@ -120,9 +120,9 @@ def _read_page(arguments: ReadMore, data: DataFiles | None) -> ToolOutput:
 
 
 async def _fetch(arguments: WebFetch, web: Web, level: OutputLevel) -> ToolOutput:
-    levels = {"brief": BRIEF_CHARS, "standard": STANDARD_CHARS, "full": FULL_CHARS}
+    usual_chars = {"brief": BRIEF_CHARS, "standard": STANDARD_CHARS, "full": FULL_CHARS}[level]
     page = await web.fetch(arguments.url, max_chars=arguments.max_chars or FULL_CHARS)
-    text = beginning_of(page.text, arguments.max_chars or levels[level])
+    text = beginning_of(page.text, arguments.max_chars or usual_chars)
     is_cut = len(text) < page.total_chars
     facts = {"url": page.url, "title": page.title, "content_type": page.content_type}
     structured = {**facts, "text": text, "truncated": is_cut}

@@ -152,14 +152,14 @@ class NearestPaths:
         # The slashes in the name of a file that is to be shown; the listed folder's own files have the depth 1.
         self._max_slashes = below.count("/") + depth - 1 if depth else None
         self._folders: set[str] = set()  # the folders that hold a file
-        self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
+        self._batches_by_slashes = defaultdict[int, list[str]](list)  # by the slashes in each name
         self._files = 0  # all files, shown or not
         self._is_ascii = True  # then no name needs to be quoted
 
     def add(self, names: str) -> None:
         """Take a batch of names as a sandbox gives them. They are split only at the end, which is faster."""
         self._is_ascii = self._is_ascii and names.isascii()
-        folders, levels = self._folders, self._levels
+        folders, levels = self._folders, self._batches_by_slashes
         for batch, folder in _FILES_OF_A_FOLDER.findall(names):
             folders.add(folder)
             levels[folder.count("/")].append(batch)
@@ -173,9 +173,9 @@ class NearestPaths:
         """Return the paths, each with `prefix` before it, and the total number of paths. May be called only once."""
         folders = self._folders_below() if self._with_folders else []
         for folder in folders:
-            self._levels[folder.count("/") - 1].append(f"{folder}\0")  # 1: for the slash at its end
+            self._batches_by_slashes[folder.count("/") - 1].append(f"{folder}\0")  # 1: for the slash at its end
         paths: list[str] = []
-        for _, level in sorted(self._levels.items()):
+        for _, level in sorted(self._batches_by_slashes.items()):
             names = names_in("".join(sorted(level)))  # sorted batches make the second sort fast
             names.sort()
             paths += names

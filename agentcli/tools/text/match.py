@@ -156,12 +156,13 @@ class _OwnCharacters(Struct, frozen=True):
         old_lines, new_lines = lines_of(self.old), lines_of(new_view.text)
         old_offsets, new_offsets = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
         parts: list[str] = []
+        # In each stretch, the equal characters at both ends are the file's; those between them are new.
         for _, first, last, new_first, new_last in opcodes(old_lines, new_lines):
             start, end = old_offsets[first], old_offsets[last]
             new_start, new_end = new_offsets[new_first], new_offsets[new_last]
-            length = min(end - start, new_end - new_start)
-            head = self._shared_length(new_view, start, new_start, limit=length, step=1)
-            tail = self._shared_length(new_view, end, new_end, limit=length - head, step=-1)
+            max_shared = min(end - start, new_end - new_start)
+            head = self._shared_length(new_view, start, new_start, limit=max_shared, step=1)
+            tail = self._shared_length(new_view, end, new_end, limit=max_shared - head, step=-1)
             middle = lf(new[new_view.origin(new_start + head) : new_view.origin(new_end - tail)])
             parts += [self._in_file(start, start + head), middle, self._in_file(end - tail, end)]
         return "".join(parts)

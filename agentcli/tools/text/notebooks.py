@@ -138,14 +138,13 @@ def _with_source(cell: Cell, kind: str, source: str) -> Cell:
 
 def _as_written_before(notebook: dict[str, Any], before: bytes) -> bytes:
     """Return the JSON with the indentation, escapes, line ends and byte order mark that the file had."""
-    found = re.search(rb"\{\r?\n( +|\t)", before)
-    written = json.dumps(
-        notebook,
-        indent=(len(found[1]) if found[1] != b"\t" else "\t") if found else None,
-        separators=(",", ":") if not found and re.match(rb'\s*\{"\w+":\S', before) else None,
-        ensure_ascii=before.isascii() and b"\\u" in before,
-    )
-    written = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written) + "\n" * before.endswith(b"\n")
+    indented = re.search(rb"\{\r?\n( +|\t)", before)
+    indent = indented[1].decode() if indented else None  # None: all on one line
+    is_without_blanks = indent is None and re.match(rb'\s*\{"\w+":\S', before)
+    separators, is_escaped = (",", ":") if is_without_blanks else None, before.isascii() and b"\\u" in before
+    written = json.dumps(notebook, indent=indent, separators=separators, ensure_ascii=is_escaped)
+    written = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written)
+    written += "\n" if before.endswith(b"\n") else ""
     if b"\r\n" in before:
         written = written.replace("\n", "\r\n")
     return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + written.encode()
