@@ -82,6 +82,7 @@ def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
         for case in msgspec.convert(content.get("evals"), list[SkillCase]):
             if any(".." in name or not (folder / name).resolve().is_relative_to(folder) for name in case.files):
                 raise ValueError(f"case {case.id}: its files must be in the skill's folder")
+            # The agent finds them at the top of its copy, without the folders that skill-creator puts them in.
             inputs = {re.sub("^(evals/)?(files/)?", "", name): (folder / name).read_bytes() for name in case.files}
             prompt = f"{case.prompt}\n\nInput files: {', '.join(inputs)}" if inputs else case.prompt
             # Without assertions, the expected output is the criterion.

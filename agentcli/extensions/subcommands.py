@@ -233,7 +233,8 @@ async def _fire(config: Config, event: Any, call: ToolUse) -> tuple[list[HookRan
         return runs, EventAnswer()
     hooks.context.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
     async with AsyncExitStack() as stack:
-        if not {spec.handler["type"] for spec in hooks.specs if spec.event == event} <= {"command", "http"}:
+        kinds = {spec.handler["type"] for spec in hooks.specs if spec.event == event}
+        if not kinds <= {"command", "http"}:  # the other kinds need a session
             builder = Builder(config, store=MemorySessions(), on_notice=warn)
             stack.push_async_callback(builder.aclose)
             builder.hooks = _hooks(config, is_bare=True)

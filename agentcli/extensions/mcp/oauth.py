@@ -118,7 +118,7 @@ def _provider(
     metadata = auth.OAuthClientMetadata(
         client_name="agentcli",
         redirect_uris=[AnyUrl(callback)],
-        token_endpoint_auth_method="none",  # noqa: S106
+        token_endpoint_auth_method="none",  # noqa: S106 - a program on a person's machine can keep no secret
     )
     provider = _Provider(url, metadata, tokens, show_address, receive_answer, client_metadata_url)  # type: ignore[arg-type]
     provider.tokens = tokens  # for `_initialize`

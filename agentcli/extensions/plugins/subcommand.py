@@ -43,18 +43,18 @@ def _store() -> PluginStore:
 def list_plugins(json: AsJson = False) -> None:
     """List the installed plugins with their parts."""
     store, rows, lines = _store(), [], []
-    for name, known in store.index.plugins.items():
+    for name, installed in store.index.plugins.items():
         try:
             plugin = store.read(name)
         except UserError as error:
             warn(f"The plugin {name} cannot be used: {error}")
             continue
-        row = plugin_row(plugin, is_enabled=known.is_enabled)
+        row = plugin_row(plugin, is_enabled=installed.is_enabled)
         counts = ", ".join(f"{kind.replace('_', ' ')}: {len(row[kind])}" for kind in _KINDS if row[kind])
         is_trusted = is_folder_trusted(store.paths, plugin.root)
         changed = "" if is_trusted else "  its files have changed, see agentcli plugin enable"
-        mark = "●" if known.is_enabled else "○"
-        lines.append(f"{mark} {name}@{known.marketplace} {plugin.about('version')}  {counts}{changed}")
+        mark = "●" if installed.is_enabled else "○"
+        lines.append(f"{mark} {name}@{installed.marketplace} {plugin.about('version')}  {counts}{changed}")
         rows.append(row)
     print_answer(rows, "\n".join(lines) or "No plugins are installed. See agentcli plugin install.", as_json=json)
 

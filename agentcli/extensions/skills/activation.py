@@ -223,9 +223,9 @@ class SessionSkills(Struct, kw_only=True):
                 case SkillCall(end=True):
                     name = self.end(arguments.name, by="model").skill.name
                     return ToolOutput(f"The skill {name} has ended.", summary=f"{name} ended")
-                case SkillCall(level=1):
+                case SkillCall(level=1):  # names and descriptions
                     return _search_skills(self.registry, arguments.name)
-                case _ if arguments.resource or arguments.level == 3:
+                case _ if arguments.resource or arguments.level == 3:  # other files of a skill
                     return await asyncio.to_thread(_read_resource, self.registry, arguments)
                 case _:
                     name = (await self.activate(arguments.name, by="model")).skill.name

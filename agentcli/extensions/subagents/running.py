@@ -159,11 +159,11 @@ class Subagents:
         """Return a function that asks the parent's person the subagent's questions, with ids that name the subagent."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | PolicyDecision:
-            if (outer := run.call.turn.session.ask) is None:
+            if (ask_person := run.call.turn.session.ask) is None:
                 return Approve(request.id, allowed=False, comment=NOBODY_LEFT)
             id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"
             try:
-                answer = await outer(replace(request, id=id, title=title, agent_id=run.id), decide)
+                answer = await ask_person(replace(request, id=id, title=title, agent_id=run.id), decide)
             except asyncio.CancelledError:  # the subagent is stopped while it waits for the answer
                 run.call.turn.emit(events.ApprovalSettled(id, agent_id=run.id))
                 raise
