@@ -38,7 +38,7 @@ class Account:
         self._numbers = count()
 
     def locked(self) -> AbstractContextManager[object]:
-        """Lock the account, also against other processes, while the body reserves. Raises `StorageError`."""
+        """Return a lock for reserving; a `DayAccount` locks out other processes. Raises `StorageError`."""
         return nullcontext()
 
     def spent(self, *, with_held: bool = True) -> Amounts:

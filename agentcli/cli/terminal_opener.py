@@ -193,7 +193,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         )
         question, chosen = "How do you want to connect a model?", None  # the index of the option chosen last
         while True:
-            chosen = await terminal.choose(question, options, current=chosen, is_above_input=True)
+            chosen = await terminal.choose(question, options, current=chosen, is_first_start=True)
             if chosen is None or options[chosen][0] == "Quit":
                 raise missing
             try:

@@ -20,7 +20,7 @@ from agentcli.llm.models import (  # isort: skip
 from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import ToolSpec
 
-MAX_DOUBT = 0.1  # maximum share of doubtful tokens in a count from which the calibration learns
+MAX_UNCERTAIN_SHARE = 0.1  # of the tokens added since the last count, from which the calibration then learns
 MAX_OLD_ARGUMENT_CHARS = 100  # of each text in the arguments of a call that a compaction has shortened
 
 Content = tuple[Block, ...]
@@ -348,10 +348,10 @@ class RequestSize:
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
 
     def _learn(self, name: str, prompt_tokens: int, prompt_size: Size) -> None:
-        """Learn a model's tokens per byte from the content added since its last count, unless that has images."""
+        """Learn a model's tokens per byte from what was added since its last count, if both are certain enough."""
         last = self._counted.get(name, ProviderCount())
         added = prompt_size.minus(last.size)
-        if not added.media and last.uncertain <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
+        if not added.media and last.uncertain <= MAX_UNCERTAIN_SHARE * added.bytes / BYTES_PER_TOKEN:
             self.calibration.learn(name, added, prompt_tokens - last.tokens)
 
 

@@ -20,8 +20,8 @@ class ProviderError(AgentcliError):
     """A failed model request.
 
     `partial` is the reply up to the failure, without calls that were cut. `retry_after` is the wait in seconds that the
-    server asks for. Once text was `shown`, the request is not retried. `is_answered`: the server accepted the request
-    and may bill it. `sent` is the request's body. `tries` is the number of tries, which took `tried_s` seconds in all.
+    server asks for. Once text was `shown`, the request is not retried. `was_accepted`: the server has the request, and
+    may bill it. `sent` is the request's body. `tries` is the number of tries, which took `tried_s` seconds in all.
     """
 
     is_retryable = False
@@ -39,12 +39,12 @@ class ProviderError(AgentcliError):
         retry_after: float | None = None,
         code: str = "",
         is_retryable: bool | None = None,
-        is_answered: bool = False,
+        was_accepted: bool = False,
     ) -> None:
         super().__init__(message)
         if is_retryable is not None:
             self.is_retryable = is_retryable
-        self.status, self.retry_after, self.code, self.is_answered = status, retry_after, code, is_answered
+        self.status, self.retry_after, self.code, self.was_accepted = status, retry_after, code, was_accepted
 
 
 class AuthError(ProviderError):

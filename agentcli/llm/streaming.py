@@ -88,7 +88,7 @@ async def stream_reply(
         except errors.ProviderError as error:
             error.sent = body
             # Once a response has begun, a broken connection does not mean that the request was not accepted.
-            error.is_answered |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
+            error.was_accepted |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
             if not reader.has_all_content:
                 raise
         last_events: list[StreamEvent] = []
@@ -214,9 +214,9 @@ class LineParser:
         if self._at_start:
             self._at_start = False
             part = part.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of UTF-8
-        return self._read(part)
+        return self._content_of(part)
 
-    def _read(self, part: bytes) -> str | bytes:
+    def _content_of(self, part: bytes) -> str | bytes:
         return part.strip()
 
 
@@ -238,7 +238,7 @@ class SseParser(LineParser):
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return super().feed(chunk)
 
-    def _read(self, part: bytes) -> str:
+    def _content_of(self, part: bytes) -> str:
         data = []
         for line in part.decode(errors="replace").split("\n"):
             field, _, value = line.partition(":")

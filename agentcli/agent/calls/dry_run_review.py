@@ -314,15 +314,16 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
 def _change_text(change: ChangeSummary) -> str:
     """Return a change as text: notes about it, then its diff, or a description if there is no diff."""
     if change.kind == "renamed":
-        *others, equal_share = change.notes
+        *others, equal_share = change.notes  # a rename's last note: "90 % equal"
         return "".join([f"renamed {change.name} ({equal_share})\n", *(f"  {note}\n" for note in others), change.diff])
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
-        return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
+        return f"{change.name}\n{notes}{change.diff}" if notes else change.diff  # the diff names its file
     if change.kind == "mode":
         return f"changed mode of {change.what} {change.name}\n{notes}{change.diff}"
     contents = ""
-    if change.what in ("folder", "tree") or (change.what == "repository" and change.kind != "changed"):
+    is_whole_repository = change.what == "repository" and change.kind != "changed"
+    if change.what in ("folder", "tree") or is_whole_repository:
         contents = f" · {counted(change.files, 'file')}" if change.files else " · empty"
         contents += f" · {_size(change.size)}" if change.size else ""
     return f"{change.kind} {change.what} {change.name}{contents}\n{notes}{change.diff}"

@@ -266,7 +266,7 @@ def _compare_check(claim: Statement, record: Record) -> Comparison:
 
 
 def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
-    """Return True if a claim has the numbers of a run; None if it has, but does not say that other tests failed."""
+    """Compare a claim's numbers with a run's: None if they agree, but the claim says nothing of other tests."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
     # A claim may or may not include skipped tests among those that passed.
@@ -275,7 +275,8 @@ def _agrees_in_numbers(claim: Statement, run: CheckRun) -> bool | None:
         return False
     if run.passed is claim.is_good:
         return True
-    if claim.out_of is not None:  # `12 of 14 tests pass` admits that others failed
+    # From here on, the numbers agree and others failed. `12 of 14 tests pass` admits that.
+    if claim.out_of is not None:
         return claim.out_of != claim.count
     return False if claim.is_all else None  # after `12 tests pass`, the others may have been meant to fail
 

@@ -201,7 +201,7 @@ class TerminalApp:
 
     def _placeholder(self) -> str:
         """Return the text of the empty input: the keys that have an effect now, else a hint for a prompt."""
-        if (picker := self._dialogs.picker) is not None and picker.is_above_input:
+        if (picker := self._dialogs.picker) is not None and picker.is_first_start:
             return "Your first prompt · it is sent once a model is connected"
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
@@ -305,11 +305,11 @@ class TerminalApp:
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
-        is_above_input: bool = False,
+        is_first_start: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
-        if is_above_input:
+        if is_first_start:
             self._console.print([])  # makes the banner part of the transcript, above what is printed meanwhile
-        picker = Picker(title, options, current=current, can_keep=can_keep, is_above_input=is_above_input)
+        picker = Picker(title, options, current=current, can_keep=can_keep, is_first_start=is_first_start)
         return await self._dialogs.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:

@@ -113,7 +113,7 @@ class Dialogs:
     @property
     def hides_input(self) -> bool:
         """True while a list or a question's choices replace the prompt, whose text returns afterwards."""
-        list_hides = self.picker is not None and not self.picker.is_above_input
+        list_hides = self.picker is not None and not self.picker.is_first_start
         return list_hides or self.takes_keys or self._lingering is not None
 
     @property

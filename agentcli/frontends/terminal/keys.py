@@ -255,14 +255,14 @@ class KeyActions(Struct, eq=False, kw_only=True):
 class _When:
     """The states in which keys differ: a list or a question takes them, or the input does.
 
-    Below a list that `is_above_input` the person can write: the list gets only the keys that the text does not need.
+    Below a list that `is_first_start` the person can write: the list gets only the keys that the text does not need.
     """
 
     def __init__(self, actions: KeyActions) -> None:
         dialogs, buffer = actions.dialogs, actions.buffer
         self.has_list: Filter = Condition(lambda: dialogs.picker is not None)
         self.question_takes_keys: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
-        self.list_takes_text: Filter = self.has_list & Condition(lambda: not actions.picker.is_above_input)
+        self.list_takes_text: Filter = self.has_list & Condition(lambda: not actions.picker.is_first_start)
         self.input_takes_keys = ~self.list_takes_text & ~self.question_takes_keys
         self.input_takes_answer: Filter = Condition(lambda: dialogs.purpose != "prompt")
         self.input_takes_prompt = self.input_takes_keys & ~self.input_takes_answer & ~self.has_list

@@ -194,7 +194,7 @@ class PlainTerminal(TerminalActions):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
-        is_above_input: bool = False,
+        is_first_start: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
         """Print the options with numbers, and read a choice: a number, y or n, or a word that narrows a long list."""
         for number, (label, detail) in enumerate(options, 1):
@@ -206,9 +206,9 @@ class PlainTerminal(TerminalActions):
             answer = await self._list_answer
         finally:
             self._list_answer = None
-        if is_above_input and answer and not answer.isdecimal():  # a prompt for later; the list stays open
+        if is_first_start and answer and not answer.isdecimal():  # a prompt for later; the list stays open
             self._controller.submit(answer)
-            return await self.choose(title, options, current=current, is_above_input=True)
+            return await self.choose(title, options, current=current, is_first_start=True)
         if (index := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
             return ChoiceIndex(index)
         if len(options) >= MIN_NARROWED and answer and not answer.isdecimal():

@@ -48,9 +48,9 @@ class TerminalActions(Protocol):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
-        is_above_input: bool = False,
+        is_first_start: bool = False,
     ) -> ChoiceIndex | None:  # fmt: skip
-        """Let the person choose a (label, detail) pair, or type if it `is_above_input`; None if they cancel."""
+        """Let the person choose a (label, detail) pair, or type if it `is_first_start`; None if they cancel."""
 
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""

@@ -92,12 +92,13 @@ def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
     blocks, text, end = list(done.message.content), done.message.text, "\n```"
     if text.count("```") % 2:  # the server mistook the end for the beginning of a call, and left it out
         text += end
-        blocks[-1] = Text(text)
+        blocks[-1] = Text(text)  # its only text
         yield TextDelta(end)
     can_edit = "```" in text and any(tool.name == "file_edit" for tool in request.tools)
     edits = block_edits(text, request) if can_edit else []
     calls = [ToolUse(CallIds().take(), name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
-    stop = "end_turn" if calls else done.stop_reason  # the edits run, but unlike after other calls no request follows
+    # The model has described the edits as done, so they run, and it is not asked again.
+    stop = "end_turn" if calls else done.stop_reason
     yield msgspec.structs.replace(done, message=Message("assistant", (*blocks, *calls)), stop_reason=stop)

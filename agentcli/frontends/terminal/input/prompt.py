@@ -36,7 +36,7 @@ ANSI_SEQUENCES.update(
 QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 _REPORT = lazy_pattern(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = lazy_pattern(r"(\x1b\[20[01]~)")
-# The start of a report or of a paste's mark, at the end of the input read so far.
+# The start of a report (`ESC ]11;`, `ESC [?2026;`) or of a paste's mark (`ESC [20`), or a lone Esc, at the end.
 _REPORT_START = lazy_pattern(
     r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z"
 )
@@ -54,7 +54,7 @@ class TerminalInput(Vt100Input):
         self.expects_reports = False  # while True, the start of one is held longer than a lone Esc
 
     def read_keys(self) -> list[KeyPress]:
-        """Return the keys that have arrived; an unfinished report is held back until its end."""
+        """Return the keys that have arrived. A report is held back until its end, a lone Esc until `flush_keys`."""
         data, self._report_start = self._report_start + self.stdin_reader.read(), ""
         if "\x1b" in data:
             if (found := _REPORT_START.search(data)) and len(found.group()) <= _MAX_START_CHARS:
@@ -307,17 +307,17 @@ def option_row(
 class Picker:
     """A list to choose from: arrows move, typing narrows, Enter selects.
 
-    `options` are labels with details; the one at `current` is marked, and selected first. With `is_above_input` the
+    `options` are labels with details; the one at `current` is marked, and selected first. With `is_first_start` the
     input stays, and typed text goes there.
     """
 
     def __init__(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
-        is_above_input: bool = False,
+        is_first_start: bool = False,
     ) -> None:  # fmt: skip
-        self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
+        self.title, self.can_keep, self.is_first_start = printable(title), can_keep, is_first_start
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._index_in_force = None if is_above_input else current  # of the option that applies now, if one does
+        self._current_index = None if is_first_start else current  # of the option that applies now, if one does
         self._marked_position = current or 0  # of the marked option among those that match the query
         self._query = ""  # typed to narrow the list
 
@@ -377,15 +377,15 @@ class Picker:
         draw = partial(option_row, label_width=label_width, columns=columns)
         for position, number in enumerate(shown[first : first + room], first):
             label, detail = self._options[number]
-            in_force = [("ok", "● " if number == self._index_in_force else "  ")]
-            signs: Row = [] if self._index_in_force is None else in_force
+            in_force = [("ok", "● " if number == self._current_index else "  ")]
+            signs: Row = [] if self._current_index is None else in_force
             row = draw(label, detail, is_marked=position == at, signs=signs)
             is_cut = position == at and " ".join(detail.split()) not in " ".join(plain(row).split())
             rows += [row, clipped([("muted", f"    {detail}")], columns)] if is_cut else [row]
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
-        leave = [] if self.is_above_input else ["Esc to cancel"]  # a first start needs a model before anything else
+        leave = [] if self.is_first_start else ["Esc to cancel"]  # a first start needs a model before anything else
         keep = ["Ctrl-S to keep it for good"] if self.can_keep else []
         text = join_fitting([count, "Enter to select", *leave, *keep], columns - 2)
         rows.append(clipped([("muted", f"  {text}")], columns))

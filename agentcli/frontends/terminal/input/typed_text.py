@@ -289,7 +289,7 @@ def drafts_of(folder: Path, cwd: Path, *, takes_old_draft: bool = True) -> "Draf
 
 
 class Drafts:
-    """A running program's draft: before the first prompt in `file`, held by `lock`, then in a file of the session.
+    """Stores the text that is not sent yet: in `file`, reserved by `lock`; after the first prompt in the session's.
 
     `session` is its id, empty before the first prompt. If the disk fails, only the draft is lost.
     """
@@ -302,7 +302,7 @@ class Drafts:
         """Store a text; an empty one leaves no draft."""
         file = self._file_of(session)
         with suppress(OSError):
-            if self._file != file:  # the first prompt was sent meanwhile, or another session opened
+            if self._file != file:  # the first prompt was sent, or another session was opened: the text moves with it
                 self._file.unlink(missing_ok=True)
             self._file = file
             if draft.text:

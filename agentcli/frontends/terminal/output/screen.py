@@ -99,15 +99,15 @@ class Screen(Renderer):
         if self._shown_rows:
             self.output.write_raw(up(self._rows_above_cursor(size.columns)) + ERASE_BELOW)
         self._drawn_size = size
-        self._forget_region()
+        self._leave_region()
 
     clear = erase  # for Ctrl-L: the transcript stays
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
-        self._forget_region()
+        self._leave_region()
 
-    def _forget_region(self) -> None:
+    def _leave_region(self) -> None:  # it stays on the screen as it is; the next one is drawn below
         self._shown_rows, self._cursor_row, self._cursor_column = [], 0, 0
         self._switch_modes(on=False)
         self.output.flush()

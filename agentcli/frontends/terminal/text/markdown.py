@@ -151,7 +151,7 @@ class MarkdownStream:
             self._end_table()
         content = source[line.start :]
         match line.kind:
-            case "blank":  # of several blank lines one is printed, in the quotes that contain them all
+            case "blank":  # several blank lines become one, with the fewest quote marks of any of them
                 self._end_paragraph()
                 self._blank_quotes = line.quotes if self._blank_quotes is None else min(self._blank_quotes, line.quotes)
             case "rule" | "code":
@@ -163,7 +163,7 @@ class MarkdownStream:
                 level = min(3, len(content) - len(text))
                 title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # `## Title ##` may have marks at its end
                 self._print_text([(line, title)], roles=f"heading{level}")
-            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):  # else a code span in a paragraph
+            case "fence" if content[0] == "~" or "`" not in content.lstrip("`"):  # else a code span in a paragraph
                 self._open_fence(line, content)
             case "table":
                 self._add_table_line(line, content)

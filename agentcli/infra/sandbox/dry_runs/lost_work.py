@@ -228,7 +228,7 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
         outcomes[file.outcome] += file.files
     # The diffs of commits often repeat those of the worktree, which are then left out.
     git_diffs = [(f"{top}{path_of(diff)}", diff) for diff in split_files(git.text) if path_of(diff)]
-    diffs = (group.summary.diff for group in in_worktree if not _is_among(git_diffs, group))
+    diffs = (group.summary.diff for group in in_worktree if not _is_shown_by_git(git_diffs, group))
     changed_paths = {path for group in in_worktree for path in group.paths}
     unchanged = [*dict.fromkeys(shown_path(path) for path, _ in git_diffs if path not in changed_paths)]
     only_in_git = f"  only in commits or the index: {listed_names(unchanged, MAX_REFS)}\n" if unchanged else ""
@@ -250,8 +250,8 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in in_worktree)]
 
 
-def _is_among(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:
-    """Return True if one of git's diffs shows just the group's change of a file, which may be a rename."""
+def _is_shown_by_git(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:
+    """Return True if one of git's diffs is that of the group's file, which may be renamed, so it is not shown twice."""
     old, new = group.paths[0], group.paths[-1]
     before, after = text_of_entry(group.changes.before.get(old)), text_of_entry(group.changes.after.get(new))
     return any(path == new and is_diff_of(diff, before or "", after or "") for path, diff in git_diffs)

@@ -172,7 +172,8 @@ class Supervisor:
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
         self._count_asked_to_end = 0  # the number of processes that were asked to end; 0 until then
         self._max_processes = MAX_PROCESSES
-        self._threads_before = count_threads()  # when the command began, later when its tree was asked to end
+        # The machine's threads when the command began, later when its tree was asked to end; more may be a swarm.
+        self._threads_before = count_threads()
 
     def run(self, descriptors: list[int]) -> int:
         """Supervise a command to its end; return the exit code of the supervisor, 0 when nothing is left."""
