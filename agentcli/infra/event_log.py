@@ -196,8 +196,7 @@ def _remove(db: apsw.Connection, condition: str, value: float | str) -> None:
 class RedisEvents(WaitingReaders):
     """Implements `EventStore` with Redis Streams (https://redis.io/docs/latest/develop/data-types/streams/).
 
-    Streams that are not running are removed `keep_s` seconds after their last event. The constructor raises
-    `StorageError` if the extra `redis` is not installed.
+    A stream that is not running is removed `keep_s` s after its last event. Raises `StorageError` without the extra.
     """
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:

@@ -106,9 +106,9 @@ class DayAccount(Account):
         if not self.limits:
             return {}
         held = {} if with_held else total_amounts(*self._held.values())
-        totals = zip(_KINDS, self._execute(_SPENT, _today())[0], strict=True)
+        (totals,) = self._execute(_SPENT, _today())
         # A reservation made before midnight is held, but is not a row of today: the difference may be below 0.
-        return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in totals}
+        return {kind: max(0.0, total - held.get(kind, 0.0)) for kind, total in zip(_KINDS, totals, strict=True)}
 
     def hold(self, amounts: Amounts) -> int:
         if not self.limits:
@@ -131,7 +131,8 @@ class DayAccount(Account):
             self._unwritten = {}
 
     def _insert(self, amounts: Amounts) -> int:
-        return int(self._execute(_INSERT, *_values(amounts), _today())[0][0])
+        ((number,),) = self._execute(_INSERT, *_values(amounts), _today())
+        return int(number)
 
     def _execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import SlashCommand
@@ -32,6 +32,13 @@ MAX_EXCERPT_CHARS = 200  # of a queued message, in the event that lists the queu
 MAX_ACCEPTED = 32  # messages that are recognized if they are sent again
 
 
+class _QueuedPrompt(NamedTuple):
+    """A prompt whose turn has not begun."""
+
+    content: tuple[Block, ...]
+    stream_id: str
+
+
 class HostedSession:
     """A session that this process has open. `on_given_up` is called when another program takes it over."""
 
@@ -47,7 +54,7 @@ class HostedSession:
         self._objects: list[dict[str, Any]] = []  # to write next
         self._output = JsonOutput(session, self._objects.append, streams=True)
         self._status: StreamStatus | None = None  # to write next; None: unchanged
-        self._queued_prompts: deque[tuple[tuple[Block, ...], str]] = deque()  # without a turn yet: content, stream_id
+        self._queued_prompts: deque[_QueuedPrompt] = deque()
         self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
         self._accepting = asyncio.Lock()  # one message at a time, so that none is accepted twice
         self._command_tasks: set[asyncio.Task[None]] = set()  # running slash commands
@@ -59,9 +66,8 @@ class HostedSession:
     @property
     def is_idle(self) -> bool:
         """True if nothing is running or queued, and no question is open."""
-        return not (
-            self._session.is_busy or self._command_tasks or self._queued_prompts or self._session.open_questions
-        )
+        is_running = self._session.is_busy or self._command_tasks
+        return not (is_running or self._queued_prompts or self._session.open_questions)
 
     async def begin(self, *, was_running: bool) -> None:
         """Write the entries that the stream lacks; continue a turn that a kill interrupted. Raises `StorageError`."""
@@ -119,14 +125,14 @@ class HostedSession:
         for content in self._session.snapshot().conversation.queue.follow_ups:
             if noted := next((message for message in unmatched if message.content_hash == hash_of(content)), None):
                 unmatched.remove(noted)
-                self._queued_prompts.append((content, noted.stream_id))
+                self._queued_prompts.append(_QueuedPrompt(content, noted.stream_id))
         # After a kill, messages that were noted but not stored are not accepted yet: clients may send them again.
-        lost = {message.stream_id for message in note.queue} - {stream_id for _, stream_id in self._queued_prompts}
+        lost = {message.stream_id for message in note.queue} - {prompt.stream_id for prompt in self._queued_prompts}
         accepted = tuple(id for id in note.accepted if id not in lost)
         self._writer.change(queue=self._queued_messages(), accepted=accepted)
 
     def _queued_messages(self) -> tuple[QueuedMessage, ...]:
-        return tuple(QueuedMessage(stream_id, hash_of(content)) for content, stream_id in self._queued_prompts)
+        return tuple(QueuedMessage(prompt.stream_id, hash_of(prompt.content)) for prompt in self._queued_prompts)
 
     def _lost_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """Return the result of a turn that ended with the last reply in `entries`, but was killed before writing it."""
@@ -209,9 +215,9 @@ class HostedSession:
     def _begin_turn(self, prompt: User) -> None:
         """Set the `stream_id` of the turn that begins with a prompt; a steering message keeps that of the open turn."""
         steered_id = self._steers.pop(hash_of(prompt.content), "")
-        if self._queued_prompts and self._queued_prompts[0][0] == prompt.content:
-            _, queued_id = self._queued_prompts.popleft()
-            self._writer.change(turn_stream_id=queued_id, queue=self._queued_messages())
+        if self._queued_prompts and self._queued_prompts[0].content == prompt.content:
+            queued = self._queued_prompts.popleft()
+            self._writer.change(turn_stream_id=queued.stream_id, queue=self._queued_messages())
         elif not self._writer.note.is_open:  # a steering message that came too late keeps the id that its client got
             self._writer.change(turn_stream_id=steered_id or uuid.uuid4().hex)
         self._writer.change(is_open=True)
@@ -254,7 +260,7 @@ class HostedSession:
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         """Note a prompt in the stream, then store it. If a kill comes in between, the next owner drops the note."""
         before = self._writer.note
-        self._queued_prompts.append((prompt.blocks, stream_id))
+        self._queued_prompts.append(_QueuedPrompt(prompt.blocks, stream_id))
         self._writer.change(queue=self._queued_messages(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")

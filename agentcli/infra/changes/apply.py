@@ -52,8 +52,7 @@ def apply_groups(
 ) -> ApplyOutcome:
     """Apply changes. A group is a conflict if its files changed meanwhile, or the disk fails. Raises nothing.
 
-    The names of temporary files contain `token`. With `is_resumed`, an interrupted call with the same token is
-    finished, and its temporary files are removed.
+    `token` is in the names of temporary files. With `is_resumed`, an interrupted call with the same token is finished.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []

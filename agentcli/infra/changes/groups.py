@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, joined, parents_of
@@ -19,7 +20,7 @@ from agentcli.safety.paths.judge import is_auto_executed
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 
-MAX_DIFFS_CHARS = 2_000_000  # in all diffs of one dry run together
+_MAX_DIFFS_CHARS = 2_000_000  # in all diffs of one dry run together
 _MAX_TEXT_BYTES = 256_000  # in a larger file no diff is shown
 _MAX_SEPARATE = 8  # a folder with more files that was made or removed is one group
 _MAX_NAMED = 5  # names in a note about several files
@@ -37,12 +38,14 @@ class ChangeGroup(NamedTuple):
     moved_root: str = ""  # the path of a new folder that can be moved as a whole
 
 
-def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: list[int]) -> list[ChangeGroup]:
-    """Group the changes in one folder, by path. Raises `OSError`.
+class DiffLimit(Struct):
+    """The characters left for diffs; each diff reduces them."""
 
-    `name_of` returns the name that the person sees for an absolute path. `budget` holds one number, the characters
-    left for diffs, and is reduced in place.
-    """
+    chars_left: int = _MAX_DIFFS_CHARS
+
+
+def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], diff_limit: DiffLimit) -> list[ChangeGroup]:
+    """Group changes by path; `name_of` returns the name that the person sees for an absolute path. Raises `OSError`."""
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.before_and_after(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
     large = {
@@ -55,7 +58,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
         if (group_path := _large_group_around(path, changes, large)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
         elif not is_implied:
-            groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
+            groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), diff_limit), changes, (path,)))
     for path, contents in paths_by_group.items():
         inside = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
@@ -146,8 +149,8 @@ def _is_repository(path: str, changes: ChangeSet) -> bool:
     return all(joined(path, name) in changes.after for name in ("HEAD", "objects", "refs"))
 
 
-def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
-    """Describe the change of one path. `budget` holds the characters left for diffs, and is reduced in place."""
+def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) -> ChangeSummary:
+    """Describe the change of one path, with a diff if that is possible."""
     before, after = changes.before_and_after(path)
     entry = after or changes.before[path]
     kind: Literal["created", "changed", "deleted", "mode"] = "changed"
@@ -155,7 +158,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         kind = "created" if before is None else "deleted"
     elif _differs_only_in_mode(before, after):
         kind = "mode"
-    diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, budget)
+    diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, diff_limit)
     diff, hunks = diff_and_hunks or ("", 1)
     is_executed = is_auto_executed(PurePath(path))
     notes = _notes_on_packages(path)
@@ -233,16 +236,16 @@ def _counting_notes(noun: str, names: Sequence[str]) -> list[str]:
     return [f"{len(names):,} {noun}{'s' if len(names) > 1 else ''}: {shown_path(', '.join(names[:_MAX_NAMED]))}{more}"]
 
 
-def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """Return the diff and the number of hunks to choose from, None if the file is no text or `budget` is used up."""
-    if budget[0] <= 0 or (old := text_of_entry(before)) is None or (new := text_of_entry(after)) is None:
+def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: DiffLimit) -> tuple[str, int] | None:
+    """Return the diff and the number of hunks to choose from, None if the file is no text or the limit is reached."""
+    if limit.chars_left <= 0 or (old := text_of_entry(before)) is None or (new := text_of_entry(after)) is None:
         return None
     diff = unified_diff(name, old, new)
-    budget[0] -= len(diff)
+    limit.chars_left -= len(diff)
     hunks = len(diff_hunks(diff))
     # The hunks of a diff do not show changed line ends, and a name with a line break spoils its headers.
     is_divisible = "\n" not in name and ("\r" not in old + new or with_hunks(old, new, range(hunks)) == new)
-    return (diff, max(hunks, 1) if is_divisible else 1) if budget[0] >= 0 else None
+    return (diff, max(hunks, 1) if is_divisible else 1) if limit.chars_left >= 0 else None
 
 
 def text_of_entry(entry: FileEntry | None) -> str | None:

@@ -163,9 +163,8 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _changes_in_progress(self) -> list[FilesChanged]:
-        if not self._open_marks or not self._try_attribution(
-            self._open_marks[-1]
-        ):  # the call that began last made them
+        newest = self._open_marks[-1] if self._open_marks else None  # new changes are taken to be this call's
+        if newest is None or not self._try_attribution(newest):
             return []
         return [changed for mark in self._open_marks if (changed := self._take_unreported(mark)) is not None]
 

@@ -19,7 +19,7 @@ from agentcli.agent.interfaces import RestoredFile, RestoredHow
 from agentcli.conversation.entries import FileChange, FileState, is_same_state, stored_path, system_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
-from agentcli.infra.changes.groups import group_changes
+from agentcli.infra.changes.groups import DiffLimit, group_changes
 from agentcli.infra.changes.journal import PrivateFolder
 from agentcli.infra.changes.state import ChangeSet, FileEntry, FileStamp, Objects, entry_at, parents_of, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
@@ -76,7 +76,8 @@ class PlannedRestoration:
         try:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
-                groups = group_changes(changes, name_of=lambda path: path, budget=[0])  # 0: nobody sees diffs
+                no_diffs = DiffLimit(chars_left=0)  # because nobody would see them
+                groups = group_changes(changes, name_of=lambda path: path, diff_limit=no_diffs)
                 groups = [group._replace(moved_root="") for group in groups]  # there is no prepared folder to move
                 outcome = private.apply(groups, live=live)
         except OSError as error:
@@ -124,8 +125,7 @@ def plan_restoration(
 ) -> PlannedRestoration:
     """Plan how to undo changes, given in the order in which they were made. Raises `ToolError`.
 
-    A file that has more than `max_bytes` now cannot be stored, so its changes are a conflict. `scratch` is the folder
-    in which new contents are prepared.
+    A file that has more than `max_bytes` now is a conflict, for it cannot be stored. New contents go into `scratch`.
     """
     by_path = defaultdict[str, list[FileChange]](list)
     for change in changes:

@@ -243,7 +243,7 @@ def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None
 
 
 def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Do the same as `state_at` for a path whose status is known; None also for a socket or a device."""
+    """Return the state of a path whose status is known, and store contents; None if gone, a socket or a device."""
     kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
     if kind in (None, "folder", "pipe"):
         return FileState(kind, mode) if kind else None

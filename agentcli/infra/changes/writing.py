@@ -67,11 +67,10 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **options: Any) -> None:
-    """Make a file, fill it, and give it a name in an open folder. Raises `OSError`.
+    """Make a file, fill it, and move it into place, with the `options` of `move_into_place`. Raises `OSError`.
 
     Where the file system allows it, the file has no name until it is filled, so that a kill leaves nothing behind.
-    Elsewhere others could open it early, so it starts with `mode`, and `fill` sets the final mode. `options` are those
-    of `move_into_place`.
+    Elsewhere others could open it early, so it starts with `mode`, and `fill` sets the final mode.
     """
     with move_into_place(folder, name, **options) as temporary:
         descriptor, is_named = _new_file(folder, temporary, mode)
@@ -89,8 +88,7 @@ def move_into_place(
 ) -> Iterator[str]:
     """Yield a temporary name, and rename the file that the body makes there to `name`. Raises `OSError`.
 
-    `check` runs right before the rename, and may raise. Without `replaces`, an existing entry at `name` is a
-    `ConflictError`.
+    `check` runs right before the rename, and may raise. Without `replaces`, an entry at `name` is a `ConflictError`.
     """
     temporary = temporary or f".{name[:40]}.{os.urandom(6).hex()}"  # cut: file systems limit the length of names
     try:

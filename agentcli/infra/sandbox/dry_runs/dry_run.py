@@ -18,14 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.changes.groups import (
-    MAX_DIFFS_CHARS,
-    ChangeGroup,
-    attention_order,
-    group_changes,
-    pick_hunks,
-    shown_path,
-)
+from agentcli.infra.changes.groups import ChangeGroup, DiffLimit, attention_order, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, is_inside, is_real, resolve_existing
 from agentcli.infra.sandbox.dry_runs import lost_work
@@ -239,7 +232,7 @@ class DryRuns:
     ) -> tuple[list[ChangeGroup], list[str]]:
         """Return the command's changes, and the names of new caches with a cache tag. Raises `OSError`, `TooMuch`."""
         reader = OverlayReader(self._limits, overlays.started_ns)
-        budget = [MAX_DIFFS_CHARS]  # characters left for diffs, which `group_changes` reduces
+        diff_limit = DiffLimit()  # of all folders together
         first_root = str(bounds.roots[0])
 
         def name_of(path: str) -> str:
@@ -251,7 +244,7 @@ class DryRuns:
                 caches.add(overlay.real_folder, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.real_folder, overlay.upper)
-            groups += lost_work.mark_lost_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
+            groups += lost_work.mark_lost_tree(group_changes(changes, name_of=name_of, diff_limit=diff_limit), changes)
             new_caches = caches.add(overlay.real_folder, overlay.upper, changes.caches)
             cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
