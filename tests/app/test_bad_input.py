@@ -40,7 +40,7 @@ def refused(ran: Ran, code: int, *says: str) -> None:
     [
         (["-p", "x", "--modle", "a/b"], "--modle"),
         (["-p", "x", "--output-format", "xml"], "stream-json"),
-        (["-p", "x", "--permission-mode", "yolo"], "bypassPermissions"),
+        (["-p", "x", "--permission-mode", "sometimes"], "bypassPermissions"),
         (["-p", "x", "--max-turns", "many"], "--max-turns"),
         (["-p", "x", "--max-turns", "0"], "limits.max_turns"),
         (["-p", "x", "-m", "claude"], "PROVIDER/MODEL"),

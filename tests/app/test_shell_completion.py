@@ -32,7 +32,7 @@ CASES = {
     "agentcli -m work/": ["work/qwen3:8b"],
     "agentcli sessions re": ["redact", "restore"],
     "agentcli sessions fsck --": ["--help", "--json", "--repair"],
-    "agentcli hooks test Pre": ["PreCompact", "PreToolUse"],
+    "agentcli hooks test PreC": ["PreCompact"],
     "agentcli config import c": ["claude-code", "codex", "copilot", "cursor"],
     "agentcli completion z": ["zsh"],
     "agentcli acp --log": ["--login"],
