@@ -17,7 +17,7 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 
 
 class AcpMessage(Struct, frozen=True, rename="camel"):
-    pass
+    """An object of the protocol."""
 
 
 class AcpRequest(AcpMessage, frozen=True, tag_field="method"):

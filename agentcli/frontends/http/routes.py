@@ -95,11 +95,9 @@ class Routes:
         if token_user and new.user_id not in ("", token_user):
             raise forms.HttpError(403, "user", f"This token can start only sessions of {token_user}.")
         cwd = await asyncio.to_thread(working_folder, new.cwd) if new.cwd else self._cwd
-        session_id = await self._hosting.create(
-            OpenRequest(
-                cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=token_user or new.user_id
-            )
-        )
+        user_id = token_user or new.user_id
+        open_request = OpenRequest(cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=user_id)
+        session_id = await self._hosting.create(open_request)
         return forms.json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
     @_operation(
@@ -169,11 +167,9 @@ class Routes:
         new = msgspec.structs.replace(new, stream_id=new.stream_id or uuid.uuid4().hex)
 
         async def submit(hosted: HostedSession) -> forms.MessageTaken:
-            return forms.MessageTaken(
-                await hosted.accept_message(
-                    new.message, steers=new.mode == "steer", tools=new.tools, stream_id=new.stream_id
-                )
-            )
+            steers, tools, stream_id = new.mode == "steer", new.tools, new.stream_id
+            turn_id = await hosted.accept_message(new.message, steers=steers, tools=tools, stream_id=stream_id)
+            return forms.MessageTaken(turn_id)
 
         return await self._to_owner(request, msgspec.json.encode(new), info, submit, is_repeatable=True)
 

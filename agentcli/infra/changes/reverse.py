@@ -101,9 +101,8 @@ class PlannedRestoration:
                 exists = os.path.lexists(changes.at(parent)) and parent not in changes.before  # and is not removed
                 if exists or parent in changes.after:
                     break
-                changes.after[parent] = self._new_entry(  # a folder has no contents, so any file name will do
-                    changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
-                )
+                folder = FileState("folder", _FOLDER_MODE)
+                changes.after[parent] = self._new_entry(changes.at(parent), folder, None, scratch)  # without contents
         return changes
 
     def _new_entry(self, path: str, planned: FileState, before: FileEntry | None, file: Path) -> FileEntry:

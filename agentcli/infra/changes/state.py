@@ -331,18 +331,21 @@ class BorrowedObjects:
         unchanged = dict(_unchanged_files(os.fsdecode(listing), compared_ns))
         if not unchanged:
             return {}
-        ids = {file.id for file in unchanged.values()}
-        # Our folder shares the repository's packs, and gets a pack of the objects that are in none of them.
         self._share_packs(Path(objects, "pack"))
+        sizes = self._pack_others({file.id for file in unchanged.values()}, with_alternates)
+        # A file whose size differs from its blob's was converted (see `_UNCONVERTED`), or its blob is missing.
+        return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
+
+    def _pack_others(self, ids: set[str], with_alternates: Mapping[str, str]) -> dict[str, int]:
+        """Make a pack of the blobs that are in no shared pack, and return the sizes of all that exist, by id."""
         sizes = self._sizes(ids, self._isolated_environment)  # only objects in our folder have one here
         if other_sizes := self._sizes(ids - sizes.keys(), with_alternates):
             new_pack = f"{self._folder}/objects/pack/pack"  # git adds the hash and the ending
             self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=other_sizes)
-        sizes |= other_sizes
-        # A file whose size differs from its blob's was converted (see `_UNCONVERTED`), or its blob is missing.
-        return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
+        return sizes | other_sizes
 
     def _share_packs(self, folder: Path) -> None:
+        """Give the repository's packs a second name in our folder, so that nothing in them must be copied."""
         packs = [file for file in folder.iterdir() if file.suffix in (".pack", ".idx")]
         for file in sorted(packs, reverse=True):  # a pack before its index, by which git finds it
             with suppress(OSError):  # it is on another disk, belongs to another user, or is linked already
