@@ -125,16 +125,13 @@ class OpenStored(NewSessionRequest, frozen=True, kw_only=True):
     session_id: str
 
 
-class LoadSession(OpenStored, frozen=True, tag="session/load"):
-    pass
+class LoadSession(OpenStored, frozen=True, tag="session/load"): ...
 
 
-class ResumeSession(OpenStored, frozen=True, tag="session/resume"):
-    pass
+class ResumeSession(OpenStored, frozen=True, tag="session/resume"): ...
 
 
-class ForkSession(OpenStored, frozen=True, tag="session/fork"):
-    pass
+class ForkSession(OpenStored, frozen=True, tag="session/fork"): ...
 
 
 class ListSessions(AcpRequest, frozen=True, tag="session/list"):
@@ -145,12 +142,10 @@ class SessionRequest(AcpRequest, frozen=True):
     session_id: str
 
 
-class CloseSession(SessionRequest, frozen=True, tag="session/close"):
-    pass
+class CloseSession(SessionRequest, frozen=True, tag="session/close"): ...
 
 
-class DeleteSession(SessionRequest, frozen=True, tag="session/delete"):
-    pass
+class DeleteSession(SessionRequest, frozen=True, tag="session/delete"): ...
 
 
 class PromptRequest(SessionRequest, frozen=True, tag="session/prompt"):

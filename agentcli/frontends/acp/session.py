@@ -109,6 +109,7 @@ class ClientSession:
         self._host.interrupt()
 
     async def _answer(self, content: Sequence[Content]) -> dict[str, Any]:
+        """Run a prompt, or the command that it is, after the running turn; return the answer to session/prompt."""
         try:
             parts = parse_prompt(content, self._cwd)
         except ValueError as error:

@@ -17,14 +17,7 @@ from agentcli.agent.permissions.rules import Rule, Verb, parse_rule, parse_rules
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.claude_code_names import CLAUDE_CODE_NAMES, claude_code_call, claude_code_question, own_input
-from agentcli.extensions.hooks.run import (
-    FAIL_CLOSED_EVENTS,
-    HookContext,
-    RunningHooks,
-    answer_in_object,
-    attach_hooks,
-    failure_answer,
-)
+from agentcli.extensions.hooks import run as hook_runs
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
 from agentcli.extensions.mcp.tools import Parts, RemoteResult, RemoteTool
 from agentcli.frontends.agent_sdk.transcripts import HookTranscript
@@ -124,7 +117,7 @@ def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) ->
         yield from read_hooks({event: groups}, "initialize", refuse if event in EVENTS else report)
 
 
-class CallbackHooks(RunningHooks, kw_only=True):
+class CallbackHooks(hook_runs.RunningHooks, kw_only=True):
     """Runs the program's hooks by asking the program for their answers."""
 
     channel: ControlChannel
@@ -133,16 +126,16 @@ class CallbackHooks(RunningHooks, kw_only=True):
         fields = msgspec.json.decode(input)
         try:
             async with asyncio.timeout(spec.timeout_s):
-                answer = await self.channel.ask(
-                    "hook_callback", callback_id=spec.title, input=fields, tool_use_id=fields.get("tool_use_id")
-                )
+                call = {"callback_id": spec.title, "input": fields, "tool_use_id": fields.get("tool_use_id")}
+                answer = await self.channel.ask("hook_callback", **call)
         except TimeoutError:
-            return failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
+            return hook_runs.failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         except ClientGone as error:
-            return failure_answer(spec, str(error), "deny" if spec.event in FAIL_CLOSED_EVENTS else None)
+            fails_closed = spec.event in hook_runs.FAIL_CLOSED_EVENTS
+            return hook_runs.failure_answer(spec, str(error), "deny" if fails_closed else None)
         except ClientError as error:
-            return failure_answer(spec, str(error))
-        return answer_in_object(spec, answer)
+            return hook_runs.failure_answer(spec, str(error))
+        return hook_runs.answer_in_object(spec, answer)
 
     def input_for_hooks(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
         _, claude_code_input = claude_code_call(tool, input, self.cwd)
@@ -152,9 +145,9 @@ class CallbackHooks(RunningHooks, kw_only=True):
 async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
     if specs:
         transcript = HookTranscript(session).path
-        context = HookContext(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
+        context = hook_runs.HookContext(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
         cwd = session.runtime.calls.workspace.cwd
-        await attach_hooks(session, CallbackHooks(specs=specs, context=context, cwd=cwd, channel=channel))
+        await hook_runs.attach_hooks(session, CallbackHooks(specs=specs, context=context, cwd=cwd, channel=channel))
 
 
 class HostedServer:
@@ -241,6 +234,7 @@ class PermissionBridge:
             self._asking[id].cancel()
 
     async def _ask(self, question: events.QuestionEvent) -> None:
+        """Pass a question to the program, and submit its answer; without a valid one the call is denied."""
         name, input = self._call_of(question)
         about = {"tool_name": name, "input": input, "tool_use_id": question.call.id, "title": question.title}
         if question.agent_id != "main":

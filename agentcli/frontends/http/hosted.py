@@ -142,6 +142,7 @@ class HostedSession:
         return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.turn_stream_id}
 
     async def _follow(self, batches: AsyncGenerator[list[events.Event], None]) -> None:
+        """Write the objects of the session's events to its stream, until another program takes the session over."""
         try:
             async for batch in batches:
                 began = time.monotonic()
@@ -197,6 +198,7 @@ class HostedSession:
                 self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
     def _update_status(self, event: events.Event) -> None:
+        """Set the status that is written with the next objects, if an event changes it."""
         match event:
             case events.TurnStarted(turn=1):  # the first request of a turn
                 self._writer.change(model=self._session.snapshot().model)

@@ -76,6 +76,7 @@ class Hosting:
                 return await self.store.holder(session_id) or ""
 
     async def _open_here(self, request: OpenRequest) -> HostedSession:
+        """Open a new or stored session in this process, as the only writer of its stream. Raises `UserError`."""
         state = None
         if request.id:
             state = await self.events.state(request.id)

@@ -100,6 +100,7 @@ class StreamWriter:
                 await asyncio.sleep(_RETRY_AFTER_S)
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
+        """Store the objects and the note together. Raises `StreamMoved` if another writer has begun."""
         events = [msgspec.json.encode(value) for value in objects]
         ids_of_entries = [  # the ids of those events that are entries of the log
             id

@@ -195,6 +195,7 @@ class _Application:
                 raise writing.ConflictError("something else was put into it since the command started")
 
     def _make(self, path: str) -> None:
+        """Give a path its planned state; if the contents are the same, only the mode and the owner."""
         before, after = self._changes.before.get(path), self._changes.after[path]
         self._make_folders_around(path)
         if after.kind == "folder":
@@ -224,6 +225,7 @@ class _Application:
                 self._make_folder(parent)
 
     def _make_folder(self, path: str) -> None:
+        """Make a folder if it is missing, and plan its mode for the end."""
         if path:  # "" is the root, which exists
             with self._opened(path) as (folder, name):
                 try:

@@ -150,6 +150,7 @@ class _Scan:
         self._borrowed: dict[str, TrackedFile] = {}  # files whose contents are borrowed, by path
 
     def run(self) -> tuple[dict[str, Difference], FolderState]:
+        """Return the differences from the previous state by path, and the new state."""
         if not self._known:  # the first scan of this folder: later, few files are new
             self._borrow()
         self._index.files_scanned = 0

@@ -345,6 +345,7 @@ class Writer:
             return [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
+        """Do all work in one transaction, and return the results; work may fail alone with a `StorageError`."""
         if self._connection is not None and self._file_identity != _identity(self._path):
             self._connection.close()  # a repair has replaced the file
             self._connection = None

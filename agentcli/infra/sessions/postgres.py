@@ -234,6 +234,7 @@ class Leases:
         await self._renewal_database.close()
 
     async def _renew(self) -> None:
+        """Renew all leases every second, and note which are lost or wanted."""
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
             if not (leases := tuple(self._held)):
