@@ -241,7 +241,7 @@ class Session:
         if op.to_model and self.is_busy:
             self.state.notes.append(note)  # an entry now could separate a call from its result
         else:
-            self.append(note if op.to_model else ContextNote(text))
+            self.append(note if op.to_model else ContextNote(text))  # the latter is only for the person
 
     def rewind(self, entry_id: str) -> str:
         """Take back a prompt and all later entries, and return its text. Costs stay recorded. Raises `UserError`."""

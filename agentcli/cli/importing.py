@@ -190,7 +190,7 @@ def rows_of(tool: str) -> Any:
 
 
 def _parse_row(written: Any) -> Row:
-    """Parse a row of other_settings.toml; the top of that file explains the syntax."""
+    """Parse a row, or a table of rows, of other_settings.toml; the top of that file explains the syntax."""
     match written:
         case {"choice": str(path), "values": values, "why": why}:
             return partial(_import_choice, path=path.split("."), values=values, why=why)

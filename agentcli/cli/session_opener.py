@@ -57,7 +57,7 @@ class ConfiguredOpener:
         return session
 
     async def list(self) -> Sequence[SessionInfo]:
-        return await self.stored_sessions.list(cwd=self._config.cwd, user_id="")  # without one-shots
+        return await self.stored_sessions.list(cwd=self._config.cwd, user_id="")  # one-shots and subagents have ids
 
     def check_model(self, name: str) -> str:
         info = self.models.info(name)

@@ -120,11 +120,11 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()  # held while a prompt is answered
-        self._unread_since: float | None = None  # when the reader got its event; None: it waits for the next
+        self._unread_since: float | None = None  # when the reader took the newest event; None: it waits for the next
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if it needs this one."""
+        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or its tool prompts."""
         if self in _PROMPTED.get():
             raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
         for _ in range(3):  # give the event loop time to close a stream whose `async for` was just left

@@ -207,9 +207,9 @@ class Encoders:
         return combined
 
     def file_margin(self, model: str) -> float | None:
-        """Return the margin of `provider/model` if its row comes from the setting `tokens.encoders`, else None."""
-        row, file_rows = self.row(model), self._rows.maps[0].values()  # the map that `with_file` added
-        return row.margin if any(row is one for one in file_rows) else None
+        """Return the safety margin that the person's file of encoders gives `provider/model`; None if it gives none."""
+        row, rows_of_file = self.row(model), self._rows.maps[0].values()  # `with_file` added the first map
+        return row.margin if any(row is file_row for file_row in rows_of_file) else None
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
         """Return the encoder of a row; making one loads tiktoken. Raises `ConfigError` for wrong parameters."""

@@ -154,7 +154,7 @@ def configured_rules(
         for text in getattr(permissions, verb):
             try:
                 rule = parse_rule(text, "settings")
-                warning = check_rule(rule, tools, written=text, under_any_name=accepts_client_tools)
+                warning = check_rule(rule, tools, written=text, even_similar=accepts_client_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
             if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in server_prefixes):

@@ -263,18 +263,18 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Store a result, and return its first page with a hint at the rest, and files that the model may open for it."""
+    """Store a result that `text` shortens or that has several pages; return the first, and files that may be opened."""
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()
     fits_one_page = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
-    whole = unshortened if fits_one_page else text  # the later pages of a long text continue the first one
+    stored_text = unshortened if fits_one_page else text  # page 2 of a long text continues what page 1 shows
     try:
-        stored = data.store(whole.encode(), context.call_id)
+        stored = data.store(stored_text.encode(), context.call_id)
     except OSError as error:
         shown = text if fits_one_page else f"{observation.cut_middle(text)}\n[the rest could not be stored: {error}]"
         return shown, ()
-    pages = observation.pages_of(whole)
+    pages = observation.pages_of(stored_text)
     read_more = f'read_more with result_id="{context.call_id}"'
     if fits_one_page:
         hint = f"[{read_more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
@@ -284,7 +284,7 @@ def _first_page(text: str, unshortened: str, context: ToolContext) -> tuple[str,
     if stored.size > observation.MAX_INLINE_BYTES:
         openable = (stored.path.resolve(),)
         file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
-        hint += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(whole)}]"
+        hint += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(stored_text)}]"
     return f"{(text if fits_one_page else pages[0]).rstrip()}\n{hint}", openable
 
 

@@ -218,7 +218,7 @@ def _pattern_names_file(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a command rule's pattern names the secret or auto-executed file at a path."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        # A wildcard is checked by an example of what it matches: `.x.pem` for `*.pem`. `[*]` is a literal `*`.
+        # A wildcard is checked by an example of what it matches, hidden files included: `.x.pem` for `*.pem`.
         example = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
         if name and (is_secret(example, home) or is_auto_executed(example)) and fnmatchcase(path, f"*/{name}"):
             return True

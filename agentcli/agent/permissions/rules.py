@@ -109,12 +109,12 @@ _EXAMPLES: dict[Form, str] = {
 
 
 def check_rule(
-    rule: Rule, tools: Iterable[Tool], *, written: str = "", more_may_come: bool = False, under_any_name: bool = False
+    rule: Rule, tools: Iterable[Tool], *, written: str = "", more_may_come: bool = False, even_similar: bool = False
 ) -> str:
     """Return a warning about a rule whose tool does not exist yet; empty for a rule that can match calls.
 
     With `more_may_come`, an unknown name may belong to a later tool, unless it resembles a known name; with
-    `under_any_name`, even then. Raises `UsageError` for a rule that can never match.
+    `even_similar` also then. Raises `UsageError` for a rule that can never match.
     """
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):
@@ -134,7 +134,7 @@ def check_rule(
         return f"{shown}: agentcli has no counterpart to {name}."
     names = [tool.name for tool in known]
     hint = did_you_mean(name, [*names, *ALIASES])
-    if under_any_name or (more_may_come and not hint):
+    if even_similar or (more_may_come and not hint):
         return f"{shown}: there is no tool {name} yet{hint}."
     raise UsageError(f"{shown}: unknown tool {name!r}{hint}. Choose one of {', '.join(names)}, or mcp__SERVER__TOOL.")
 

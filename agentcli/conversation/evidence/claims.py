@@ -167,11 +167,12 @@ def _claims_with_pronouns(
     sentence: MarkedSentence, subjects: Sequence[re.Match[str]], earlier_subjects: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
     """Yield claims about subjects that were named before: `I added a test and it passes`."""
-    for pronoun in sentence.search("they"):
+    for pronoun in sentence.search("they"):  # `it passes`, `they succeed`
         named = [subject for subject in subjects if subject.end() <= pronoun.start()] or earlier_subjects
         meant = named[-1:] if pronoun[0].lower().startswith("it") else named
         last_by_topic = {subject.lastgroup: subject for subject in meant}
-        yield from (_claim(sentence, subject, None) for topic, subject in last_by_topic.items() if topic != "command")
+        last_by_topic.pop("command", None)  # commands do not pass
+        yield from (_claim(sentence, subject, None) for subject in last_by_topic.values())
 
 
 def _claim(

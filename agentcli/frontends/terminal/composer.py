@@ -210,7 +210,7 @@ class Composer:
             self._console.hint.show("Your draft is back.")
 
     def follow_session(self) -> None:
-        """Restore the draft of a session that was opened after its first prompt."""
+        """Restore the stored draft of a session that was opened; one that just began has none."""
         before, self._draft_session = self._draft_session, self.session_of_draft()
         if self._draft_session and self._draft_session != before:
             self.restore_draft()

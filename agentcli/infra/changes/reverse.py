@@ -146,12 +146,13 @@ def plan_restoration(
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_bytes: int) -> PathPlan:
     """Plan how to undo the changes of a path, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
+    # If the last change removed the path, it may be the one that replaced a folder around it with a link.
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, planned=None, conflict="a symbolic link leads to it now")
     # Contents of a size that was stored once are read again, even if the limit is lower by now.
     max_bytes = max(max_bytes, *(state.size for change in changes for state in (change.before, change.after) if state))
     entry = now = None
-    if not is_behind_link:  # else the last change removed the path, by replacing a folder around it with a link
+    if not is_behind_link:
         entry = entry_at(path)  # before the state, so that a file that changes while it is read becomes a conflict
         now = state_at(path, objects, max_bytes=max_bytes)
     state, is_merged, conflict = now, False, ""  # `state` goes back through the changes, one after another

@@ -116,7 +116,7 @@ def _is_ambiguous(name: bytes) -> bool:
 
 def git_state(root: Path) -> GitState:
     """Return the state of the index and HEAD of the repository around `root`, without running git; () without one."""
-    # gitrepository-layout(5). A command may have put a named pipe there, on which `read_small_file` does not block.
+    # gitrepository-layout(5). Any file may be a command's named pipe, on which `read_small_file` does not block.
     for folder in (root, *root.parents):
         dot_git = f"{folder}/.git"
         head = read_small_file(f"{dot_git}/HEAD")

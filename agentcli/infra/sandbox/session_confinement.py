@@ -110,7 +110,7 @@ class SessionConfinement:
     def roots(self, grants: Grants) -> tuple[Path, ...]:
         return (*self._roots, *grants.roots)
 
-    def git(self, grants: Grants) -> str:
+    def git(self, grants: Grants) -> str:  # none that is in a folder which commands can write
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(

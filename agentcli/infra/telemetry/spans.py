@@ -190,12 +190,12 @@ class SessionSpans:
         """Record the span and the metrics of the request under way, if there is one."""
         if (request := agent.request) is None:
             return
-        agent.request, agent.model = None, model or request.model
+        agent.request, agent.model = None, model or request.model  # `model` is that of the reply
         attributes = {"gen_ai.operation.name": "chat", **model_attributes(agent.model, self._export.server)}
         first_chunk_s = (request.reply_at - request.attempt_at) / _NS_PER_S if request.reply_at else None
-        of_reply = {
+        reply_attributes = {
             "gen_ai.request.stream": True,
-            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,
+            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,  # a reply came
             "gen_ai.response.finish_reasons": [reason] if reason else [],
             "gen_ai.response.time_to_first_chunk": first_chunk_s,
             **(usage_attributes(request.usage) if request.usage != Usage() else {}),
@@ -206,16 +206,16 @@ class SessionSpans:
         span = self._start(f"chat {attributes['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
         for moment, retry in request.retries:
             span.add_event("agentcli.retry", masked_attributes(retry, self._mask), moment)
-        self._finish(span, at_ns, attributes | of_reply, error=error)
-        metrics, of_metrics = self._metrics, masked_attributes({**attributes, "error.type": error}, self._mask)
-        metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, of_metrics)
+        self._finish(span, at_ns, attributes | reply_attributes, error=error)
+        metrics, metric_attributes = self._metrics, masked_attributes({**attributes, "error.type": error}, self._mask)
+        metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, metric_attributes)
         if first_chunk_s is not None:
-            metrics.first_chunk.record(first_chunk_s, of_metrics)
+            metrics.first_chunk.record(first_chunk_s, metric_attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
             if tokens:  # the sum of all attempts
-                metrics.tokens.record(tokens, {**of_metrics, "gen_ai.token.type": kind})
+                metrics.tokens.record(tokens, {**metric_attributes, "gen_ai.token.type": kind})
         if request.usd:
-            metrics.cost.add(request.usd, of_metrics)
+            metrics.cost.add(request.usd, metric_attributes)
 
     def _begin_call(self, agent: _Agent, at_ns: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
         span = self._start(f"execute_tool {name}", at_ns, agent.turn)

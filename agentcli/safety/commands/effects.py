@@ -21,7 +21,7 @@ from agentcli.safety.paths.judge import auto_executed, is_auto_executed
 # In each of these, the first group is the host, and the second its port.
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)(?::(\d{1,5})\b)?")
 _HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+|localhost)(?::(\d{1,5}))?(?:/\S*)?")
-_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//|:)()")  # `user@host:path`
+_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//|:)()")  # `user@host:path`, without a port
 
 
 def _host_in(found: re.Match[str]) -> str:

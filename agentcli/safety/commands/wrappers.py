@@ -252,7 +252,7 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
     elif kind == "narrowing":
         # A negated test usually excludes almost nothing; one of time, size or links still limits the result.
         narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
-        call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_matches_any_name, values)))
+        call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_matches_most_names, values)))
     elif kind != "neutral":
         call.is_narrowed = call.is_narrowed or kind == "comparing"  # its file is not checked, hence the problem
         call.problem = call.problem or f"{name} of find is not known to only read"
@@ -260,8 +260,8 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
     return name in ("!", "-not")
 
 
-def _matches_any_name(value: Field) -> bool:
-    """Return True for patterns that match almost every name: `*`, `?*`, `./*`."""
+def _matches_most_names(value: Field) -> bool:
+    """Return True if a pattern of find, such as that of `-name`, leaves out almost nothing: `*`, `?*`, `./*`."""
     parts = [part for part in value.text.split("/") if part not in ("", ".")]
     return parts != [] and all(map(finds_most_names, parts))
 

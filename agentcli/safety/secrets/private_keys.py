@@ -96,7 +96,7 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
 
 
 def _first_body_line(text: str, start: int, end: int) -> int:
-    """Return the start of the base64 lines directly before `end`; `end` if there are none."""
+    """Return the start of a key without a begin marker: of the lines above its end marker, at `end`; else `end`."""
     lines: list[tuple[int, int]] = []
     for line_end in _ANY_LINE_END.finditer(text, start, end):
         lines.append((start, line_end.start()))
@@ -105,7 +105,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
     first = end
     for begin, stop in reversed(lines):
         line = text[begin:stop]
-        bodies = [line[frame.end() :] for frame in (each.match(line) for each in frames) if frame]
+        bodies = [line[found.end() :] for found in (frame.match(line) for frame in frames) if found]
         shortest = _MIN_BODY_CHARS if first < end else 1  # the last line of a key may be short
         if not any(len(body) >= shortest and _BODY_LINE.match(body) for body in bodies):
             break

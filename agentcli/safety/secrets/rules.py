@@ -161,7 +161,7 @@ def is_lone_word(value: str) -> bool:
     return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
 
 
-@lru_cache(256)  # a line that announces cookies several times has each of them judged several times
+@lru_cache(256)  # in `Set-Cookie: a=1; Set-Cookie: b=2`, the second cookie is judged for both names
 def is_cookie(value: str) -> bool:
     """Return True if a cookie's value identifies a session, and is not a date, number or word."""
     is_mixed = _is_mixed(value)

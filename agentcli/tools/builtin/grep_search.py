@@ -152,9 +152,10 @@ class Matches:
         return file
 
     def _keep_rows(self, file: _File, rows: bytes, count: int) -> None:
-        """Add a part with `count` matches to a file, and drop the last kept files that are beyond the limit."""
+        """Add a part with `count` matches to a file, and drop the last kept files if the others fill the limit."""
         if file.count <= self._limit:  # not `<`: this part may have context of the last match shown
-            if count > self._limit and not self._has_marks:  # each row is a match; with marks, `_read_marked` cuts rows
+            # Without context, each row is a match; else `_read_marked` cuts the rows.
+            if count > self._limit and not self._has_marks:
                 rows = b"\n".join(rows.split(b"\n", self._limit)[: self._limit])
             file.rows.append(rows)
         file.count += count
@@ -233,16 +234,16 @@ def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
 def _read_marked(
     path: str, rows: bytes, max_chars: int, limit: int | None = None, context: int = 0
 ) -> tuple[list[FoundLine], str]:
-    """Return the matches and the text of rows with any marks, up to the context of the last match allowed."""
+    """Read rows with the marks of `FoundRows`: return the matches, up to `limit`, and their text with its context."""
     matches: list[FoundLine] = []
     lines: list[str] = []
-    last_match = 0  # the number of its last line
+    last_match = 0  # the number of the newest match's last line
     for row in rows.decode(errors="replace").split("\n"):
         read = _ROW.fullmatch(row)
         assert read is not None, row
         number, mark, line = int(read[1]), read[2], read[3].removesuffix("\r")
-        is_after_last_match = mark == ":" or (mark == "-" and number > last_match + context)
-        if len(matches) == limit and is_after_last_match:
+        is_beyond = mark == ":" or (mark == "-" and number > last_match + context)  # the context of the newest match
+        if len(matches) == limit and is_beyond:
             break
         if mark == ":":
             matches.append(FoundLine(path, number, line))

@@ -195,16 +195,16 @@ class MarkdownStream:
             self._print(wrap_line(full_row, self._width(), hang_of(prefix)) if self._wraps else full_row)
 
     def _begin_block(self, line: MarkdownLine, *, needs_blank: bool = False) -> None:
-        """End the open block, and print the blank line before `line`: with `needs_blank` also a missing one."""
+        """End the open block, and print the blank line before `line`; with `needs_blank` even if the text has none."""
         self._end_paragraph()
         if (column := line.item_text_column) is not None:
             self._list_column = column if self._list_column is None else min(self._list_column, column)
         elif self._list_column is not None and line.column < self._list_column:
             self._list_column = None  # left of the items' text, so the list has ended
-        if needs_blank and self._blank_quotes is None and line.item_text_column is None:  # items follow each other
-            self._blank_quotes = min(self._last_quotes, line.quotes)
+        if needs_blank and self._blank_quotes is None and line.item_text_column is None:  # no blank lines between items
+            self._blank_quotes = line.quotes
         if self._blank_quotes is not None:
-            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)  # that contain it and its neighbours
+            quotes = min(self._blank_quotes, self._last_quotes, line.quotes)  # those that both neighbours are in
             self._print([("marker", ("> " * quotes).rstrip())])
             self._blank_quotes = None
         self._last_quotes = line.quotes

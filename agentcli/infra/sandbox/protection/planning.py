@@ -105,14 +105,14 @@ class RepositoryPlanner:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan for `worktree`/.git. Without `may_commit`, it and the paths that its settings name are read-only."""
+        """Plan for `worktree`/.git. Without `may_commit`, .git and the paths that its settings name are read-only."""
         plan, dot_git = Protection(), f"{worktree}/.git"
         match kind_of(dot_git), may_commit:
             case "folder", True:
                 self._add_committable(dot_git, worktree, plan)
             case "folder", False:
                 self._add_read_only(dot_git, worktree, plan)
-            case "file", _:
+            case "file", _:  # it only names a repository elsewhere, which is read-only unless it is added
                 plan.read_only.append(dot_git)
                 if may_commit:
                     self._add_repository_elsewhere(dot_git, worktree, plan)
