@@ -1,4 +1,4 @@
-"""Starts the program: notes signals, and answers `--version`, before anything else is imported."""
+"""Starts the program: records signals and answers `--version` before anything else is imported."""
 
 import os
 import sys

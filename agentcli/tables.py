@@ -1,4 +1,4 @@
-"""Reads the tables beside modules, which people write as TOML; the program reads the same as JSON, twenty times faster.
+"""Reads the tables beside modules: people write TOML, the program reads the same rows as JSON, twenty times faster.
 
 `docs/make_tables.py` writes the JSON files; a test compares them with the TOML.
 """

@@ -1,4 +1,4 @@
-"""A model that plays a script, for tests of programs that use the library. They need no key and no network."""
+"""A scripted model for tests of programs that use the library; such tests need no key and no network."""
 
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.llm.provider import Request
@@ -10,7 +10,7 @@ __all__ = ["ScriptedCall", "ScriptedError", "ScriptedModel", "ScriptedReply"]
 class ScriptedModel(ScriptedProvider):
     """A provider that gives the next of its replies for each request, and keeps the request in `requests`.
 
-    A reply is a text, a `ScriptedReply`, or a function that makes one of these of the request's messages. A request
+    A reply is a text, a `ScriptedReply`, or a function that makes one from the request's messages. A request
     that comes after the last reply fails, and so does a reply that calls a tool that its request does not offer.
     """
 

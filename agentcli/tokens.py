@@ -1,4 +1,4 @@
-"""The counting of tokens, and the encoders that count."""
+"""Token counting, and the encoders that do it."""
 
 from agentcli.library.functions import count_conversation_tokens, count_message_tokens, count_tokens
 from agentcli.llm.token_encoders import TokenEncoder, encoders

@@ -49,7 +49,7 @@ class TurnStarted(AgentEvent, frozen=True, tag="turn_started"):
 
 
 class TurnEnded(AgentEvent, frozen=True, tag="turn_ended"):
-    """A reply is complete and stored; its calls come next."""
+    """A round's reply is stored; its calls come next."""
 
     turn: int
     stop_reason: StopReason
@@ -117,7 +117,7 @@ class OutputDelta(AgentEvent, frozen=True, tag="output_delta"):
 
 
 class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
-    """A call has ended. `structured` of a list or search over 1 MB is `{"omitted": …}`; a data file has all of it.
+    """A call has ended. A `structured` list or search over 1 MB is `{"omitted": …}`; a data file has all of it.
 
     `answer` describes the person's answer, such as `allowed for this session`, `1 of 2 hunks` or `declined`.
     """
@@ -179,7 +179,7 @@ class Retry(AgentEvent, frozen=True, tag="retry"):
 class QuestionEvent(AgentEvent, frozen=True):
     """A question that waits for an `Approve` with its `id`. `title` describes it in one line.
 
-    Reading a field that only other kinds of question have returns an empty value.
+    Fields of other kinds of question are empty here.
     """
 
     id: str
@@ -218,7 +218,7 @@ class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"
 
 
 class CommandApproval(CallApproval, frozen=True, kw_only=True, tag="command_approval"):
-    """Asks if the command in `preview` may run, with `can_try` also as a dry run, or again as one that `opens` more."""
+    """Asks to run the command in `preview` (or, if `can_try`, dry-run it), or to repeat a dry run that `opens` more."""
 
     can_try: bool = False
     opens: DryRunAccess = ""  # the dry run had no access to it; a yes makes the dry run again with access
@@ -237,7 +237,7 @@ class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval")
 class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_approval"):
     """Asks which `changes` of a dry run to apply. `hunks` has the hunks of all changes in a row.
 
-    `output` is the end of the command's output. It `has_failed` after an error, a kill, a timeout or without its hosts.
+    `output` is the end of the command's output. `has_failed`: it failed, was killed, timed out or lacked hosts.
     """
 
     kind = "keep"
@@ -260,7 +260,7 @@ class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
 
 
 class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"):
-    """Asks about the plan in `preview`. A yes may name another mode than `next_mode`; its comment replaces the plan."""
+    """Asks about the plan in `preview`. A yes may name a mode other than `next_mode`; its comment replaces the plan."""
 
     kind = "plan"
     preview: str
@@ -316,7 +316,7 @@ class Notice(AgentEvent, frozen=True, tag="notice"):
 
 
 class TakenOver(AgentEvent, frozen=True, tag="taken_over"):
-    """Another program takes over the session, so this one must close it. A notice came before."""
+    """Another program takes over the session, so this one must close it. A notice precedes it."""
 
 
 class HookRan(AgentEvent, frozen=True, tag="hook_ran"):
@@ -355,7 +355,7 @@ class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):
 
 
 class Denial(Struct, frozen=True):
-    """A call that was denied, also by the person, or a dry run whose changes were discarded unasked ("dropped")."""
+    """A call denied (by the person or not), or a dry run whose changes were discarded unasked ("dropped")."""
 
     call: ToolUse
     kind: Literal["denied", "dropped"] = "denied"
@@ -376,7 +376,7 @@ class Done(AgentEvent, Generic[Output], frozen=True, tag="done"):
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
-    """The turn has failed; the text so far is kept. If the answer `broke_off`, `GoOn` continues it."""
+    """The turn has failed; the text so far is kept. If the answer `broke_off`, it can be resumed."""
 
     error: str
     is_retryable: bool

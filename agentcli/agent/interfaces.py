@@ -112,12 +112,12 @@ class SessionStore(Protocol):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        """Return the sessions of a directory or user, newest first; `subagents_owner` is the user of subagents."""
+        """Return the sessions of a directory or user, newest first; subagents have a `user_id` of their own."""
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
-        """Return the entries, newest first, that contain for each word of `text` a word that begins with it.
+        """Return the entries, newest first, in which every word of `text` begins some word.
 
         It searches prompts, answers, calls, results, summaries and notes; in a fork, only entries since the fork.
         Raises `StorageError` for a text without a letter or digit.
@@ -130,14 +130,14 @@ class SessionStore(Protocol):
         """Restore the session that was removed last, and return its id. Fails if the id is in use again."""
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        """Replace these texts by `[redacted]` in all entries, also of subagents; note and return the number of places.
+        """Replace these texts with `[redacted]` in all entries, even subagents'; note and return the number of places.
 
         Entries that the session shares with other sessions, because one is a fork of the other, change in all of them.
         Everything in the trash changes, too. Fails while the session is open.
         """
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
-        """Return the entries of all sessions that record changes of files, oldest first, each with its session's id."""
+        """Return the entries of all sessions that record changes to files, oldest first, each with its session's id."""
 
     async def rename(self, session_id: str, name: str) -> None:
         """Rename a session, even while it is open. Raises `StorageError` if there is no session with that id."""
@@ -149,7 +149,7 @@ class SessionStore(Protocol):
 class ConversationStore(Protocol):
     """Stores whole conversations for a program, by the program's ids. Each method raises `StorageError`.
 
-    The bytes are JSON in agentcli's own format; `readable_from` has the versions that can be read.
+    The bytes are JSON in agentcli's own format; `readable_from` says if a version can be read.
     """
 
     async def load(self, conversation_id: str) -> bytes | None:
@@ -170,7 +170,7 @@ class Locks(Protocol):
     """Locks that keep two calls from changing the same file at the same time, in this process and in others."""
 
     def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold the locks of all keys, which are sorted, while the body runs. Raises `ToolError` after the timeout."""
+        """Hold the locks of the sorted `keys` while the body runs. Raises `ToolError` after the timeout."""
 
 
 class Restriction(Struct, frozen=True):
@@ -193,7 +193,7 @@ class RestoredFile(Struct, frozen=True):
 
 
 class Restoration(Protocol):
-    """A plan to take back changes of files. `changes` are those that it makes itself, in the form for the log."""
+    """A plan to take back changes to files. `changes` are those that it makes itself, in the form for the log."""
 
     @property
     def files(self) -> Sequence[RestoredFile]: ...
@@ -308,7 +308,7 @@ class EventStore(Protocol):
         """Return the ids of streams that are `running`."""
 
     async def remove(self, stream_id: str) -> None:
-        """Remove the events with status and note for good. Later events have greater ids than the removed ones."""
+        """Remove events, status and note for good. Later events have greater ids than the removed ones."""
 
     async def close(self) -> None: ...
 
@@ -391,4 +391,4 @@ class CallHooks(Protocol):
 
 
 class NoHooks(TurnHooks):
-    """Hooks that do nothing, to inherit from."""
+    """A base class; its hooks do nothing."""

@@ -104,7 +104,7 @@ class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
 class SetMode(Struct, frozen=True, tag="set_permission_mode"):
     """Use another permission mode from the next call on.
 
-    With `is_step`, the person is cycling through the modes: plan mode returns to this one only if a turn runs in it.
+    With `is_step`, the person is cycling through modes: plan mode returns to this mode only if a turn uses it.
     """
 
     mode: str

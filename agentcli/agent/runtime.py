@@ -107,7 +107,7 @@ class ContextWatch(msgspec.Struct, dict=True):
 
 
 class Guardrails(NoHooks):
-    """Hooks, to inherit from, that check prompts and answers. A check returns why it rejects a text, else "".
+    """A base class of hooks that check prompts and answers. A check returns why it rejects a text, else "".
 
     A rejected prompt is removed, and its turn fails. A rejected answer is requested again with the reason, up to
     `max_retries` times; then the turn fails. Steering messages, subagents and answers that were cut are not checked.

@@ -71,7 +71,7 @@ class RecordedCall(NamedTuple):
 
 
 class History:
-    """The changes of files in a session's entries, including the changes of prompts that were taken back."""
+    """The changes to files in a session's entries, including the changes of prompts that were taken back."""
 
     def __init__(self, entries: Iterable[log.Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of their entries, oldest first

@@ -1,1 +1,1 @@
-"""The conversation: a tree of entries, and the messages derived from them. It knows no store and no provider."""
+"""The conversation: a tree of entries, and the messages derived from them. It knows of no store or provider."""

@@ -68,6 +68,7 @@ def _changes_of(path: str, recorded: Sequence[SessionEntry], read: Read) -> list
 
 def _renamed_from(created: FileState, changes: Sequence[FileChange], read: Read) -> FileChange | None:
     """Return the deletion of the file that was probably renamed: it had the content of the new file, or most of it."""
+    # Reversed, so that the first of several files with the same content is found.
     deletions = [(each.before, each) for each in reversed(changes) if each.after is None and each.before is not None]
     deleted = {before.content: each for before, each in deletions if before.kind == "file" and before.content}
     if created.content in deleted:

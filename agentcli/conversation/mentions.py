@@ -1,4 +1,4 @@
-"""Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models names without @."""
+"""Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`; for small models also bare names."""
 
 import os
 import re

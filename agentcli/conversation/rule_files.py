@@ -1,4 +1,4 @@
-"""Finds the rules that a project keeps for other coding agents, and reads when each of them applies.
+"""Finds the rules that a project keeps for other coding agents, and determines when each applies.
 
 Like AGENTS.md, such a file is data: it gives the model instructions, but grants no permissions.
 """

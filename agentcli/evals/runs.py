@@ -1,4 +1,4 @@
-"""Finishes runs, several attempts at a time, and compares two runs."""
+"""Makes a run's missing attempts, in parallel; compares two runs."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Pins the workspace files that trusted commands run: a file that has changed is not run before the person agrees."""
+"""Pins the workspace files that trusted commands run: a changed file is not run until the person agrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the commands in the settings, and pins the workspace files that they run; both are loaded on demand."""
+"""Finds the commands in the settings, and pins workspace files they run; the code for both is loaded late."""
 
 from __future__ import annotations
 

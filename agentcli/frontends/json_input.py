@@ -1,4 +1,4 @@
-"""Reads the JSON lines that programs send, and carries out the controls in them."""
+"""Reads programs' JSON lines, and carries out the control requests in them."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Ends a run properly: at a signal, when nothing happens any more, and with its background jobs."""
+"""Ends a run at a signal or when nothing happens any more, and names the jobs that end with it."""
 
 from __future__ import annotations
 

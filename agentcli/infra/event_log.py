@@ -196,7 +196,7 @@ def _remove(db: apsw.Connection, condition: str, value: float | str) -> None:
 class RedisEvents(WaitingReaders):
     """Implements `EventStore` with Redis Streams (https://redis.io/docs/latest/develop/data-types/streams/).
 
-    A stream that is not running is removed `keep_s` s after its last event. Raises `StorageError` without the extra.
+    A stream that is not running is removed `keep_s` s after its last event. Needs the extra `redis`.
     """
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:

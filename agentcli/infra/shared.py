@@ -1,4 +1,4 @@
-"""Shares state between the processes on a machine: locks by name, and the spending of all sessions of a day."""
+"""Shares state between the processes on a machine: named locks, and the day's spending of all sessions."""
 
 import asyncio
 import logging

@@ -64,16 +64,16 @@ class Agent(Generic[Output]):
     replace the system text. `tools` are `Tool`s, or functions as `@tool` accepts them.
 
     The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
-    it: the agent continues the conversation with that id, or begins it. A program that keeps it itself passes it as
-    `history`, messages in the form of the Messages API or of Chat Completions, and gets later ones from
-    `new_messages()`. Calls in a history are not run again.
+    it: the agent continues the conversation with that id, or begins it. To keep it yourself, pass it as `history`,
+    messages in the form of the Messages API or of Chat Completions, and get later ones from `new_messages()`. Calls in
+    a history are not run again.
 
     `Done.output` is an instance of `output_type`: a dataclass, TypedDict, msgspec struct, pydantic model, a type such
     as `list[City]`, a union, or JSON for a JSON Schema. The model gets two tries to correct an answer.
 
     `approve` gets the questions of the permission mode, such as a `CommandApproval`, one at a time, and returns
     `Allow(…)`, `Deny(…)` or a bool; without it, calls that would ask are denied. An error in it denies the call, stops
-    the turn, and is raised by `run`, `stream` and `call_tool`. When the turn ends, it is cancelled. `permissions` is
+    the turn, and is raised by `run`, `stream` and `call_tool`. A turn's end cancels `approve`. `permissions` is
     the name of the mode, or a `PermissionSettings` with rules. `options` hold everything else.
 
     Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
@@ -236,7 +236,7 @@ class Agent(Generic[Output]):
 
         `content` is the text, in which `@path` attaches files of the workspace, or a list of texts and blocks.
         `attachments` are more files, in any folder (paths are relative to `cwd`), or blocks: images, PDFs, text. `deps`
-        becomes `ToolContext.deps` in this prompt's calls. The next prompt waits for the end of this one; it raises
+        becomes `ToolContext.deps` in this prompt's calls. The next prompt waits for the end of this one, or raises
         `UsageError` if nobody reads this stream any more.
 
         `tools` are tools of the caller, from this prompt on: each of their calls comes in a `ClientToolRequested`, and
@@ -309,8 +309,8 @@ class Agent(Generic[Output]):
     def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
         """Return the newest prompt and the messages after it, to be added to a `history`.
 
-        By default they have the form of the agent's history, or without one that of the Messages API ("anthropic";
-        "openai": Chat Completions). System reminders are left out.
+        The default `form` is that of the agent's history, else "anthropic" (the Messages API); "openai" is Chat
+        Completions. System reminders are left out.
         """
         return write_messages(self._newest_entries, form or self._form)
 
@@ -328,11 +328,11 @@ class Agent(Generic[Output]):
 
         Permissions apply as to a call of the model, so `approve` is called if the permission mode would ask. With an
         `idempotency_key`, a call is made only once: later calls with that key wait for its result. A failed call is
-        made again only if nothing can happen twice: the tool had not begun, rejected it for now (`rate_limit`), or
-        only reads or is idempotent and failed for a reason that may pass. Keys belong to the agent: it forgets each
-        `idempotency_ttl_s` seconds after its first call began, and the oldest of more than 1,000. A call that takes
-        longer than `timeout_s` fails with `timeout`. `caller_id` names the caller for hooks and in the log. Raises
-        `UsageError` for the key of a different call.
+        made again only if that is safe: the tool had not begun, rejected it for now (`rate_limit`), or is read-only or
+        idempotent and failed for a reason that may pass. The agent keeps the newest 1,000 keys, each for
+        `idempotency_ttl_s` seconds from the start of its first call. A call that takes longer than `timeout_s` fails
+        with `timeout`. `caller_id` names the caller for hooks and in the log. Raises `UsageError` for the key of a
+        different call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 

@@ -23,7 +23,7 @@ class Allow(Struct, frozen=True, kw_only=True):
     """Lets a call run, or a turn go on.
 
     `input` replaces the call's arguments; it is checked like the model's own. Unless `remember` is "once", later calls
-    that `rule` covers are allowed too (empty: the narrowest rule in the question). `hunks` number the parts to apply.
+    that `rule` covers are allowed too (empty: the narrowest rule in the question). `hunks` are the parts to apply.
     """
 
     input: dict[str, Any] | None = None

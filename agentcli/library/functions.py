@@ -76,7 +76,7 @@ _LIMITS = ("max_tokens", "max_turns", "max_budget")  # reasons of `Done` that le
 
 
 def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """Return the answer as a `chat.completion`, with the usage of all its requests; cut by a limit, it has "length"."""
+    """Return the answer as a `chat.completion`, with all its requests' usage; "length" means that a limit cut it."""
     used, finish_reason = done.usage, "length" if done.reason in _LIMITS else "stop"
     message = {"role": "assistant", "content": done.text, "refusal": None}
     return {
@@ -95,7 +95,7 @@ def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any
 
 
 def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """Return the answer as a `message`, with the usage of all its requests; cut by a limit, it has "max_tokens"."""
+    """Return the answer as a `message`, with all its requests' usage; "max_tokens" means that a limit cut it."""
     return {
         "id": id or f"msg_{uuid.uuid4().hex}",
         "type": "message",

@@ -33,9 +33,9 @@ log = logging.getLogger("agentcli")
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """The options of an agent that most programs do not need.
+    """Options of an agent; most programs need none of them.
 
-    `settings` are nested like config.toml, or a `Settings`, whose defaults are ignored; they override those of files.
+    `settings` are nested like config.toml, or a `Settings`, whose defaults are ignored; they override settings files.
 
     `store` keeps conversations. A `SessionStore` keeps them entry by entry, as the command line does. A
     `ConversationStore` keeps whole ones, which suits a web handler that creates an agent for each request. They belong

@@ -57,7 +57,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return msgspec.structs.replace(self, **scaled, higher=self.higher and self.higher.times(factor))
 
     def max_rates(self, prompt_tokens: int) -> tuple[float, float]:
-        """Return the highest USD per token of a prompt of this length, and those of its reply."""
+        """Return the highest USD per token of a prompt of this length, and of its reply."""
         is_long = self.above is not None and prompt_tokens > self.above
         prices = self.higher if self.higher and is_long else self
         return max(prices.input, prices.cache_write or 0.0) / 1e6, prices.output / 1e6

@@ -99,7 +99,7 @@ class ToolCallEnded(Struct, frozen=True, tag="tool_call_ended"):
 class UsageUpdate(Struct, frozen=True, tag="usage"):
     """The tokens that the server has counted so far; a later update replaces an earlier one.
 
-    While the server still reads the prompt, `prompt_tokens` is how many it has to read.
+    While the server is reading the prompt, `prompt_tokens` is its full length.
     """
 
     usage: Usage

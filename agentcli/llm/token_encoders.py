@@ -1,4 +1,4 @@
-"""Counts tokens for callers who ask for a count, with a server or an encoder; models.py estimates those of requests."""
+"""Counts tokens when a caller asks, with a server or an encoder; models.py estimates those of requests."""
 
 import asyncio
 import base64
@@ -61,7 +61,7 @@ BUNDLED_ENCODERS = (*_PATTERNS, "tiktoken", "bytes")
 
 
 class TokenEncoder(Protocol):
-    """Counts the tokens of any text, also of one with lone surrogates or names of special tokens."""
+    """Counts the tokens of any text, even one with lone surrogates or names of special tokens."""
 
     @property
     def name(self) -> str: ...
@@ -149,7 +149,7 @@ class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Encoders:
-    """The rows of all models. A model's row is found by its name, a pattern, its family, or "unknown", in this order.
+    """All models' encoders. A model's row is found by its name, a pattern, its family, or "unknown", in this order.
 
     If several patterns (`gpt-4*`) match, the last registered one applies.
     """

@@ -273,7 +273,7 @@ def create_provider(name: str, *, model: str | ModelInfo, api_key: str = "", **s
 
     `name` is a bundled provider or one of the settings; with a `base_url` it may be any, for a server that speaks Chat
     Completions. `model` is its name there, or a `ModelInfo` if you know more about it. `server` are keys of
-    `[providers.NAME]`, above those of the settings. Raises `UsageError`, also for a missing key, and `ConfigError`.
+    `[providers.NAME]`, overriding the settings. Raises `ConfigError`, or `UsageError` (e.g. a missing key).
     """
     if api_key and name not in provider_names():  # the key of a server that is not bundled needs the name of a variable
         server = {"api_key_env": "API_KEY"} | server

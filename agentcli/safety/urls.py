@@ -1,4 +1,4 @@
-"""Parses web addresses strictly, and judges if one may be fetched at once, only if the person agrees, or never.
+"""Parses web addresses strictly, and judges if one may be fetched unasked, only if the person agrees, or never.
 
 It refuses addresses that two programs could read differently.
 """

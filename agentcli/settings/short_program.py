@@ -1,4 +1,4 @@
-"""Runs a program that ends within seconds, and waits for that program alone.
+"""Runs a program that ends within seconds; waits for it, not its children.
 
 asyncio's `Process.wait()` also waits for all processes that hold the pipes, such as a child in the background. This
 module therefore uses the layer below, which reports the end of the program itself.

@@ -364,7 +364,7 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All groups. `models` has rows like those of models.json, by provider and id; `hooks` has commands by event.
+    """All settings. `models` has rows like models.json's, by provider and id; `hooks` has commands by event.
 
     `mcp_servers` has MCP servers by name, with the keys of `.mcp.json`.
     """

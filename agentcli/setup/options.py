@@ -1,4 +1,4 @@
-"""Defines the options of a caller, and builds a session's limits, rules, tools and export from the settings.
+"""Defines a caller's options, and builds a session's limits, rules, tools and telemetry from the settings.
 
 The export of traces and metrics follows OpenTelemetry's own variables, too:
 https://opentelemetry.io/docs/specs/otel/protocol/exporter/

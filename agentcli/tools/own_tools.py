@@ -59,12 +59,12 @@ def tool(
 
     A sync function runs in a thread of its own. A returned text or `ToolOutput` is the result as it is; other data
     becomes JSON. A parameter annotated with `ToolContext`, or `ToolContext[MyDeps]`, gets the call's context, and the
-    model does not see it. With `effect="foreign"` each call needs a permission; with "none", no call does.
+    model does not see it. With `effect="foreign"` each call needs permission; with "none", no call does.
 
-    A failed call is repeated according to `retry`, if the function has the effect "none" or `is_idempotent`: running it
-    twice has the effect of running it once. Without `retry`, only an idempotent function is repeated, up to three
-    times. `locks` names arguments, or returns keys for all arguments: calls that share a value or a key wait for each
-    other, also calls of other tools and, with `locks` of the agent, of other programs. Raises `UsageError`.
+    A failed call is repeated according to `retry`, if the function has the effect "none" or `is_idempotent` (running it
+    twice equals running it once). Without `retry`, only an idempotent function is repeated, up to three times. `locks`
+    names arguments, or maps all of them to keys: calls that share a value or a key wait for each other, even those of
+    other tools or, if the agent has `locks`, other programs. Raises `UsageError`.
     """
 
     def make(function: Callable[..., Any]) -> Tool:

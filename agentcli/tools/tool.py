@@ -55,10 +55,10 @@ class ToolOutput(Struct, frozen=True):
     """The output of a call: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
     `structured` is a `LazyResult` if it is large and there is content. Without content, the structured part is
-    formatted for the model in the detail of the output level. `full` is the whole text if the content is only its
-    beginning; read_more returns it. `error_kind` is for an error that still has a result of its own, such as a command
-    that timed out. A dry run returns only `dry_run`; one that continues as a job returns `later`, which gives the
-    report at its end.
+    formatted for the model at the output level. `full` is the whole text if the content is only its beginning;
+    read_more returns it. `error_kind` is for an error that still has a result of its own, such as a command that timed
+    out. A dry run returns only `dry_run`; one that continues as a job returns `later`, which gives the report at its
+    end.
     """
 
     content: Content | None = None
@@ -71,7 +71,7 @@ class ToolOutput(Struct, frozen=True):
     later: Callable[[], Awaitable[DryRunReport]] | None = None
 
     def whole(self) -> ToolOutput:
-        """Return the output with its structured part made."""
+        """Return the output with no `LazyResult` in it."""
         is_lazy = isinstance(self.structured, LazyResult)
         return msgspec.structs.replace(self, structured=self.structured.make()) if is_lazy else self
 
@@ -130,7 +130,7 @@ class ToolContext(Generic[Deps]):
         return self.workspace.grants + self.terms.grants
 
     def readable(self, path: str) -> Path:
-        """Return the real path to read. Raises `ToolError`, also if it is not the path that was permitted."""
+        """Return the real path to read. Raises `ToolError`, e.g. if it is not the permitted path."""
         return self._as_permitted(path, "read")
 
     def writable(self, path: str) -> Path:
@@ -153,7 +153,7 @@ class RetryRule(Struct, frozen=True, kw_only=True):
     first_delay_s: float = 1.0
 
     def delay(self, retries: int) -> float:
-        """Return the seconds to wait before the next try; after each retry the wait is half as long again."""
+        """Return the seconds to wait before the next try: 1.5 times the last wait, at most 10."""
         return min(self.first_delay_s * 1.5**retries, 10.0)
 
 
@@ -209,7 +209,7 @@ class Tool:
 
     @property
     def may_be_repeated(self) -> bool:
-        """True if a call that failed half way may be repeated automatically."""
+        """True if a call that failed halfway may be repeated automatically."""
         return self.effect in ("none", "read", "web") or self.is_idempotent
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:

@@ -1,4 +1,4 @@
-"""Holds the state that all calls of a session share: its workspace, the contents it has seen of files, its services."""
+"""Holds the state that all calls of a session share: its workspace, the file contents it has seen, its services."""
 
 from __future__ import annotations
 

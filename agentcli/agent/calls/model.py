@@ -1,4 +1,4 @@
-"""The records of calls: of a session's calls, of the calls that a client runs, of a turn's calls, and of one call."""
+"""The records of calls: a session's, a turn's, those that a client runs, and a single one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def call_directly(
     limit = asyncio.timeout(timeout_s)
 
     def store(body: Body) -> Awaitable[object]:
-        """Store only the changes of files, for undo and blame: other entries belong to the model's calls."""
+        """Store only the changes to files, for undo and blame: other entries belong to the model's calls."""
         return session.append(body) if isinstance(body, FilesChanged) else done_future()
 
     state = session.state
@@ -151,6 +151,6 @@ async def continue_with(session: Session, result: ClientResult) -> None:
     """Store a result, and continue the turn if no other call waits for one. Raises `UserError`."""
     try:
         if await store_results(session, (result,)):
-            session.submit(GoOn(if_unanswered=True))  # the model has not answered the results yet
-    finally:  # the result is in the log now, or was not stored and may be sent again
+            session.submit(GoOn(if_unanswered=True))  # unless the model has answered the results meanwhile
+    finally:  # ids are in `answered` only while their results are being stored
         session.runtime.calls.delegates.client.answered.discard(result.id)

@@ -1,4 +1,4 @@
-"""Performs a permitted call with its files locked, after a dry run if one is due, and records changes of files."""
+"""Performs a permitted call with its files locked, after a dry run if one is due, and records file changes."""
 
 import asyncio
 import errno

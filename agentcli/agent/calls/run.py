@@ -1,4 +1,4 @@
-"""Runs the calls of a reply, each of which gets a result in any case, and the commands that the person types.
+"""Runs the commands that the person types, and a reply's calls, each of which always gets a result.
 
 The stages of a call are: parse, hooks, permission, perform, observe, report.
 """

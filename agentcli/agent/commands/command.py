@@ -101,7 +101,7 @@ class FileDiff(Struct, frozen=True):
 
 
 class AsDiff(Struct, frozen=True):
-    """The outcome of a command that is shown as changes of files, with a `note` below them."""
+    """The outcome of a command that is shown as changes to files, with a `note` below them."""
 
     files: tuple[FileDiff, ...]
     note: str = ""

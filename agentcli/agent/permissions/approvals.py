@@ -1,4 +1,4 @@
-"""Permits a call: decides if it may run; if approval is required, asks the person, with a list of its effects."""
+"""Permits or denies a call: if approval is needed, asks the person, with a list of its effects."""
 
 import asyncio
 from dataclasses import replace as copied

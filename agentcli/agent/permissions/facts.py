@@ -1,4 +1,4 @@
-"""Finds the facts of a call, once: its command, the paths that it names, resolved, and its address."""
+"""Finds the facts of a call, once: its command, its URL, and the resolved paths that it names."""
 
 import glob
 import os

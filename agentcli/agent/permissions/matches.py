@@ -1,4 +1,4 @@
-"""Finds the rules that decide about a call.
+"""Finds the rules that apply to a call.
 
 An allow rule for a command does not cover secret or auto-executed files, unless a rule names them.
 """

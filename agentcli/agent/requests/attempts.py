@@ -1,4 +1,4 @@
-"""Sends a request within the budgets, in which each try reserves its price, and rewrites it if it is rejected."""
+"""Sends a request within the budgets: each try reserves its price; a rejected request is rewritten."""
 
 import asyncio
 import logging

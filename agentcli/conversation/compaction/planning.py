@@ -1,4 +1,4 @@
-"""Plans a compaction: fills the free tokens from the newest turn to the oldest."""
+"""Plans a compaction: the free tokens go to the newest turns first."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property

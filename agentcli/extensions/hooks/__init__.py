@@ -1,1 +1,1 @@
-"""Hooks: commands, addresses, tools and models that answer events of a session (docs/hooks.md)."""
+"""Hooks: commands, URLs, tools and models that answer events of a session (docs/hooks.md)."""

@@ -1,4 +1,4 @@
-"""Runs all hooks of an event at once, and combines their answers. Hooks also get the names that other agents use."""
+"""Runs all of an event's hooks at once and combines their answers. They also get other agents' tool names."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Connects to one MCP server with the official SDK, over stdio, Streamable HTTP or SSE, in both protocol eras."""
+"""Connects to an MCP server with the official SDK: stdio, Streamable HTTP or SSE, old and new protocol."""
 
 import asyncio
 import logging

@@ -1,1 +1,1 @@
-"""Skills: folders with a SKILL.md: name and description, instructions, resources load in turn (docs/skills.md)."""
+"""Skills: folders with a SKILL.md. Name and description, instructions, resources load in turn (docs/skills.md)."""

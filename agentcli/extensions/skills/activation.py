@@ -111,7 +111,7 @@ class SkillRegistry:
         return activation
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End a skill that `by` activated: `name` or the innermost, the model's only choice. Raises `UsageError`."""
+        """End a skill that `by` activated: `name` or the innermost; a model only the latter. Raises `UsageError`."""
         own = [activation for activation in self.active if activation.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")

@@ -1,4 +1,4 @@
-"""Runs subagents: each is a session of its own that does one task, and whose events its parent passes on."""
+"""Runs subagents: each is a session of its own that does one task; its parent passes on its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the fields that are used of the client's requests, and parses its prompts.
+"""Defines the fields used from the client's requests, and parses its prompts.
 
 Schema: https://agentclientprotocol.com/protocol/schema. Unknown fields are ignored.
 """

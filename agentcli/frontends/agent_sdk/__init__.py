@@ -1,1 +1,1 @@
-"""Serves programs that use an Agent SDK of Claude Code, in its control protocol of JSON lines."""
+"""Serves programs that use a Claude Code Agent SDK, over its control protocol of JSON lines."""

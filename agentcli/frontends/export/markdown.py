@@ -1,4 +1,4 @@
-"""Converts a session's entries to a story, and writes that as Markdown for a pull request.
+"""Arranges a session's entries for readers, and writes Markdown for a pull request.
 
 A story is a session as readers see it: turns with prompts, replies, calls with their results, and remarks.
 """

@@ -1,4 +1,4 @@
-"""Shows a terminal's session on a web page (`/remote`). Both ask the same questions; the first answer applies.
+"""Shows a terminal's session on a web page (`/remote`). Questions appear on both; the first answer applies.
 
 The page is that of `agentcli serve`, but for one session, and ends with the terminal. A link works once: the page
 exchanges the code in the link for a token, which it keeps until its tab is closed.

@@ -1,1 +1,1 @@
-"""The interactive session: app.py puts a live screen together, plain.py is the same line by line."""
+"""The interactive session: app.py runs it on a live screen, plain.py line by line."""

@@ -1,4 +1,4 @@
-"""Owns the terminal while the program runs in it: frames, the first keys, hints, notifications.
+"""Owns the terminal while the program runs in it: frames, early keys, hints, notifications.
 
 It needs few imports, so that the first frame appears at once; the rest of the program is loaded after that frame.
 """

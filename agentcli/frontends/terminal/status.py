@@ -1,4 +1,4 @@
-"""Defines the interfaces of the terminal to the program that starts it and to its screen; draws the status line."""
+"""Defines the terminal's interfaces to its screen and to the program that starts it; draws the status line."""
 
 import asyncio
 import math
@@ -104,7 +104,7 @@ class TerminalOpener(SessionOpener, Protocol):
         """Return the models of the table as `provider/model`, with a note on each."""
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
-        """Ask for a key of a provider, or of one the person chooses. Return a sentence about it, empty without one."""
+        """Ask for the key of `provider`, or of one that the person picks. Return a sentence about it, or "" without."""
 
     def review_project(self) -> tuple[str, Callable[[], str]] | str:
         """Return what the project's files would add, and a function that trusts them; a sentence if there are none."""

@@ -1,1 +1,1 @@
-"""The engine for file states, with which dry runs, edits, checkpoints and undo describe, apply and reverse changes."""
+"""The engine for file states: lets dry runs, edits, checkpoints and undo describe, apply and reverse changes."""

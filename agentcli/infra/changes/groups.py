@@ -202,7 +202,7 @@ def _is_program(entry: FileEntry | None) -> bool:
 
 
 def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
-    """Describe the changes of a group as one; `paths` are all at or below `path`."""
+    """Describe the changes of a group as one; each of `paths` is `path` or below it."""
     before, after = changes.before_and_after(path)
     is_git = _is_repository(path, changes)
     is_new = path in paths and before is None
@@ -212,8 +212,8 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
     notes = _notes_on_packages(path)
     if not is_git and not is_gone:
         written = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
-        notes += _counting_notes("executable", [name for name, entry in written.items() if _is_program(entry)])
-        links = [f"{name} → {entry.target}" for name, entry in written.items() if entry.kind == "link"]
+        notes += _counting_notes("executable", [inner for inner, entry in written.items() if _is_program(entry)])
+        links = [f"{inner} → {entry.target}" for inner, entry in written.items() if entry.kind == "link"]
         notes += _counting_notes("link", links)
     return ChangeSummary(
         name=name,

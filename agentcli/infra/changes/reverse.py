@@ -1,4 +1,4 @@
-"""Undoes changes to files, and keeps later changes of the same files.
+"""Undoes changes to files, and keeps later changes to the same files.
 
 The changes of each path are undone from the last to the first. A file that is still as a change left it gets its state
 before the change. A file that was changed since is merged line by line. A file that cannot be merged is a conflict, and

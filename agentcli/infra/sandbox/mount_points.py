@@ -1,4 +1,4 @@
-"""Creates mount points for missing names that commands must not create, for as long as the commands run.
+"""Holds mount points at missing paths that commands must not create, for as long as the commands run.
 
 A mount needs a real file or folder under it, on the real disk, where the person sees it. This mount point is created
 before the command and removed after the last command that needs it, whichever process that is, because commands of

@@ -341,7 +341,7 @@ class _OrderedWork:
 
 
 class PostgresSessions(store.TableSessions):
-    """Implements `SessionStore`. Its arguments are those of `SqliteSessions`; tables are made at the first use."""
+    """Implements `SessionStore`. Its arguments are those of `SqliteSessions`; tables are created on first use."""
 
     def __init__(self, url: str, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)

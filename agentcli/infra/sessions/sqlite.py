@@ -1,4 +1,4 @@
-"""Stores sessions in SQLite, in a file or in memory. One thread writes, and reports entries as stored once on disk.
+"""Stores sessions in SQLite, in a file or in memory. One thread writes, and reports entries once they are on disk.
 
 In a simulated power cut, WAL with synchronous=FULL lost none of 10,090 rows reported as stored; NORMAL lost 520.
 """
@@ -116,7 +116,7 @@ class _WriterSessions(store.TableSessions):
 
 
 class SqliteSessions(_WriterSessions):
-    """Implements `SessionStore` on one database file, which is made at the first use.
+    """Implements `SessionStore` on one database file, which is created on first use.
 
     Once a day a checked copy of a database in use is stored beside it, for `agentcli sessions fsck --repair`.
     `address` is where other programs reach this one while it has sessions open; `on_notice` informs the person.

@@ -1,4 +1,4 @@
-"""Ollama through its native chat API (docs/api.md, read 2026-11), because the other cannot set the context window."""
+"""Ollama through its native chat API (docs/api.md, read 2026-11): its OpenAI API cannot set the context window."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing

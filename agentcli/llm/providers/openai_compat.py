@@ -1,4 +1,4 @@
-"""Any server that speaks Chat Completions or OpenAI's Responses API. presets.json has their differences."""
+"""Any server that speaks Chat Completions or OpenAI's Responses API. presets.json lists servers' quirks."""
 
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""Reads the tables beside this module, and reads a program's arguments by a list of the options that only read.
+"""Reads the tables beside this module, and checks a program's arguments against a list of read-only options.
 
 The lists are in `only_reading.ini`. An option that is not in a program's list is a problem.
 """

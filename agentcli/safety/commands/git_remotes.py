@@ -1,4 +1,4 @@
-"""Finds the remotes that a call of git connects to, by git's settings: hosts, or folders of this machine."""
+"""Finds the remotes that a git command connects to, from git's settings: hosts, or local folders."""
 
 import re
 from collections.abc import Sequence

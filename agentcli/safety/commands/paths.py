@@ -114,10 +114,10 @@ class ReadCheck:
 
     def _may_read(self, path: str, shows: str) -> bool:
         is_public_file = path in _PUBLIC_FILES and shows in ("content", "lines", "search", "sizes")
-        is_public_folder = path in _COMMON_FOLDERS and shows in ("lines", "sizes")  # which show nothing of a folder
+        is_public_folder = path in _COMMON_FOLDERS and shows in ("lines", "sizes")  # of a folder, nothing
         if is_public_file or is_public_folder or self.workspace.is_readable(Path(path)):
             return True
-        # Listing a folder shows facts about its secret files anyway. `parent` is wrong for a path that ends in `..`.
+        # A listing of the readable folder around a secret file shows its facts, too. `x/..` has another parent.
         return shows == "facts" and not path.endswith("..") and self.workspace.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:

@@ -1,4 +1,4 @@
-"""Strips the programs that run another command from it: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
+"""Strips from a command the programs that run it: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
 
 import itertools
 import re

@@ -114,12 +114,12 @@ class AutoExecuted(msgspec.Struct, frozen=True, kw_only=True):
     home: tuple[str, ...]
     git: tuple[str, ...]
     in_dot_folders: tuple[str, ...]
-    start: tuple[str, ...]  # names and home files of the groups with `at_start`
+    uncreatable: tuple[str, ...]  # also in a home: programs that start daily read these names
 
 
 @cache
 def auto_executed() -> AutoExecuted:
-    from agentcli.tables import read_table  # here, because a start does without these lists
+    from agentcli.tables import read_table  # here, because they are not needed at startup
 
     groups = read_table(__file__, "auto_executed").values()
     lists = {
@@ -127,8 +127,8 @@ def auto_executed() -> AutoExecuted:
         for kind in ("names", "reviewed", "home", "git", "in_dot_folders")
     }
     at_start = [group for group in groups if group.get("at_start")]
-    start = tuple(name for kind in ("names", "home") for group in at_start for name in group.get(kind, ()))
-    return AutoExecuted(**lists, start=start)
+    uncreatable = tuple(name for kind in ("names", "home") for group in at_start for name in group.get(kind, ()))
+    return AutoExecuted(**lists, uncreatable=uncreatable)
 
 
 @cache

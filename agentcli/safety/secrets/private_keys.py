@@ -96,7 +96,7 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
 
 
 def _first_body_line(text: str, start: int, end: int) -> int:
-    """Return the start of a key without a begin marker: of the lines above its end marker, at `end`; else `end`."""
+    """Return where the base64 lines begin that are directly above an end marker, at `end`; `end` if there are none."""
     lines: list[tuple[int, int]] = []
     for line_end in _ANY_LINE_END.finditer(text, start, end):
         lines.append((start, line_end.start()))

@@ -311,7 +311,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         yield from takewhile(lambda one: one.start() < end, found)
 
     def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the secrets of a rule without literals, whose pattern is searched for everywhere."""
+        """Yield the spans of secrets, for a rule without literals: its pattern, with no group, is tried everywhere."""
         matches = self._expression.finditer(text)
         yield from (match.span() for match in matches if _JUDGES[self.judge](match.group()))
 

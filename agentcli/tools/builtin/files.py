@@ -1,4 +1,4 @@
-"""Creates, replaces and edits files, keeping their encoding and line ends. A file is written whole or not at all.
+"""Creates, replaces and edits files; encoding and line endings stay. A file is written whole or not at all.
 
 Other tools, too, use the first part to read and write whole files. It turns failures into errors that a model can use.
 """

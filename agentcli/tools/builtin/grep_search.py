@@ -1,4 +1,4 @@
-"""Searches file contents with ripgrep, and sorts its results, which come file by file in any order, by their paths.
+"""Searches file contents with ripgrep, whose results come file by file in any order, and sorts them by path.
 
 The order is that of `rg --sort=path`: by the names in the path, one after the other. The rows of a file may
 come in several parts, which follow each other.

@@ -1,4 +1,4 @@
-"""Runs file_list, and defines the parts that it shares with grep_search: folders, globs, notes on gaps."""
+"""Runs file_list, and defines what it shares with grep_search: folders, globs, notes on omissions."""
 
 import os
 import re

@@ -1,1 +1,1 @@
-"""Edits text: finding the place, applying, diffs, encodings, line ends. It knows no permissions and no locks."""
+"""Edits text: finding the place, applying, diffs, encodings, line endings. It needs no permissions or locks."""

@@ -1,1 +1,1 @@
-"""Handles text typed for a prompt; this package does not know the session, and terminal/keys.py binds the keys."""
+"""Handles text typed for a prompt, with no access to the session; terminal/keys.py binds the keys."""

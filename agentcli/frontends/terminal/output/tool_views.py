@@ -1,4 +1,4 @@
-"""Shows finished calls with an excerpt of their output, and how the log bears out an answer's claims."""
+"""Shows finished calls with an excerpt of their output, and how an answer's claims match the log."""
 
 import re
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def tool_view(
 def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
     """Return a call's line, with its title cut so that the outcome fits; a failed call's title is never cut."""
     answer = " ".join(printable(event.answer).split())
-    was_declined = event.answer.startswith("declined")  # `Declined.answer` begins so
+    was_declined = event.answer.startswith("declined")  # as `Declined.answer` does
     is_failed = event.result.is_error or was_declined
     # An error's summary is the beginning of its message, which `_error_body` shows below the line.
     summary = "" if event.error_kind or was_declined else " ".join(printable(event.summary).split())
@@ -99,7 +99,7 @@ def _call_line(event: ToolFinished, title: str, columns: int, *, is_started_job:
     # A subagent's title is its task, which says more than the outcome does.
     min_cells = columns * 3 // 4 if is_agent else MIN_TITLE_CELLS
     shown_title = clipped([("", title)], max(min_cells, columns - 2 - width(outcome)))
-    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))  # begins with the `SubagentEnd`
+    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))  # a subagent's summary begins with its end
     continues = is_agent and summary == "in the background"
     sign = ("warning", "■") if was_cut_short else ("accent", "↗") if continues else ("ok", "✓")
     line = [sign, ("", " "), *shown_title, ("muted", outcome)]

@@ -1,4 +1,4 @@
-"""Prints Markdown while it arrives, close to its source: text copied from the screen only lacks the marks."""
+"""Prints Markdown while it arrives, close to its source: text copied from the screen lacks only the marks."""
 
 import re
 from collections.abc import Callable, Sequence

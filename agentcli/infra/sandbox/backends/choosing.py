@@ -1,4 +1,4 @@
-"""Chooses the best backend that really runs a command on this machine, and defines those that are not for Linux alone.
+"""Chooses the best backend that really runs a command on this machine, and defines Docker and Seatbelt.
 
 Docker or podman run each command in its own container, without network, privileges or capabilities.
 

@@ -1,4 +1,4 @@
-"""Confines its own process by a plan, then becomes the command.
+"""Confines itself as planned, then becomes the command.
 
 The keeper imports it in a process that will become a command, and `python -I -S` runs it as a program, so it uses only
 the standard library. If the process cannot be confined, it ends with 126 and prints the reason instead of becoming

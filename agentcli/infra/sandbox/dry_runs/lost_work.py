@@ -1,4 +1,4 @@
-"""Describes the changes of a dry run to repositories, and marks the changes that lose work.
+"""Describes a dry run's changes to repositories, and marks those that lose work.
 
 Git itself is asked for them, in the sandbox. It runs no program that a repository configures.
 """

@@ -1,4 +1,4 @@
-"""Collects a command's output: a bounded part in memory, all of it in a file once that is full, and live text."""
+"""Collects a command's output: part of it in memory, all of it in a file if it is long, and live text."""
 
 import asyncio
 import codecs

@@ -99,8 +99,9 @@ class Shell:
         """Start a command, in the spare shell if that is possible, and prepare the next spare shell."""
         confined = unconfined if command.profile == "own" else launcher or self._launch
         is_usual_call = command.profile == "read-only" and launcher is None and not is_job
-        can_be_read = "\0" not in command.text and len(command.text) <= MAX_CHARS
-        can_use_spare = is_usual_call and can_be_read and self._bash is not None  # other shells cannot read up to a NUL
+        # A spare bash reads its command up to a NUL, which other shells cannot.
+        fits_spare = "\0" not in command.text and len(command.text) <= MAX_CHARS and self._bash is not None
+        can_use_spare = is_usual_call and fits_spare
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
@@ -113,7 +114,7 @@ class Shell:
                 # The first read-only command starts no spare shell, because it may be the only one.
                 if can_use_spare and self._has_run_read_only and self._spare is None:
                     with suppress(OSError):  # the command is already running, so this failure does not matter
-                        # A taken shell has a confinement of its own, so the next spare shell takes over this one.
+                        # A spare shell has brought its own confinement, so the one made here is for the next.
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
                         start = start_spare(launch, command, confinement.pop_all(), self._start_shell)
                         self._spare = asyncio.create_task(start)

@@ -1,4 +1,4 @@
-"""Accesses files from open folders, so that links and folders that appear meanwhile cannot lead elsewhere."""
+"""Accesses files through open folders, so that links and folders that appear later cannot lead elsewhere."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Plans the protection of the paths in a workspace that may not be written although their folder may.
+"""Plans the protection of workspace paths that may not be written although their folder may be.
 
 A command that may commit must not write the parts of a repository that make git run programs: hooks, configuration, and
 `commondir`, which leads git to the folder of both (gitrepository-layout(5)) in every repository, not only in linked

@@ -76,7 +76,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
     def feed(self, piece: bytes) -> None:
         data = self._take_complete(piece)
-        if self._path is not None and data.startswith(b"\n"):  # an empty line ends the rows of the last file
+        if self._path is not None and data.startswith(b"\n"):  # the empty line after the rows of the previous piece
             self._path, data = None, data[1:]
         if data:
             self._read(data)
