@@ -153,6 +153,8 @@ class Review(Struct, kw_only=True):
         applied_changes = [change for change in changes if change.name in applied.names]
         outcome = "" if count == len(changes) else "applied only: " if count else "discarded: "
         summary = outcome + count_changes(applied_changes or changes)
+        for conflict in applied.conflicts[:1]:
+            summary = f"{f'{summary}; ' if count else ''}not applied: {conflict.name} ({conflict.why})"
         output = dry_run_output(self.report, self._remark(applied), summary)
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
@@ -172,6 +174,7 @@ class Review(Struct, kw_only=True):
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)
         words = "applied" if count == total else f"applied {count} of {total}" if count else "discarded"
+        words = "not applied" if applied.conflicts and not count else words
         words += "".join(f" · {self._partial_change(name)}" for name in applied.names if name in self.chosen_hunks)
         return f"{words} · “{self.comment}”" if self.comment else words
 

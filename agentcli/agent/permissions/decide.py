@@ -31,8 +31,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         decision = _decide_command(facts, facts.command, mode, found, rules=rules)
-        # Git uses ssh outside the sandbox, so a yes to that command lets it leave.
-        runs_outside = decision.outcome == "ask" and mode != "plan" and bool(facts.ssh_hosts)
+        runs_outside = decision.outcome == "ask" and mode != "plan" and bool(facts.why_outside)
         # A repository's settings name the folder of a remote, and may name a program for it: only a yes opens it.
         includes_grants = decision.includes_grants and (decision.outcome == "ask" or not facts.remote_folders)
         decision = structs.replace(decision, only_reads=only_reads, includes_grants=includes_grants)
@@ -129,7 +128,7 @@ def _decide_command(
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
         return PolicyDecision(outcome=person_only, reason=why)
-    if mode not in ("bypassPermissions", "plan") and (decision := _decide_remote(facts, mode)) is not None:
+    if mode not in ("bypassPermissions", "plan") and (decision := _decide_beyond_sandbox(facts, mode)) is not None:
         return decision
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
@@ -165,10 +164,10 @@ def _decide_command(
     return _ask_or_deny(mode, found.why_not_allowed or command.reason)
 
 
-def _decide_remote(facts: CallFacts, mode: Mode) -> PolicyDecision | None:
-    """Decide about a command of git whose remote the sandbox does not let it reach; None for any other."""
-    if facts.ssh_hosts:
-        return _ask_or_deny(mode, "git reaches its remote by ssh, which works only outside the sandbox")
+def _decide_beyond_sandbox(facts: CallFacts, mode: Mode) -> PolicyDecision | None:
+    """Decide about a command that must leave the sandbox, or whose remote is in a folder; None for any other."""
+    if facts.why_outside:
+        return _ask_or_deny(mode, facts.why_outside)
     if facts.remote_folders and facts.workspace.facts.confines:
         return _ask_or_deny(mode, "git reaches its remote in a folder, which the sandbox opens for it")
     return None
@@ -225,7 +224,7 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 def _possible_rules(facts: CallFacts) -> Iterator[str]:
     """Yield rules that may allow a call, the narrowest first. Only a command gets no rule that covers all calls."""
     name, command = facts.tool.name, facts.command
-    if facts.ssh_hosts:  # no rule lets a command leave the sandbox
+    if facts.why_outside:  # no rule lets a command leave the sandbox
         return
     if command is not None:
         if (text := facts.command_text.strip()) and not command.problem:

@@ -168,12 +168,21 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         return replace(self.arguments, unconfined=True) if decision.runs_outside else self.arguments
 
     @property
-    def ssh_hosts(self) -> tuple[str, ...]:
-        """The hosts that git reaches by ssh, for which a confined command must leave the sandbox."""
+    def why_outside(self) -> str:
+        """The reason why a command works only outside the sandbox; empty if it works inside, or cannot leave it."""
         sandbox, remotes = self.workspace.facts, self.command.effects.remotes if self.command is not None else ()
-        hosts = tuple(remote.removeprefix("ssh://") for remote in remotes if remote.startswith("ssh://"))
-        can_leave = getattr(self.arguments, "unconfined", None) is False and sandbox.profile != "danger-full-access"
-        return hosts if hosts and can_leave and sandbox.confines else ()
+        if getattr(self.arguments, "unconfined", None) is not False or sandbox.profile == "danger-full-access":
+            return ""
+        if not sandbox.confines:
+            return ""
+        if any(remote.startswith("ssh://") for remote in remotes):
+            return "git reaches its remote by ssh, which works only outside the sandbox"
+        for file in self.blocked_files:
+            # The sandbox can open a file that is there. To open a folder for a new one would open all files in it.
+            is_new = file.kind == "outside" and not os.path.lexists(file.real)
+            if is_new and str(file.real.parent) != "/tmp":  # noqa: S108  commands have a /tmp of their own
+                return f"it makes {self.workspace.shown(file.real)}, which works only outside the sandbox"
+        return ""
 
     @property
     def remote_folders(self) -> list[Path]:
@@ -242,7 +251,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 def can_dry_run(facts: CallFacts) -> bool:
     """Return True for a confined foreground command, if the machine supports overlays. Blocks at the first call."""
     asks_otherwise = any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
-    is_confined_foreground = facts.tool.runs_commands and not facts.ssh_hosts and not asks_otherwise
+    is_confined_foreground = facts.tool.runs_commands and not facts.why_outside and not asks_otherwise
     return is_confined_foreground and _supports_dry_runs(facts.workspace)
 
 

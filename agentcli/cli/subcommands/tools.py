@@ -273,7 +273,7 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        # Only decisions in the mode `auto` and about ssh depend on the sandbox, and to examine it takes time.
+        # To examine the sandbox takes time: only the mode `auto`, and what may have to leave the sandbox, depend on it.
         self._knows_sandbox = self._mode == "auto"
         profile: Profile | None = None if self._knows_sandbox else "danger-full-access"  # which needs no examination
         self._workspace = self._builder.workspace(self._rules, profile=profile)
@@ -288,7 +288,7 @@ class CommandExplainer:
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
         assert analysis is not None  # the tool is bash
-        if analysis.effects.remotes and not self._knows_sandbox:  # it connects by ssh: examine the sandbox first
+        if (analysis.effects.remotes or facts.blocked_files) and not self._knows_sandbox:
             self._workspace, self._knows_sandbox = self._builder.workspace(self._rules), True
             return self._decide(command)
         if analysis.verdict == "try":

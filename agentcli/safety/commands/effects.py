@@ -203,11 +203,13 @@ def _git_effects(arguments: Sequence[Field], state: State) -> Effects:
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
-        return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
+        target = absolute_paths(operands_of(subcommand, "bcoju")[2:3], state) if name == "clone" else ()
+        return Effects(reads=here, writes=() if name == "push" else (*here, *target), hosts=hosts, runs=("git",))
     deletes = absolute_paths(operands_of(subcommand)[1:], state) if name == "rm" else ()
     may_write = any(not field.is_known or field.text.startswith("--output") for field in subcommand)
     only_reads = name in _GIT_READERS and not may_write
-    return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, runs=("git",))
+    made = absolute_paths(operands_of(subcommand, "bB")[2:3], state) if words[:2] == ["worktree", "add"] else ()
+    return Effects(reads=here, writes=() if only_reads else (*here, *made), deletes=deletes, runs=("git",))
 
 
 def _sed_effects(arguments: Sequence[Field], state: State) -> Effects:

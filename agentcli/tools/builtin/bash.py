@@ -125,8 +125,10 @@ def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *
     if code and not timed_out:
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
+    explanations: list[str] = []
     if workspace.facts.confines and not arguments.unconfined:
-        notes += _explain_failures(result, workspace, start)
+        explanations = [*_explain_failures(result, workspace, start)]
+    notes += explanations
     # A call with a `cwd` of its own does not move the shell.
     cwd = start if arguments.cwd else _follow_folder(result, start, context, notes)
     notes += _describe_leftovers(result, workspace)
@@ -143,6 +145,7 @@ def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *
     summary = failure or describe_line_count(result.output) or "no output"
     for paths, what in ((result.reverts.reverted, "put back"), (result.reverts.not_reverted, "could not be put back")):
         summary += f"; {len(paths)} protected files {what}" if paths else ""
+    summary += "; .git/config was not written" if _GIT_SETTINGS_KEPT in explanations else ""
     content = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)
     error_kind: ToolErrorKind | None = "timeout" if timed_out else None
     return ToolOutput(content, structured, summary, is_error=timed_out or bool(code), error_kind=error_kind)
@@ -203,6 +206,10 @@ _NO_HOST = lazy_pattern(
 )
 _DENIED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 _GIT_CONFIG_LOCKED = lazy_pattern("could not (write|lock) config file")
+_GIT_SETTINGS_KEPT = (
+    "[the sandbox keeps git's settings (.git/config) from a command that runs directly: git did the rest without them. "
+    "unconfined, which asks the user, lets it write them.]"
+)
 _NO_FILE = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # names in an output that are looked up as paths
@@ -234,10 +241,7 @@ def _explain_failures(result: CommandResult, workspace: Workspace, cwd: Path) ->
         paths = _look_up(sorted(words), cwd, workspace, "write")
         protected = [word for word, path in paths.items() if path.is_auto_executed]
     if _GIT_CONFIG_LOCKED.search(output):
-        yield (
-            "[the sandbox keeps git's settings (.git/config) from a command that runs directly: git did the rest "
-            "without them. unconfined, which asks the user, lets it write them.]"
-        )
+        yield _GIT_SETTINGS_KEPT
     elif protected:
         yield (
             f"[the sandbox does not let commands write {', '.join(protected)}, because other programs execute it. "
