@@ -7,7 +7,7 @@ from agentcli.agent import events
 from agentcli.agent.result import Requirements, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
 from agentcli.agent.turn_log import PROMPT_REMOVED
-from agentcli.conversation.history import shorten
+from agentcli.conversation.history import counted, shorten
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost
 from agentcli.frontends.printable import PrintableStream, printable
 
@@ -78,7 +78,7 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
         case events.SubagentStarted(id, _, _, task) if is_verbose:
             return f"{id}: {shorten(' '.join(task.split()), MAX_TASK_CHARS)}"
         case events.SubagentEnded(id, _, end, turns) if is_verbose:
-            return f"{id} {end} after {turns} rounds"
+            return f"{id} {end} after {counted(turns, 'round')}"
         case events.Notice(text):
             return text
     return ""

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from agentcli.agent import events
 from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.entries import Entry, Queued, User
+from agentcli.conversation.history import counted
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, printable, with_tilde
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
@@ -51,8 +52,7 @@ class RunningCall(Struct, kw_only=True):
         self.transcript = f"{self.transcript}{line_end}{text}"[-MAX_TAIL_CHARS:]
 
     def format_spending(self, now: float) -> str:
-        seconds = now - self.started
-        parts = [f"{seconds:.0f} s"] if seconds >= 1 else []
+        parts = [f"{seconds:.0f} s"] if (seconds := now - self.started) >= 1 else []
         parts += [f"{self.tokens:,} tokens"] if self.rounds else []
         parts += [f"${self.cost_usd:.4f}"] if self.cost_usd else []
         return "".join(f" · {part}" for part in parts)
@@ -187,7 +187,7 @@ class Activity(Struct, kw_only=True):
             case events.SubagentEnded(end=end, turns=turns):
                 if self.agents.pop(id, "") == id:  # it ran in the background
                     self.calls.pop(id, None)
-                    return f"{id} {end} after {turns} rounds: /agents show {id}", "muted"
+                    return f"{id} {end} after {counted(turns, 'round')}: /agents show {id}", "muted"
             case events.Notice(text):
                 return f"{id}: {text}", "warning"
             case events.HookRan(decision="deny", reason=reason):
