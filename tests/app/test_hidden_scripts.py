@@ -31,13 +31,17 @@ READABLE = [
     'mapfile -C "TOUCH FILE;" -c 1 x < f.txt',
 ]
 # The same; but in what is not read there may be more than is seen.
-SEEN = ["source <(echo TOUCH FILE)", "bash <(echo TOUCH FILE)", 'sh -c "$(echo TOUCH FILE)"']
+SEEN = [
+    "source <(echo TOUCH FILE)",
+    "bash <(echo TOUCH FILE)",
+    'sh -c "$(echo TOUCH FILE)"',
+    'bash /dev/fd/3 3<<< "TOUCH FILE"',
+]
 # Each makes FILE by a script or a program that the text does not tell.
 UNREADABLE = [
     "echo -e 'touch\\x20FILE' | bash",
     "{ echo -n 'touch '; echo FILE; } | sh",
     "printf '%s FILE\\n' 'touch' | sh",
-    'bash /dev/fd/3 3<<< "touch FILE"',
     "f() { sh; }; echo touch FILE | f",
     '{ sh; } <<< "touch FILE"',
     "if true; then sh; fi <<< 'touch FILE'",
