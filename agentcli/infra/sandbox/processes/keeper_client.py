@@ -157,6 +157,8 @@ class Keeper:
         self._max_processes = max_processes
         self._process: subprocess.Popen[bytes] | None = None  # the keeper, once it is started
         self._keeper_channel: socket.socket | None = None  # sends the sockets of new supervisors to the keeper
+        self._encoded_from: Mapping[str, str] = {}  # the variables of the newest command
+        self._encoded: dict[bytes, bytes] = {}  # the same as bytes
         self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
         self._cleanup_note: int | None = None  # the descriptor of the session's `CleanupNote` that the keeper has
 
@@ -172,7 +174,9 @@ class Keeper:
     ) -> Process:
         """Start a program in a new session, on a `terminal` or without input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        variables = _encode_variables({**environment, **launch.environment})
+        if environment != self._encoded_from:  # commands nearly always have the same variables
+            self._encoded_from, self._encoded = {**environment}, _encode_variables(environment)
+        variables = self._encoded | _encode_variables(launch.environment)
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv)):
             raise ValueError("embedded null byte")
