@@ -240,7 +240,7 @@ class Response:
                 self._end()
         except TimeoutError as error:
             # The server accepted the request, so it may bill it.
-            raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", was_accepted=True) from error
+            raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:
             self._failure, self._allows_next = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:

@@ -20,7 +20,7 @@ class ProviderError(AgentcliError):
     """A failed model request.
 
     `partial` is the reply up to the failure, without calls that were cut. `retry_after` is the wait in seconds that the
-    server asks for. Once text was `shown`, the request is not retried. `was_accepted`: the server has the request, and
+    server asks for. Once text was `shown`, the request is not retried. `is_answered`: the server has the request, and
     may bill it. `sent` is the request's body. `tries` is the number of tries, which took `tried_s` seconds in all.
     """
 
@@ -39,12 +39,12 @@ class ProviderError(AgentcliError):
         retry_after: float | None = None,
         code: str = "",
         is_retryable: bool | None = None,
-        was_accepted: bool = False,
+        is_answered: bool = False,
     ) -> None:
         super().__init__(message)
         if is_retryable is not None:
             self.is_retryable = is_retryable
-        self.status, self.retry_after, self.code, self.was_accepted = status, retry_after, code, was_accepted
+        self.status, self.retry_after, self.code, self.is_answered = status, retry_after, code, is_answered
 
 
 class AuthError(ProviderError):

@@ -88,7 +88,7 @@ async def stream_reply(
         except errors.ProviderError as error:
             error.sent = body
             # Once a response has begun, a broken connection does not mean that the request was not accepted.
-            error.was_accepted |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
+            error.is_answered |= has_response and isinstance(error, errors.ConnectionFailed | errors.Timeout)
             if not reader.has_all_content:
                 raise
         last_events: list[StreamEvent] = []

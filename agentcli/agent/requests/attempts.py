@@ -138,7 +138,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         """End a try without a reply. It is free if the server rejected it, or never received it."""
         if not self._reservation.is_open:  # the try has ended already
             return
-        if error is not None and not (self._has_begun or error.was_accepted):
+        if error is not None and not (self._has_begun or error.is_answered):
             self._settle(Usage())
             return
         likely, worst = self._estimated_usage()

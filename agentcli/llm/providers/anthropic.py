@@ -235,7 +235,7 @@ class SdkClient(Carrier):
             case httpx2.ConnectTimeout():
                 return Timeout(f"{self.shown_url} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
             case httpx2.TimeoutException():  # the server had accepted the request
-                return Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.", was_accepted=True)
+                return Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.", is_answered=True)
             case httpx2.ConnectError():
                 reason = str(error).rstrip(".")
                 if "CERTIFICATE_VERIFY_FAILED" in reason:
