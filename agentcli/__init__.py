@@ -4,7 +4,7 @@ from agentcli.version import __version__ as __version__
 
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and no signal is noted before its end
 if TYPE_CHECKING:
-    from agentcli.library.front import *  # noqa: F403
+    from agentcli.library.front import *  # noqa: F403  # all names, for type checkers
 else:
 
     def __getattr__(name: str) -> object:

@@ -118,6 +118,19 @@ async def test_a_command_over_ssh_runs_outside_the_sandbox_and_the_question_says
     assert ssh.read_text() == "git@github.com git-receive-pack 'a/b.git'\n"
 
 
+@pytest.mark.parametrize("command", ["touch ../made", "git worktree add -q ../made"])
+async def test_what_makes_something_outside_the_project_runs_outside_the_sandbox_after_a_yes(
+    model: MakeModel, repository: Path, command: str
+) -> None:
+    made = repository.parent / "made"
+    for answer in (Deny(), Allow()):
+        assert not made.exists()
+        asked, _ = await ask(model(*bash(command)), repository, answer, mode="auto", allow=["bash"])
+        assert effects(asked)[0][:2] == (OUTSIDE, f"writes outside the project: {made}")
+        assert asked[0].rules == ()
+    assert made.exists()
+
+
 @pytest.mark.parametrize("mode", ["dontAsk", "bypassPermissions", "plan"])
 async def test_a_mode_that_asks_nobody_lets_nothing_out_of_the_sandbox(
     model: MakeModel, repository: Path, ssh: Path, mode: str

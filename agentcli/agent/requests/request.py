@@ -197,7 +197,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
 
 def _prepare_calls(workspace: Workspace) -> None:
     """Import the code for calls and open the sandbox, in 30 ms, while the model still writes the first call. Blocks."""
-    from agentcli.agent.calls import run  # noqa: F401
+    from agentcli.agent.calls import run  # noqa: F401  # loaded ahead
 
     workspace.preload()
 

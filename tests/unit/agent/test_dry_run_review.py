@@ -535,6 +535,16 @@ async def test_what_fails_at_the_end_of_a_dry_run_in_the_background_is_reported(
         assert files(stage) == BEFORE
 
 
+async def test_an_approved_change_that_cannot_be_applied_says_why(tmp_path: Folder) -> None:
+    async with asked(tmp_path, command="echo more >>x.txt") as (stage, _):
+        (stage.workspace / "x.txt").write_text("mine\n")
+        await answer(stage, True)
+    (finished,) = stage.of(ToolFinished)
+    assert finished.summary == "no output; not applied: x.txt (it was changed since the command started)"
+    assert finished.answer == "not applied"
+    assert (stage.workspace / "x.txt").read_text() == "mine\n"
+
+
 async def test_a_dry_run_that_cannot_change_files_of_another_group_may_run_directly(tmp_path: Folder) -> None:
     fails = f"echo >team.txt; echo '{os.strerror(errno.EOVERFLOW)}'; exit 4"
     async with asked(tmp_path, command=fails) as (stage, request):

@@ -22,7 +22,7 @@ from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import NO_GRANTS, Command, Grants, Profile, Reverts
-from agentcli.tools.tool import ToolContext, ToolRegistry
+from agentcli.tools.tool import ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 
@@ -67,11 +67,15 @@ def root_of(sandbox: LocalSandbox) -> Path:
     return sandbox.facts().roots[0]
 
 
-def told(sandbox: LocalSandbox, command: str) -> str:
-    """What the model is told of a command."""
+def output_of(sandbox: LocalSandbox, command: str) -> ToolOutput:
     tool = ToolRegistry(builtin_tools()).get("bash")
     context = ToolContext(Workspace(cwd=root_of(sandbox), sandbox=sandbox), "id")
-    return str(result_of(sandbox, tool.run(tool.parse({"command": command}), context)).content)
+    return result_of(sandbox, tool.run(tool.parse({"command": command}), context))
+
+
+def told(sandbox: LocalSandbox, command: str) -> str:
+    """What the model is told of a command."""
+    return str(output_of(sandbox, command).content)
 
 
 def sandbox_in(root: Path, home: Path, *own: Path, profile: Profile = "workspace-write") -> LocalSandbox:
@@ -278,6 +282,14 @@ def test_failures_caused_by_the_sandbox_are_explained(home: Path, root: Path, co
     said_by(sandbox := sandbox_in(root, home), "git init -q")
     notes = re.findall(r"^\[((?:the sandbox|/tmp is).*)\]$", told(sandbox, command), re.MULTILINE)
     assert [found[: len(note)] for found in notes] == ([note] if note else [])
+
+
+def test_the_row_of_a_push_says_that_no_upstream_was_set(home: Path, root: Path) -> None:
+    sandbox = sandbox_in(root, home)
+    commit = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first"
+    said_by(sandbox, f"git init -q -b main; {commit}; git init -q --bare remote.git")
+    summary = output_of(sandbox, "git push -q -u ./remote.git main").summary
+    assert summary.endswith("; .git/config was not written")
 
 
 def test_programs_that_list_processes_do_not_see_all_the_mounts(home: Path, root: Path) -> None:
