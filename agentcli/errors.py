@@ -10,9 +10,18 @@ from typing import Literal
 from warnings import warn
 
 ToolErrorKind = Literal[
-    "timeout", "rate_limit", "resource_error", "transient_error", "permission_denied", "invalid_parameters",
-    "not_found", "validation_error", "execution_error", "internal_error", "dependency_error",
-]  # fmt: skip
+    "timeout",
+    "rate_limit",
+    "resource_error",
+    "transient_error",
+    "permission_denied",
+    "invalid_parameters",
+    "not_found",
+    "validation_error",
+    "execution_error",
+    "internal_error",
+    "dependency_error",
+]
 
 # These may pass by themselves; the others ask for another call, another setting, or a person.
 RETRYABLE_KINDS: frozenset[ToolErrorKind] = frozenset(("timeout", "rate_limit", "resource_error", "transient_error"))

@@ -1,12 +1,6 @@
 """Events that a session sends, operations that `(await agent.session()).submit(…)` takes, and records of turns."""
 
-from agentcli.agent.events import (  # isort: skip
-    AnyQuestion, ApprovalSettled, BlockEnded, BlockStarted, CallApproval, ChangesApproval, ClientToolRequested,
-    CommandApproval, Compaction, Denial, Done, EditApproval, EntryStored, Event, HookRan, InputDelta, LimitQuestion,
-    ModeChanged, Notice, OutputDelta, PlanApproval, PromptProgress, ProviderSwitched, Question, QuestionEvent,
-    QueueChanged, ReplyStarted, Retry, Steered, SubagentEnded, SubagentStarted, TakenOver, TextDelta, ThinkingDelta,
-    ToolFinished, ToolStarted, TurnEnded, TurnFailed, TurnStarted, UsageReported,
-)  # fmt: skip
+from agentcli.agent.events import *
 from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
 from agentcli.agent.turn_records import TurnMetrics, TurnRecord
 

@@ -12,20 +12,17 @@ from langchain_core.tools import StructuredTool, ToolException
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
 from agentcli.library.agent import Agent
+from agentcli.llm import messages as ours
 from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_status
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ToolSpec
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.wire.chat_completions import function_of
 
-from agentcli.llm.messages import (  # isort: skip
-    Base64Source, Block, Document, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage,
-)  # fmt: skip
-
 _CUT = ("length", "max_tokens", "MAX_TOKENS")  # finish reasons of services for a reply that was cut
 
 
-def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseMessage]:
+def to_langchain(messages: Iterable[ours.Message], *, system: str = "") -> list[BaseMessage]:
     """Return our messages as LangChain's. Results of calls become a `ToolMessage` each; reasoning is left out."""
     converted: list[BaseMessage] = [SystemMessage(system)] if system else []
     for message in messages:
@@ -33,19 +30,19 @@ def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseM
             calls = [tool_call(name=use.name, args=use.input, id=use.id) for use in message.tool_uses]
             converted.append(AIMessage(message.text, tool_calls=calls))
             continue
-        converted += [_tool_message(block) for block in message.content if isinstance(block, ToolResult)]
-        if shown := [block for block in message.content if isinstance(block, Text | Image | Document)]:
+        converted += [_tool_message(block) for block in message.content if isinstance(block, ours.ToolResult)]
+        if shown := [block for block in message.content if isinstance(block, ours.Text | ours.Image | ours.Document)]:
             converted.append(HumanMessage(_content(shown)))
     return converted
 
 
-def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message, ...]]:
+def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[ours.Message, ...]]:
     """Return the system text, and LangChain's messages as ours. Raises `UsageError` for content of other kinds.
 
     Consecutive messages of one role are joined, because all results of a reply must be in the next message.
     """
     system: list[str] = []
-    converted: list[Message] = []
+    converted: list[ours.Message] = []
     for message in messages:
         match message:
             case SystemMessage():
@@ -53,14 +50,14 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 continue
             case AIMessage():
                 uses = tuple(_tool_use(call, number) for number, call in enumerate(message.tool_calls))
-                new = Message("assistant", (Text(message.text), *uses) if message.text else uses)
+                new = ours.Message("assistant", (ours.Text(message.text), *uses) if message.text else uses)
             case ToolMessage(content=content):
                 output = content if isinstance(content, str) else tuple(_blocks(message))
-                new = Message("user", (ToolResult(message.tool_call_id, output, message.status == "error"),))
+                new = ours.Message("user", (ours.ToolResult(message.tool_call_id, output, message.status == "error"),))
             case _:
-                new = Message("user", tuple(_blocks(message)))
+                new = ours.Message("user", tuple(_blocks(message)))
         if converted and converted[-1].role == new.role:
-            new = Message(new.role, (*converted.pop().content, *new.content))
+            new = ours.Message(new.role, (*converted.pop().content, *new.content))
         converted.append(new)
     return "\n\n".join(system), tuple(converted)
 
@@ -71,40 +68,40 @@ def to_tool_message(finished: ToolFinished) -> ToolMessage:
     return _tool_message(finished.result).model_copy(update=fields)
 
 
-def _tool_message(result: ToolResult) -> ToolMessage:
+def _tool_message(result: ours.ToolResult) -> ToolMessage:
     content = result.content if isinstance(result.content, str) else _content(result.content)
     return ToolMessage(content, tool_call_id=result.tool_use_id, status="error" if result.is_error else "success")
 
 
-def _content(blocks: Sequence[Text | Image | Document]) -> Any:
+def _content(blocks: Sequence[ours.Text | ours.Image | ours.Document]) -> Any:
     """Return a single text as a string, everything else as LangChain's standard blocks."""
-    if len(blocks) == 1 and isinstance(blocks[0], Text):
+    if len(blocks) == 1 and isinstance(blocks[0], ours.Text):
         return blocks[0].text
     content: list[dict[str, str]] = []
     for block in blocks:
-        if isinstance(block, Text):
+        if isinstance(block, ours.Text):
             content.append({"type": "text", "text": block.text})
         else:
-            kind, source = "image" if isinstance(block, Image) else "file", block.source
+            kind, source = "image" if isinstance(block, ours.Image) else "file", block.source
             content.append({"type": kind, "base64": source.data, "mime_type": source.media_type})
     return content
 
 
-def _blocks(message: BaseMessage) -> Iterator[Text | Image | Document]:
+def _blocks(message: BaseMessage) -> Iterator[ours.Text | ours.Image | ours.Document]:
     for part in message.content_blocks:  # LangChain's standard form, whatever the service
         match part:
             case {"type": "text", "text": str(text)}:
-                yield Text(text)
+                yield ours.Text(text)
             case {"type": "image", "base64": str(data), "mime_type": str(kind)}:
-                yield Image(Base64Source(kind, data))
+                yield ours.Image(ours.Base64Source(kind, data))
             case {"type": "file", "base64": str(data), "mime_type": str(kind)}:
-                yield Document(Base64Source(kind, data))
+                yield ours.Document(ours.Base64Source(kind, data))
             case _:
                 raise UsageError(f"Could not send {str(part)[:80]}. Use text, or images and files as base64.")
 
 
-def _tool_use(call: Any, number: int) -> ToolUse:
-    return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))  # some models give no ids
+def _tool_use(call: Any, number: int) -> ours.ToolUse:
+    return ours.ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))  # some models give no ids
 
 
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
@@ -178,23 +175,25 @@ class LangChainProvider(BaseProvider):
 def _done_event(whole: AIMessageChunk, model: str) -> Done:
     calls = [_tool_use(call, number) for number, call in enumerate(whole.tool_calls)]
     calls += [  # with arguments that are not JSON
-        ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
+        ours.ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)
     ]
     text, metadata = str(whole.text), whole.response_metadata
-    blocks: tuple[Block, ...] = (Text(text), *calls) if text else tuple(calls)
+    blocks: tuple[ours.Block, ...] = (ours.Text(text), *calls) if text else tuple(calls)
     is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
-    stop_reason: StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
-    return Done(Message("assistant", blocks), stop_reason, _usage(whole), model)
+    stop_reason: ours.StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
+    return Done(ours.Message("assistant", blocks), stop_reason, _usage(whole), model)
 
 
-def _usage(whole: AIMessageChunk) -> Usage:
+def _usage(whole: AIMessageChunk) -> ours.Usage:
     """Return the usage of a reply. LangChain counts cached tokens as part of the input."""
     used: Any = whole.usage_metadata or {}
     input, output = used.get("input_token_details", {}), used.get("output_token_details", {})
     read, written = input.get("cache_read") or 0, input.get("cache_creation") or 0
     uncached = max(0, used.get("input_tokens", 0) - read - written)
-    return Usage(uncached, used.get("output_tokens", 0), written, read, reasoning_tokens=output.get("reasoning") or 0)
+    return ours.Usage(
+        uncached, used.get("output_tokens", 0), written, read, reasoning_tokens=output.get("reasoning") or 0
+    )
 
 
 def _provider_error(error: Exception) -> ProviderError:

@@ -1,20 +1,10 @@
 """The parts of a model provider of your own: what it is asked, the events it yields, and how it fails."""
 
 from agentcli.library.functions import get_model_info
-
-from agentcli.llm.errors import (  # isort: skip
-    AuthError, BadRequest, ConnectionFailed, ContextOverflow, Overloaded, ProviderError, RateLimit, ServerError,
-    Timeout,
-)  # fmt: skip
-from agentcli.llm.messages import (  # isort: skip
-    Base64Source, CacheControl, Document, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage,
-)  # fmt: skip
+from agentcli.llm.errors import *
+from agentcli.llm.messages import *
 from agentcli.llm.models import ModelInfo, Prices
-
-from agentcli.llm.provider import (  # isort: skip
-    Done, Health, Provider, Request, StreamEvent, TextDelta, ThinkingDelta, TokenCount, ToolCallDelta, ToolCallEnded,
-    ToolCallStarted, ToolSpec, UsageUpdate,
-)  # fmt: skip
+from agentcli.llm.provider import *
 from agentcli.models.choice import create_provider
 
 __all__ = [

@@ -1,8 +1,6 @@
 """Stores of conversations and of events, and the protocols for stores of your own."""
 
-from agentcli.agent.interfaces import (  # isort: skip
-    ConversationStore, EventStore, SearchHit, SessionInfo, SessionLog, SessionStore, StreamEvent, StreamState,
-)  # fmt: skip
+from agentcli.agent.interfaces import *
 from agentcli.conversation.schema import readable_from
 from agentcli.infra.event_log import MemoryEvents, RedisEvents, SqliteEvents
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions

@@ -103,9 +103,14 @@ class LocalEngine:
             if not failure:
                 checked = await check(task, config, msgspec.json.encode(record), folder)
             outcome = Outcome(
-                task=task.name, sample=sample, end="timeout" if is_timeout else end, error=error, check=checked,
-                spent=Spent(seconds, total.whole_usd, total.usage), work=work,
-            )  # fmt: skip
+                task=task.name,
+                sample=sample,
+                end="timeout" if is_timeout else end,
+                error=error,
+                check=checked,
+                spent=Spent(seconds, total.whole_usd, total.usage),
+                work=work,
+            )
             return EvalAttempt(outcome, pack_conversation(entries), failure)
 
     def _config(self, task: Task, folder: Path) -> Config:
@@ -293,9 +298,11 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
             '--settings FILE, in which [sandbox] has profile = "danger-full-access".'
         )
     variables = {
-        "AGENTCLI_EVAL_TASK": task_copy, "AGENTCLI_EVAL_RECORD": task_copy / RECORD,
-        "PYTHONPATH": task_copy / HELPERS.name, "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+        "AGENTCLI_EVAL_TASK": task_copy,
+        "AGENTCLI_EVAL_RECORD": task_copy / RECORD,
+        "PYTHONPATH": task_copy / HELPERS.name,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     assignments = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
     command = f"{assignments} exec {shlex.quote(str(task_copy / 'check'))}"
     try:
@@ -334,9 +341,13 @@ class RayEngine:
 
     async def attempt_task(self, task: Task, sample: int) -> EvalAttempt:
         reference = self._attempt.remote(
-            task=task.name, files=list(task_files(task)), sample=sample, variant=self._variant,
-            settings=person_settings(self._user_config), environment=dict(self._user_config.environment),
-        )  # fmt: skip
+            task=task.name,
+            files=list(task_files(task)),
+            sample=sample,
+            variant=self._variant,
+            settings=person_settings(self._user_config),
+            environment=dict(self._user_config.environment),
+        )
         try:
             return cast("EvalAttempt", await reference)
         except asyncio.CancelledError:
@@ -348,9 +359,14 @@ class RayEngine:
 
 
 def _attempt_on_worker(
-    *, task: str, files: list[tuple[str, int, bytes]], sample: int, variant: Variant, settings: dict[str, Any],
+    *,
+    task: str,
+    files: list[tuple[str, int, bytes]],
+    sample: int,
+    variant: Variant,
+    settings: dict[str, Any],
     environment: dict[str, str],
-) -> EvalAttempt:  # fmt: skip
+) -> EvalAttempt:
     """Attempt a task with this name and `files` (path, mode, content), with the person's settings and variables."""
     with temporary_folder() as folder:
         unpacked = _unpack(files, folder / task)

@@ -59,10 +59,12 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
     """Return the head, the table of the tasks and the list of failures, as Markdown."""
     plan, tasks = run.plan, _pair_tasks(run, baseline)
     facts = [
-        _escaped(plan.variant.model), f"agentcli {_escaped(plan.agentcli)}", f"run {run.id}",
+        _escaped(plan.variant.model),
+        f"agentcli {_escaped(plan.agentcli)}",
+        f"run {run.id}",
         f"baseline {_escaped(baseline.plan.name or baseline.id)}" if baseline else "",
         "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(plan.attempts)} attempts done",
-    ]  # fmt: skip
+    ]
     head = f"### {_escaped(plan.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
     failed = [outcome for _, outcomes, _ in tasks for outcome in outcomes if not outcome.passed]
     failures = ["Failed:\n", *map(_failure, failed[:MAX_FAILURES])] if failed else []

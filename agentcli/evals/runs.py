@@ -29,9 +29,14 @@ class RunFailed(UserError):
 
 
 async def finish_run(
-    store: EvalStore, run: EvalRun, tasks: Sequence[Task], engine: Engine, *,
-    parallel: int, on_attempt: Callable[[EvalAttempt], None],
-) -> EvalRun:  # fmt: skip
+    store: EvalStore,
+    run: EvalRun,
+    tasks: Sequence[Task],
+    engine: Engine,
+    *,
+    parallel: int,
+    on_attempt: Callable[[EvalAttempt], None],
+) -> EvalRun:
     """Make the attempts that a run lacks, at most `parallel` at a time, store each as it ends, and close the engine.
 
     Raises `RunFailed` at the end if the provider or this machine failed in some attempts, or after three failures in a

@@ -105,10 +105,14 @@ def outcome_line(outcome: Outcome) -> str:
     """Return an outcome as a line for the person, such as `✓ fix-a-loop #1: 1.00, 3 requests, $0.02, 8.1 s`."""
     work, spent, false_claims = outcome.work, outcome.spent, outcome.work.claims.get("refuted", 0)
     parts = [
-        f"{outcome.check.score:.2f}", counted(work.turns, "request"), format_cost(spent.cost_usd),
-        f"{spent.seconds:.1f} s", outcome.end if outcome.end != "end_turn" else "", "verified" if work.verified else "",
+        f"{outcome.check.score:.2f}",
+        counted(work.turns, "request"),
+        format_cost(spent.cost_usd),
+        f"{spent.seconds:.1f} s",
+        outcome.end if outcome.end != "end_turn" else "",
+        "verified" if work.verified else "",
         counted(false_claims, "false claim") if false_claims else "",
-    ]  # fmt: skip
+    ]
     return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, parts))}"
 
 

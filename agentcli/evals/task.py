@@ -212,19 +212,24 @@ def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, by
         raise UsageError(f"{place}: FAIL_TO_PASS: it names no tests, so there is nothing to check.")
     task = {
         "title": instance.problem_statement.strip().partition("\n")[0].strip()[:100] or instance.instance_id,
-        "prompt": _PROMPT_HEAD + instance.problem_statement, "tags": [instance.repo], "check_time_s": LIMITS["time_s"],
-        "limits": LIMITS, "repository": {"path": str(clone), "commit": instance.base_commit},
-    }  # fmt: skip
+        "prompt": _PROMPT_HEAD + instance.problem_statement,
+        "tags": [instance.repo],
+        "check_time_s": LIMITS["time_s"],
+        "limits": LIMITS,
+        "repository": {"path": str(clone), "commit": instance.base_commit},
+    }
     command = f"git apply --whitespace=nowarn - <<'{_PATCH_END}'\n{_with_line_end(instance.patch)}{_PATCH_END}"
     reference = [  # the replies of a scripted model that solves the task
         {"tool_calls": [{"name": "bash", "input": {"command": command}}]},
         {"text": "I have applied the reference patch."},
     ]
     return {
-        "task.toml": tomli_w.dumps(task).encode(), "check": _CHECK,
-        "reference.jsonl": msgspec.json.Encoder().encode_lines(reference), "tests.json": msgspec.json.encode(tests),
+        "task.toml": tomli_w.dumps(task).encode(),
+        "check": _CHECK,
+        "reference.jsonl": msgspec.json.Encoder().encode_lines(reference),
+        "tests.json": msgspec.json.encode(tests),
         "test.patch": test_patch.encode(),
-    }  # fmt: skip
+    }
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:

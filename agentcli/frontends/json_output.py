@@ -27,9 +27,13 @@ class JsonOutput:
     """Converts events to objects, and passes each to `write`; if it `streams`, also the deltas of replies."""
 
     def __init__(
-        self, session: Session, write: Callable[[dict[str, Any]], None], *, streams: bool,
+        self,
+        session: Session,
+        write: Callable[[dict[str, Any]], None],
+        *,
+        streams: bool,
         requirements: Requirements = NO_REQUIREMENTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session = session
         self.write = write
         self._streams = streams

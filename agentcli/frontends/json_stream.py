@@ -39,9 +39,14 @@ class Dialogue:
     """
 
     def __init__(
-        self, host: ScreenlessHost, write: Callable[[dict[str, Any]], None], *, streams: bool,
-        requirements: Requirements, leaving: asyncio.Event,
-    ) -> None:  # fmt: skip
+        self,
+        host: ScreenlessHost,
+        write: Callable[[dict[str, Any]], None],
+        *,
+        streams: bool,
+        requirements: Requirements,
+        leaving: asyncio.Event,
+    ) -> None:
         self.host = host
         self.write = write
         self.streams = streams  # replies are also written while they arrive

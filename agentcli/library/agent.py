@@ -101,9 +101,12 @@ class Agent(Generic[Output]):
         self._newest_entries: list[Entry] = []  # the newest prompt and what followed
         self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
         self._builder = Builder(
-            config, store=store or self._memory, options=session_options(options, instructions, tools),
-            can_ask=self._callbacks is not None, on_notice=log.warning,
-        )  # fmt: skip
+            config,
+            store=store or self._memory,
+            options=session_options(options, instructions, tools),
+            can_ask=self._callbacks is not None,
+            on_notice=log.warning,
+        )
         chosen = options.provider or model
         self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
         self._answer_schema = None if output_type is None else output_schema(output_type)

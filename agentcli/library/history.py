@@ -9,13 +9,10 @@ from agentcli.conversation.conversation import messages_of
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
 from agentcli.errors import UsageError
 from agentcli.frontends.json_input import check_media
+from agentcli.llm import messages as ours
 from agentcli.llm.token_encoders import AnyMessage
 from agentcli.llm.wire.anthropic import block_to_wire
 from agentcli.llm.wire.chat_completions import Quirks, to_wire
-
-from agentcli.llm.messages import (  # isort: skip
-    BLOCKS_OF_ROLE, Base64Source, Block, Document, Image, Message, Opaque, ToolResult, decode_json,
-)  # fmt: skip
 
 HistoryForm = Literal["anthropic", "openai"]
 
@@ -34,7 +31,7 @@ def read_history(history: Iterable[AnyMessage], model: str) -> list[Body]:
             message = _message(given)
             if message.role == "assistant" and waiting:
                 raise ValueError(f"it comes before the result of the call {waiting[0]!r}")
-            results = [block for block in message.content if isinstance(block, ToolResult)]
+            results = [block for block in message.content if isinstance(block, ours.ToolResult)]
             for id in (result.tool_use_id for result in results):
                 if id not in waiting:
                     raise ValueError(f"no message before it makes the call {id!r}")
@@ -51,16 +48,16 @@ def read_history(history: Iterable[AnyMessage], model: str) -> list[Body]:
             bodies.append(Assistant(content=message.content, provider=provider, model=model_name))
             continue
         bodies += (Result(result=result, name=names[result.tool_use_id]) for result in results)
-        if typed := tuple(block for block in message.content if not isinstance(block, ToolResult)):
+        if typed := tuple(block for block in message.content if not isinstance(block, ours.ToolResult)):
             bodies.append(User(typed))
     if waiting:
         raise UsageError(f"The history has no result for the call {waiting[0]!r}. Add one, or leave out the call.")
     return bodies
 
 
-def _message(given: object) -> Message:
+def _message(given: object) -> ours.Message:
     """Convert a message of either API to a `Message`. Raises `KeyError`, `TypeError`, `ValueError`."""
-    if isinstance(given, Message):
+    if isinstance(given, ours.Message):
         message = given
     elif not isinstance(given, Mapping):
         raise TypeError(f"expected a dict with role and content, got {type(given).__name__}")
@@ -68,15 +65,15 @@ def _message(given: object) -> Message:
         raise ValueError("a system text belongs in Agent(instructions=…)")
     else:
         role = "user" if given["role"] == "tool" else given["role"]
-        message = msgspec.convert({"role": role, "content": [*_blocks(given)]}, Message)
+        message = msgspec.convert({"role": role, "content": [*_blocks(given)]}, ours.Message)
     if not message.content:
         raise ValueError("it is empty")
     msgspec.json.encode(message)  # raises for lone surrogates, which the log cannot store
     for block in message.content:
-        if not isinstance(block, BLOCKS_OF_ROLE[message.role]):
+        if not isinstance(block, ours.BLOCKS_OF_ROLE[message.role]):
             raise TypeError(f"a message of the {message.role} takes no {type(block).__name__}")
-        parts: tuple[Block, ...] = block.parts if isinstance(block, ToolResult) else (block,)
-        check_media([part for part in parts if isinstance(part, Image | Document)])
+        parts: tuple[ours.Block, ...] = block.parts if isinstance(block, ours.ToolResult) else (block,)
+        check_media([part for part in parts if isinstance(part, ours.Image | ours.Document)])
     return message
 
 
@@ -90,14 +87,14 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for part in parts:
         match part:
             case {"type": "image_url", "image_url": {"url": str(url)}}:
-                yield msgspec.to_builtins(Image(Base64Source.of_url(url)))
+                yield msgspec.to_builtins(ours.Image(ours.Base64Source.of_url(url)))
             case {"type": "file", "file": {"file_data": str(url)}}:
-                yield msgspec.to_builtins(Document(Base64Source.of_url(url)))
+                yield msgspec.to_builtins(ours.Document(ours.Base64Source.of_url(url)))
             case _:
                 yield part
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        arguments = decode_json(function["arguments"] or "{}")
+        arguments = ours.decode_json(function["arguments"] or "{}")
         yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
 
 
@@ -113,5 +110,5 @@ def write_messages(entries: Iterable[Entry], form: HistoryForm) -> list[dict[str
     messages = messages_of(entry for entry in entries if entry.is_prompt or isinstance(entry.body, Assistant | Result))
     if form == "openai":
         return [*to_wire(messages, quirks=Quirks(), provider="")]
-    portable = [(one.role, [block for block in one.content if not isinstance(block, Opaque)]) for one in messages]
+    portable = [(one.role, [block for block in one.content if not isinstance(block, ours.Opaque)]) for one in messages]
     return [{"role": role, "content": list(map(block_to_wire, blocks))} for role, blocks in portable if blocks]

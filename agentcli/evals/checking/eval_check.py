@@ -64,9 +64,14 @@ def run(
         # A pipe would keep this waiting for as long as a background process of the program holds it.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=timeout_s,
-                check=False, env=environment,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                check=False,
+                env=environment,
+            )
             output.seek(0)
             return subprocess.CompletedProcess(command, done.returncode, output.read())
     except subprocess.TimeoutExpired:

@@ -109,9 +109,12 @@ class ClaudeCodeOutput(JsonOutput):
                 yield value | {
                     "tools": list(dict.fromkeys(CLAUDE_CODE_NAMES.get(name, name) for name in tools)),
                     "mcp_servers": [one | {"status": STATUSES.get(one["status"], one["status"])} for one in servers],
-                    "permissionMode": mode, "apiKeySource": "none", "output_style": "default", "plugins": [],
+                    "permissionMode": mode,
+                    "apiKeySource": "none",
+                    "output_style": "default",
+                    "plugins": [],
                     "claude_code_version": VERSION,
-                }  # fmt: skip
+                }
             case {"subtype": "subagent_started", "task": task, "agent": agent}:
                 about = {"description": task, "prompt": task, "subagent_type": agent, "task_type": "local_agent"}
                 yield _system("task_started", value, **_task_ids(value), **about)
