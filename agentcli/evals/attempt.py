@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -75,7 +74,7 @@ class LocalEngine:
     async def attempt_task(self, task: Task, sample: int) -> EvalAttempt:
         """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
         with temporary_folder() as folder:
-            await asyncio.to_thread(_copy_start, task, folder / "work")
+            await asyncio.to_thread(_copy_tree, task.folder / "start", folder / "work")
             config = self._config(task, folder)
             provider = self._provider(task, self._variant.model)
             options = SessionOptions(
@@ -214,35 +213,8 @@ def _classify_end(last_turn: Done | TurnFailed | None) -> tuple[End, str, str]:
             return "error", error, error if last_turn.error_type in _FAILURES else ""
 
 
-# Lets git fetch any commit, also one that no branch leads to.
-_UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
-_REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
-
-
-def _copy_start(task: Task, work: Path) -> None:
-    """Make the copy in which the agent works. Raises `UsageError`."""
-    if task.repository is None:
-        shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        return
-    # Not cloned, because later commits, which hold the solution, must not be in the copy.
-    path = str(Path(task.repository.path).absolute())
-    commit = _git(task, ["-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}"]).strip()
-    in_copy = ["-C", str(work)]
-    _git(task, ["init", "--quiet", "--template=", str(work)])  # the empty template keeps the person's hooks out
-    _git(task, [*in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit])
-    _git(task, [*in_copy, "checkout", "--quiet", "-B", "main", commit])
-    (work / ".git" / "FETCH_HEAD").unlink()  # it has the path of the clone, which has the solution
-
-
-def _git(task: Task, arguments: Sequence[str]) -> str:
-    """Run git independently of a repository around the caller, without hooks and background maintenance."""
-    settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
-    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
-    command, nothing = ["git", *settings, *arguments], subprocess.DEVNULL
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=nothing, env=environment)
-    if done.returncode != 0:
-        raise UsageError(f"{task.name}: `git {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout
+def _copy_tree(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @contextmanager
@@ -284,8 +256,8 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     The task and the helpers are copied into `folder`, where the check, unlike the agent, can read them.
     """
     task_copy = folder / "task"
-    await asyncio.to_thread(shutil.copytree, task.folder, task_copy, symlinks=True)
-    await asyncio.to_thread(shutil.copytree, HELPERS, task_copy / HELPERS.name)
+    await asyncio.to_thread(_copy_tree, task.folder, task_copy)
+    await asyncio.to_thread(_copy_tree, HELPERS, task_copy / HELPERS.name)
     (task_copy / RECORD).write_bytes(record)
     masked = tuple(name for name in config.settings.sandbox.masked if name not in task.solutions)
     sandbox = msgspec.structs.replace(config.settings.sandbox, masked=masked)  # the check may read its task

@@ -99,14 +99,10 @@ class Agent(Generic[Output]):
         self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
         self._history, self._form = history or (), form_of(history or ())
         self._newest_entries: list[Entry] = []  # the newest prompt and what followed
-        self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
-        self._builder = Builder(
-            config,
-            store=store or self._memory,
-            options=session_options(options, instructions, tools),
-            can_ask=self._callbacks is not None,
-            on_notice=log.warning,
-        )
+        can_ask = approve is not None or options.answer is not None
+        self._callbacks = Callbacks(approve, options.answer) if can_ask else None
+        setup, store = session_options(options, instructions, tools), store or self._memory
+        self._builder = Builder(config, store=store, options=setup, can_ask=can_ask, on_notice=log.warning)
         chosen = options.provider or model
         self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
         self._answer_schema = None if output_type is None else output_schema(output_type)

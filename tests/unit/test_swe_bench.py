@@ -17,9 +17,13 @@ from agentcli.cli.subcommands.eval import run
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import LocalEngine
 from agentcli.evals.store import Outcome, Variant
-from agentcli.evals.task import Task, swe_bench_tasks
+from agentcli.evals.task import Task
 from agentcli.settings.files import find_paths
 from agentcli.settings.load import load_config
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "integrations"))
+import swe_bench  # noqa: E402
 
 pytestmark = pytest.mark.slow  # real repositories, and a sandbox that hides files
 
@@ -102,8 +106,12 @@ def origin(tmp_path):
     return Origin(tmp_path)
 
 
+def converted(file: Path, clones: Path, folder: Path, names: list[str] | None = None) -> list[Task]:
+    return swe_bench.convert(file, clones, folder, names or [])
+
+
 def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], **changes: Any) -> Outcome:
-    [task] = swe_bench_tasks(origin.write(**changes), origin.repositories, tmp_path / "tasks")
+    [task] = converted(origin.write(**changes), origin.repositories, tmp_path / "tasks")
     if not isinstance(model, str):
         script = tmp_path / "script.jsonl"
         script.write_text("".join(json.dumps(reply) + "\n" for reply in model))
@@ -237,14 +245,14 @@ def test_the_agent_sees_neither_the_clone_nor_the_tasks(origin, tmp_path):
 
 def test_the_same_file_gives_the_same_tasks(origin, tmp_path):
     file = origin.write()
-    [one] = swe_bench_tasks(file, origin.repositories, tmp_path / "a")
-    [two] = swe_bench_tasks(file, origin.repositories, tmp_path / "b", [NAME])
-    [again] = swe_bench_tasks(file, origin.repositories, tmp_path / "a")
-    assert (one.version, one.name, one.title) == (two.version, NAME, "add subtracts")
-    assert again == one
+    [one] = converted(file, origin.repositories, tmp_path / "a")
     version = one.version
-    [other] = swe_bench_tasks(origin.write(patch="other"), origin.repositories, tmp_path / "a")
+    [again] = converted(file, origin.repositories, tmp_path / "a", [NAME])
+    assert (again.version, again.name, again.title) == (version, NAME, "add subtracts")
+    [other] = converted(origin.write(patch="other"), origin.repositories, tmp_path / "a")
     assert other.version != version
+    [newer] = converted(origin.write(base_commit=origin.fix), origin.repositories, tmp_path / "a")
+    assert (newer.folder / "start/calc.py").read_text() == MENDED
 
 
 @pytest.mark.parametrize(
@@ -265,7 +273,7 @@ def test_the_same_file_gives_the_same_tasks(origin, tmp_path):
 )
 def test_an_error_names_line_and_field(origin, tmp_path, changes, told):
     with pytest.raises(UsageError, match=told):
-        swe_bench_tasks(origin.write(**changes), origin.repositories, tmp_path / "tasks")
+        converted(origin.write(**changes), origin.repositories, tmp_path / "tasks")
     assert not (tmp_path / "tasks").exists()
 
 
@@ -278,11 +286,11 @@ def test_errors_of_the_file_itself(origin, tmp_path):
     ]:
         origin.file.write_text(text)
         with pytest.raises(UsageError, match=told):
-            swe_bench_tasks(origin.file, origin.repositories, tmp_path / "tasks")
+            converted(origin.file, origin.repositories, tmp_path / "tasks")
     with pytest.raises(UsageError, match="Could not read"):
-        swe_bench_tasks(tmp_path / "none.jsonl", origin.repositories, tmp_path / "tasks")
+        converted(tmp_path / "none.jsonl", origin.repositories, tmp_path / "tasks")
     with pytest.raises(UsageError, match=f"no instance owner__calc-2.*mean {NAME}"):
-        swe_bench_tasks(origin.write(), origin.repositories, tmp_path / "tasks", ["owner__calc-2"])
+        converted(origin.write(), origin.repositories, tmp_path / "tasks", ["owner__calc-2"])
 
 
 def test_a_commit_that_the_clone_lacks(origin, tmp_path):
@@ -293,14 +301,15 @@ def test_a_commit_that_the_clone_lacks(origin, tmp_path):
 def test_only_the_named_instances_need_a_clone(origin, tmp_path):
     line = origin.write(instance_id="other__x-1", repo="other/x").read_text()
     origin.file.write_text(line + origin.write().read_text())
-    assert [task.name for task in swe_bench_tasks(origin.file, origin.repositories, tmp_path / "t", [NAME])] == [NAME]
+    assert [task.name for task in converted(origin.file, origin.repositories, tmp_path / "t", [NAME])] == [NAME]
 
 
-def test_eval_run_takes_a_file_and_its_clones(origin, tmp_path, monkeypatch, capfd):
+def test_eval_run_takes_the_tasks_that_the_script_has_made(origin, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
-    file = str(origin.write())
-    chosen = ["run", NAME, "--tasks", file, "-m", "scripted/reference", "--json"]
-    assert run([*chosen, "--repos", str(origin.repositories)]) == 0
+    script, folder = str(ROOT / "integrations/swe_bench.py"), str(tmp_path / "tasks")
+    converts = [sys.executable, script, str(origin.write()), str(origin.repositories), folder]
+    assert subprocess.run(converts, capture_output=True, text=True, check=True).stdout == f"1 tasks in {folder}\n"
+    assert run(["run", NAME, "--tasks", folder, "-m", "scripted/reference", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["passed"] == 1
-    assert run(chosen) == UsageError.exit_code
-    assert "needs --repos" in capfd.readouterr().err
+    failed = subprocess.run([*converts, "other"], capture_output=True, text=True, check=False)
+    assert (failed.returncode, "has no instance other" in failed.stderr) == (1, True)

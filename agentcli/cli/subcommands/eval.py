@@ -1,11 +1,9 @@
 """`agentcli eval` runs a model on tasks, and shows, compares and reports the outcomes."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +18,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
 from agentcli.evals.skill import skill_tasks
 from agentcli.evals.store import EvalAttempt, EvalRun, EvalStore, PlannedTask, RunPlan, Variant, cost_of, outcome_line
-from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
+from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
@@ -48,8 +46,7 @@ def run_tasks(
     samples: Annotated[int, typer.Option(min=1, max=1_000, help="Attempts per task.")] = 1,
     parallel: Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts to run at the same time.")] = None,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="Where to run attempts.")] = "local",
-    folder: Annotated[Path, typer.Option("--tasks", help="A folder of tasks, or SWE-bench's JSONL file.")] = BUNDLED,
-    repositories: Annotated[Path | None, typer.Option("--repos", help="A folder with the JSONL file's clones.")] = None,
+    folder: Annotated[Path, typer.Option("--tasks", help="A folder of tasks.")] = BUNDLED,
     name: Annotated[str, typer.Option("-n", "--name", help="A name for the run.")] = "",
     new: Annotated[bool, typer.Option("--new", help="Start a new run even if one is unfinished.")] = False,
     system_prompt: Annotated[str | None, typer.Option(help="Replace the system prompt.")] = None,
@@ -75,7 +72,7 @@ def run_tasks(
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
     )
-    chosen = _chosen_tasks(folder, tasks or [], repositories)
+    chosen = find_tasks(folder, tasks or [])
     plan = RunPlan(
         variant=variant, tasks=_planned(chosen), samples=samples, name=name, engine=engine,
         tasks_folder="" if folder == BUNDLED else str(folder.resolve()),
@@ -155,17 +152,6 @@ def _without_tasks(config: Config, tasks: Path) -> Config:
     sandbox = config.settings.sandbox
     sandbox = msgspec.structs.replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
     return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
-
-
-def _chosen_tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
-    """Return the tasks in a folder, or in a file of SWE-bench. Raises `UsageError`."""
-    if not folder.is_file():
-        return list(find_tasks(folder, names))
-    if repositories is None:
-        raise UsageError(f"{folder} needs --repos, the folder with clones of its repositories.")
-    # Each file has its own cache folder, because two files may have different instances of the same name.
-    cache = shared.configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
-    return list(swe_bench_tasks(folder, repositories, cache, names))
 
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
