@@ -7,7 +7,6 @@ Numbers of the calls: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/as
 import errno
 import os
 import struct
-from collections.abc import Mapping
 from functools import cache
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
@@ -75,7 +74,6 @@ _NR, _ARCH = 0, 4
 _LOW_HALF_OF = (16, 24, 32, 40)
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
 # Call: (position of the argument that decides, test, denied values).
@@ -87,28 +85,19 @@ _DENIED_ARGUMENTS = {
 }
 
 
-class _Assembler:
-    """Collects instructions with jumps to labels: only forward, because the kernel's filters cannot jump back."""
+def _step(opcode: int, operand: int, *, skip_if_true: int = 0, skip_if_false: int = 0) -> bytes:
+    """Return one instruction; `struct` rejects a jump over more than 255 others."""
+    return struct.pack("<HBBI", opcode, skip_if_true, skip_if_false, operand)
 
-    def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label if true, label if false
-        self._labels: dict[str, int] = {}  # positions in the code
 
-    def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
-        self._code.append((opcode, operand, if_true, if_false))
+_ALLOWED = _step(_RETURN, 0x7FFF0000)
+_DENIED = _step(_RETURN, _ERRNO | errno.EPERM)
+_MISSING = _step(_RETURN, _ERRNO | errno.ENOSYS)
 
-    def set_label(self, name: str) -> None:
-        self._labels[name] = len(self._code)
 
-    def assemble(self) -> bytes:
-        return b"".join(
-            struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
-            for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
-        )
-
-    def _distance(self, label: str, at: int) -> int:
-        """Return how many instructions a jump skips; `struct` rejects a number that does not fit into a byte."""
-        return self._labels[label] - at - 1 if label else 0
+def _if(test: int, value: int, *steps: bytes) -> list[bytes]:
+    """Return instructions that execute `steps` only if the loaded number passes a test."""
+    return [_step(test, value, skip_if_false=len(steps)), *steps]
 
 
 @cache
@@ -124,57 +113,36 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     if machine not in ARCHITECTURES:
         raise NotImplementedError(f"There is no filter of system calls for {machine} processors.")
     audit, column = ARCHITECTURES[machine]
-    code = _Assembler()
-    code.add(_LOAD, _ARCH)
-    code.add(_EQUAL, audit, if_false="deny")
-    _dispatch_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
-    code.set_label("socket")
-    code.add(_LOAD, _LOW_HALF_OF[0])
-    for family in (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,):
-        code.add(_EQUAL, family, if_true="allowed")
-    code.set_label("deny")  # "denied" is the same at the end, because a jump reaches only 255 instructions
-    code.add(_RETURN, _ERRNO | errno.EPERM)
-    for name, (argument, test, values) in _DENIED_ARGUMENTS.items():
-        code.set_label(name)
-        code.add(_LOAD, _LOW_HALF_OF[argument])
-        for value in values:
-            code.add(test, value, if_true="denied")
-        code.add(_RETURN, _ALLOW)
-    _deny_set_user_id(code, column)
-    answers = {"allowed": _ALLOW, "denied": _ERRNO | errno.EPERM, "missing": _ERRNO | errno.ENOSYS}
-    for label, answer in answers.items():
-        code.set_label(label)
-        code.add(_RETURN, answer)
-    return code.assemble()
+    code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, skip_if_true=1), _DENIED, _step(_LOAD, _NR)]
+    if machine == "x86_64":
+        code += _if(_AT_LEAST, X32_BIT, _DENIED)
+    for numbers in (*DENIED.values(), *(CHANGES_ATTRIBUTES.values() if keeps_attributes else ())):
+        if (number := numbers[column]) is not None:
+            code += _if(_EQUAL, number, _DENIED)
+    for number in (CLONE3, OPENAT2):
+        code += _if(_EQUAL, number, _MISSING)
+    for *numbers_of_call, mode, flags in GIVES_MODE.values():
+        if (number := numbers_of_call[column]) is not None:
+            code += _if(_EQUAL, number, *_mode_check(mode, flags))
+    for name, numbers in CHECKED.items():
+        code += _if(_EQUAL, numbers[column], *_argument_check(name, internet=internet))
+    return b"".join([*code, _ALLOWED])
 
 
-def _dispatch_calls(code: _Assembler, column: int, also_denied: Mapping[str, tuple[int | None, int | None]]) -> None:
-    """Add the jumps by a call's number: to its check, or to the denial; a call without either is allowed."""
-    code.add(_LOAD, _NR)
-    if column == 0:  # x86_64
-        code.add(_AT_LEAST, X32_BIT, if_true="deny")
-    for number, label in (
-        *((numbers[column], "deny") for numbers in (*DENIED.values(), *also_denied.values())),
-        *((CLONE3, "missing"), (OPENAT2, "missing")),  # programs fall back to calls that can be checked
-        *((row[column], name) for name, row in GIVES_MODE.items()),
-        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair like socket
-    ):
-        if number is not None:
-            code.add(_EQUAL, number, if_true=label)
-    code.add(_RETURN, _ALLOW)
+def _mode_check(mode: int, flags: int | None) -> list[bytes]:
+    """Deny the set-user-ID bit: a program with it, made by root's command, would make anybody root."""
+    steps = [_step(_LOAD, _LOW_HALF_OF[mode]), *_if(_ANY_BIT, S_ISUID, _DENIED), _ALLOWED]
+    if flags is None:
+        return steps
+    # The mode of an `open` means something only if it creates a file.
+    return [_step(_LOAD, _LOW_HALF_OF[flags]), *_if(_ANY_BIT, O_CREAT | O_TMPFILE, *steps), _ALLOWED]
 
 
-def _deny_set_user_id(code: _Assembler, column: int) -> None:
-    """Deny setting the set-user-ID bit: a program with it, made by root's command, would make anybody root."""
-    for name, (*numbers, mode, flags) in GIVES_MODE.items():
-        if numbers[column] is None:
-            continue
-        code.set_label(name)
-        if flags is not None:  # the mode of an `open` means something only if it creates a file
-            code.add(_LOAD, _LOW_HALF_OF[flags])
-            code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
-            code.add(_RETURN, _ALLOW)
-            code.set_label(f"{name} makes")
-        code.add(_LOAD, _LOW_HALF_OF[mode])
-        code.add(_ANY_BIT, S_ISUID, if_true="denied")
-        code.add(_RETURN, _ALLOW)
+def _argument_check(name: str, *, internet: bool) -> list[bytes]:
+    if name in ("socket", "socketpair"):
+        families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
+        allowed = (step for family in families for step in _if(_EQUAL, family, _ALLOWED))
+        return [_step(_LOAD, _LOW_HALF_OF[0]), *allowed, _DENIED]
+    argument, test, values = _DENIED_ARGUMENTS[name]
+    denied = (step for value in values for step in _if(test, value, _DENIED))
+    return [_step(_LOAD, _LOW_HALF_OF[argument]), *denied, _ALLOWED]
