@@ -18,7 +18,8 @@ from contextlib import closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, probe_landlock, render_mounts
+from agentcli.infra.sandbox.backends.launcher import landlock_version
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, render_mounts
 from agentcli.infra.sandbox.confinement import (
     MAX_PLANS,
     NO_HOSTS,
@@ -68,7 +69,7 @@ def choose_confinement(
 def _probe(kind: str, problem: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
     """Return the backend of a kind if it really runs `true`; better ones have this `problem`. Raises several errors."""
     if kind == "landlock":
-        return Landlock(probe_landlock(), problem, tmp=tmp)
+        return Landlock(landlock_version(), problem, tmp=tmp)
     candidates: list[Confinement] = [Seatbelt(tmp)]  # for the kind "seatbelt"
     if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)

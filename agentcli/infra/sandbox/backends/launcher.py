@@ -70,7 +70,7 @@ def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], en
             message = f"{SETUP_ERROR_PREFIX}no overlay"
             _mount_overlays(*parts, is_trial=not command)  # the command is a bubblewrap, which ends with its parent
         else:
-            _restrict(parent, *parts, is_trial=not command)
+            _restrict(parent, *parts)
     except (OSError, ValueError, EOFError, TypeError) as error:
         print(f"{message}: {error}" if command else error, file=sys.stderr)
         sys.exit(126)
@@ -85,21 +85,25 @@ def confine_and_exec(parent: int, plan_descriptor: int, command: list[bytes], en
         sys.exit(127)
 
 
-def _restrict(parent: int, seccomp: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
-    """Restrict this process by Landlock and `seccomp`, without capabilities; a trial prints the version."""
+def landlock_version() -> int:
+    """Return the kernel's version of Landlock. Raises `OSError` if it has none, or one that is too old."""
+    if sys.platform != "linux":
+        raise OSError("only Linux has it")
+    # With the flag 1 the call only returns the version.
+    version = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "Landlock")
+    if version < MIN_ABI:
+        raise OSError(f"Landlock is too old (version {version}, needed is {MIN_ABI}: Linux 6.2)")
+    return version
+
+
+def _restrict(parent: int, seccomp: bytes, paths: tuple[list[str], list[str], list[str]]) -> None:
+    """Restrict this process by Landlock and `seccomp`, without capabilities."""
     # The kernel kills the command when its parent ends, but not the processes that the command started.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:  # the parent ended before the call above, so no signal will come
         raise ProcessLookupError("what started it has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    # With the flag 1 the call only returns the version of Landlock.
-    abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "Landlock")
-    if abi < MIN_ABI:
-        raise OSError(f"Landlock is too old (version {abi}, needed is {MIN_ABI}: Linux 6.2)")
-    if is_trial:
-        print(abi)
-        return
-    _restrict_files(abi, *paths)
+    _restrict_files(landlock_version(), *paths)
     # Drop root's capabilities; no_new_privs keeps executed programs from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")

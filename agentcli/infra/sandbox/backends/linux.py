@@ -45,7 +45,6 @@ from agentcli.infra.sandbox.confinement import (
     memory_file,
     plan_hiding,
     private_folders,
-    probe,
     resolve_existing,
 )
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
@@ -268,6 +267,7 @@ class Landlock:
         self.problem = problem
         self._tmp = tmp
         self._python = python
+        filter_program(internet=False)  # fails for other processors before a command is to be started
 
     @contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
@@ -299,15 +299,6 @@ class Landlock:
         return tuple(found)
 
 
-def probe_landlock() -> int:
-    """Run a launcher, and return the kernel's version of Landlock. Raises `OSError` with the reason for a failure."""
-    with _landlock_plan(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
-        output, problem = probe(launcher_words(plan), (plan,))
-    if problem:
-        raise OSError(problem)
-    return int(output)
-
-
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     """Return the arguments that start launcher.py with the plan in a descriptor."""
     # It is imported rather than run, because Python caches only the bytecode of imported modules.
@@ -316,8 +307,8 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
-def _landlock_plan(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
-    """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR, if it has one."""
+def _landlock_plan(bounds: Bounds, scratch: str) -> AbstractContextManager[int]:
+    """Open a file with the plan by which launcher.py confines a command; `scratch` is its TMPDIR."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_writable = resolve_existing(filter(None, (bounds.resources.cache, scratch)))
     # A granted path that has become a link is left out: it may lead anywhere.
