@@ -104,13 +104,11 @@ class Confinement(Protocol):
     """Enforces the bounds of commands. One object serves any number of commands at the same time."""
 
     name: str  # `bubblewrap`, `landlock`, `seatbelt`, `docker` or `none`
-    keeps_names: bool  # True if protected names cannot be written; otherwise changes to them must be reverted
-    hides_in: tuple[Profile, ...]  # the profiles in which commands cannot read masked files inside the roots
-    weakness: str  # things that commands can do but should not, as part of a sentence; empty if there are none
-
-    @property
-    def problem(self) -> str:
-        """The problem that keeps a better backend, or this one, from running, for the person; empty if none."""
+    keeps_names: bool = True  # protected names cannot be written; otherwise changes to them must be reverted
+    # The profiles in which commands cannot read masked files inside the roots.
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
+    weakness: str = ""  # things that commands can do but should not, as part of a sentence
+    problem: str = ""  # the reason for the person why a better backend, or this one, does not run
 
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> contextlib.AbstractContextManager[Launch]:
         """Prepare one command. Leave the context only after its process has ended: protections depend on it.
@@ -142,21 +140,12 @@ def probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
     return done.stdout, message if done.returncode else ""
 
 
-class FullConfinement:
-    """The attributes of a `Confinement` that can enforce all bounds."""
-
-    weakness = ""
-    keeps_names = True
-    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
-
-
-class Unconfined:
-    """Implements `Confinement` without confining: no backend works, for which `problem` is the reason, or by choice."""
+class Unconfined(Confinement):
+    """Confines nothing: no backend works, for which `problem` is the reason, or by choice."""
 
     name = "none"
-    weakness = ""
     keeps_names = False
-    hides_in: tuple[Profile, ...] = ()
+    hides_in = ()
 
     def __init__(self, problem: str = "") -> None:
         self.problem = problem

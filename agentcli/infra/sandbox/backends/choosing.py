@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.launcher import landlock_version
@@ -25,7 +25,6 @@ from agentcli.infra.sandbox.confinement import (
     NO_HOSTS,
     Bounds,
     Confinement,
-    FullConfinement,
     Launch,
     Protection,
     Unconfined,
@@ -60,16 +59,18 @@ def choose_confinement(
     reasons: list[str] = []
     for kind in kinds:
         try:
-            return _probe(kind, " ".join(reasons), tmp, programs)
+            confinement = _probe(kind, tmp, programs)
+            confinement.problem = " ".join(reasons)
+            return confinement
         except (OSError, NotImplementedError, ValueError, subprocess.SubprocessError) as error:
             reasons.append(f"{kind}: {error}.")
     return Unconfined(" ".join(reasons) or "There is nothing to confine commands with on this system.")
 
 
-def _probe(kind: str, problem: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
-    """Return the backend of a kind if it really runs `true`; better ones have this `problem`. Raises several errors."""
+def _probe(kind: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
+    """Return the backend of a kind if it really runs `true`. Raises several errors."""
     if kind == "landlock":
-        return Landlock(landlock_version(), problem, tmp=tmp)
+        return Landlock(landlock_version(), tmp=tmp)
     candidates: list[Confinement] = [Seatbelt(tmp)]  # for the kind "seatbelt"
     if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)
@@ -112,24 +113,21 @@ def _probe_error(confinement: Confinement, folder: Path) -> str:
         raise
 
 
-class Docker(FullConfinement):
-    """Implements `Confinement`. The image must contain the programs that commands need. Descriptors are not passed."""
+class Docker(Confinement):
+    """The image must contain the programs that commands need. Descriptors are not passed."""
 
     name = "docker"
 
     def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
         self._program = program
-
-    @cached_property
-    def problem(self) -> str:
-        """The reason why no command can run, from `docker version`; empty if the daemon answers."""
         try:
-            _, message = probe([self._program, "version"], ())
+            _, message = probe([program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
             message = getattr(error, "strerror", None) or str(error)
-        advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
-        return f"{self._program} does not answer: {message.rstrip('.')}. {advice}" if message else ""
+        if message:
+            advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
+            self.problem = f"{program} does not answer: {message.rstrip('.')}. {advice}"
 
     @contextmanager
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
@@ -194,11 +192,10 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty",
 _IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
 
 
-class Seatbelt(FullConfinement):
-    """Implements `Confinement`. `tmp` is the person's TMPDIR, which commands share."""
+class Seatbelt(Confinement):
+    """`tmp` is the person's TMPDIR, which commands share."""
 
     name = "seatbelt"
-    problem = ""
 
     def __init__(self, tmp: Path) -> None:
         self._tmp = tmp

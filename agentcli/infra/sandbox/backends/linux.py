@@ -30,7 +30,7 @@ from agentcli.infra.sandbox.confinement import (
     NO_HOSTS,
     NOTHING,
     Bounds,
-    FullConfinement,
+    Confinement,
     HideStep,
     Launch,
     Mount,
@@ -51,7 +51,6 @@ from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cac
 from agentcli.infra.sandbox.mount_points import MountPoints, open_real
 from agentcli.infra.sandbox.network.relay import python_folders, relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
-from agentcli.tools.command import Profile
 
 # The PATH is not searched: a project can change it, and Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
@@ -72,11 +71,10 @@ RELAY = "/run/agentcli/relay.py"
 _MAX_DESCRIPTORS = 240  # of mounts; a message to the keeper carries 253
 
 
-class Bubblewrap(FullConfinement):
-    """Implements `Confinement`; `namespaces` is a key of `NAMESPACES`, `hidden` the folder of `SecretCovers`."""
+class Bubblewrap(Confinement):
+    """`namespaces` is a key of `NAMESPACES`, `hidden` the folder of `SecretCovers`."""
 
     name = "bubblewrap"
-    problem = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
@@ -250,8 +248,8 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
     return [path for path in paths if not _is_in_any(path, {*paths} - {path})]
 
 
-class Landlock:
-    """Implements `Confinement`; `abi` is Landlock's version, and each command's TMPDIR is a new folder in `tmp`."""
+class Landlock(Confinement):
+    """`abi` is Landlock's version, and each command's TMPDIR is a new folder in `tmp`."""
 
     name = "landlock"
     weakness = (
@@ -260,11 +258,10 @@ class Landlock:
         " them), and no host can be opened to them"
     )
     keeps_names = False
-    hides_in: tuple[Profile, ...] = ("read-only",)
+    hides_in = ("read-only",)
 
-    def __init__(self, abi: int, problem: str = "", *, tmp: Path, python: Path | None = None) -> None:
+    def __init__(self, abi: int, *, tmp: Path, python: Path | None = None) -> None:
         self.abi = abi
-        self.problem = problem
         self._tmp = tmp
         self._python = python
         filter_program(internet=False)  # fails for other processors before a command is to be started
