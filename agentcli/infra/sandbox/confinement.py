@@ -119,7 +119,8 @@ class Confinement(Protocol):
         """
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        """Return sentences for the person on the parts of these bounds that this backend cannot enforce here."""
+        """Return sentences for the person on what `weakness` does not say: gaps in these bounds on this machine."""
+        return ()
 
 
 @contextlib.contextmanager
@@ -154,11 +155,7 @@ class Unconfined(Confinement):
     def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         yield Launch(list(argv))
 
-    def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        return ("Commands are not confined: they can do whatever you can.",)
 
-
-NO_HOSTS = ("Commands reach no host, granted or not.",)  # a limit of backends without a network proxy
 _PRIVATE = ("/run", "/tmp", "/var/tmp")  # noqa: S108  # only the paths; their contents are not used
 NOTHING = "/dev/null"  # a cover without a size; mounted without device access, it cannot be read either
 _KEPT_FOR_S = 24 * 3_600  # after that a cover's file is removed, which does not affect commands that have it mounted

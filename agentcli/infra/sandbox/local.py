@@ -247,12 +247,11 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """The sandbox's weakness, folders that it guards only in part, and reverted changes of killed sessions."""
+        """The sandbox's weakness, and reverted changes of killed sessions."""
         reverts = self._confinement.clean_up()  # runs once; each later call returns the same reverts
         done, failed = "; ".join(reverts.reverted), "; ".join(reverts.not_reverted)
         parts = (
             self._weakness_warning,
-            self._unwatched_warning,
             done and f"Put back what a command changed whose session was killed: {done}.",
             failed and f"Changed by a command of another session, and could not be put back: {failed}.",
         )
@@ -270,12 +269,10 @@ class LocalFacts:
         too_many = "has too many folders: secret files deep in it may be readable for commands."
         _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
         unprotected = len(auto_executed_below) - MAX_AUTO_EXECUTED
-        why_no_better = f"A better sandbox is not available: {backend.problem}" if backend.problem else ""
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
-            why_no_better if backend.weakness else self._weakness_warning,  # `backend.limits` describes the weakness
+            self._weakness_warning,
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
-            self._unwatched_warning,
             f"{unprotected:,} settings of editors and tools in folders below can be written: there are too many."
             if unprotected > 0
             else "",
@@ -297,11 +294,6 @@ class LocalFacts:
             return f"NO COMMAND CAN RUN: {backend.problem}" if backend.problem else ""
         why_no_better = f" A better one: {backend.problem}" if backend.problem else ""
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
-
-    @property
-    def _unwatched_warning(self) -> str:
-        named = ", ".join(self._confinement.unwatched_folders(self._grants))
-        return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:

@@ -247,14 +247,6 @@ class SessionConfinement:
         ) as reverts:
             yield reverts
 
-    def unwatched_folders(self, grants: Grants) -> Sequence[str]:
-        """Return the folders with more protected files than can be reverted."""
-        if self.limits.profile != "workspace-write" or self.backend.keeps_names:
-            return ()
-        from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
-
-        return ProtectedSnapshot("/").unwatched_folders(_plan_reverts(self.bounds(None, grants)))  # moves nothing aside
-
     def accept(self, path: Path, content: bytes) -> None:
         """Do not revert the content that a tool wrote to a protected file, because the person approved it."""
         if self._snapshot is not None:  # without a snapshot nothing is reverted
@@ -318,6 +310,6 @@ class SessionConfinement:
                 proxy.socket.parent.rmdir()
 
 
-def _plan_reverts(bounds: confinement.Bounds, cwd: Path | None = None) -> confinement.Protection:
+def _plan_reverts(bounds: confinement.Bounds, cwd: Path) -> confinement.Protection:
     """Plan the paths to revert. A plan without mounts needs no limit on the repositories that accept commits."""
-    return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)
+    return plan_protection(bounds, str(cwd), max_committable=MAX_REPOSITORIES)

@@ -22,7 +22,6 @@ from agentcli.infra.sandbox.backends.launcher import landlock_version
 from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, render_mounts
 from agentcli.infra.sandbox.confinement import (
     MAX_PLANS,
-    NO_HOSTS,
     Bounds,
     Confinement,
     Launch,
@@ -39,6 +38,8 @@ from agentcli.infra.sandbox.protection.planning import plan_protection
 _INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
+
+NO_HOSTS = "Commands reach no host, granted or not."  # without the network proxy
 
 _ADVICE = {  # a part of the system's message: its explanation for the person
     "uid map": "user namespaces are forbidden here; where AppArmor does it, its profile"
@@ -152,7 +153,7 @@ class Docker(Confinement):
                 subprocess.run(remove, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30.0)
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        return (*plan_protection(bounds, "").problems, *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()))
+        return (*plan_protection(bounds, "").problems, NO_HOSTS)
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
@@ -209,7 +210,7 @@ class Seatbelt(Confinement):
         return (
             "Processes that a command leaves behind are not ended with it.",
             "Commands share your temporary folder and can see your other processes.",
-            *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
+            NO_HOSTS,
         )
 
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.launcher import SETUP_ERROR_PREFIX
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import (
-    NO_HOSTS,
     NOTHING,
     Bounds,
     Confinement,
@@ -278,22 +277,12 @@ class Landlock(Confinement):
             yield Launch([*launcher, *argv], (plan,), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        found = [
+        signals = ("Commands can send signals to your other processes (Linux before 6.12).",) if self.abi < 6 else ()
+        return (
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-        ]
-        if self.abi < 6:
-            found.append("Commands can send signals to your other processes (Linux before 6.12).")
-        if bounds.resources.proxy_socket is not None:
-            found += NO_HOSTS
-        if bounds.profile == "workspace-write":
-            masked = (place.path for place in resolve_existing(bounds.masked))
-            found += [
-                "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
-                "Commands can write git hooks and other protected names; what they change is put back afterwards.",
-                *(f"Commands can read {path}." for path in masked if _is_in_any(path, map(str, bounds.roots))),
-            ]
-        return tuple(found)
+            *signals,
+        )
 
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git_config import Setting, read_configuration, read_linked_path, read_small_file, run_git
@@ -40,18 +39,18 @@ _HARMLESS = {
 }
 
 State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder and its entries
-Watch = Literal["appearance", "itself", "contents"]  # also changes of the file or folder itself; or of all in it
-_MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
+# How much of a watched path is compared: whether it is there, the path itself, or up to so many entries of the folder.
+_APPEARANCE, _ITSELF, _CONTENTS = 0, 1, 1_000
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
-_FALSE = frozenset(("", "false", "no", "off", "0"))
-# `section.key`, without the subsection. A partial clone fetches missing objects with programs that many settings name.
+# `section.key`, without the subsection. A partial clone fetches missing objects with programs that many settings name;
+# those in the last line may make git check signatures.
 _PROGRAMS = frozenset(
     "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
-    " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()
+    " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone"
+    " log.showsignature format.pretty branch.sort tag.sort".split()
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
-_SIGNATURE = re.compile(r"%[-+ ]?G")
 _OTHER_PROGRAMS = ("core.hookspath", "push.recursesubmodules", "submodule.recurse")  # also in the person's own settings
 _HOOK = "post-index-change"  # the only one that read-only commands run: git status and git diff write the index
 _MAX_REPOSITORIES = 50
@@ -61,14 +60,14 @@ _READ_ONLY_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"
 
 
 @cache
-def _watched_names() -> dict[str, Watch]:
-    """Return the watched names, each with the changes that are reported; `HEAD` is that of a bare repository."""
+def _watched_names() -> dict[str, int]:
+    """Return the watched names, each with what is compared of it; `HEAD` is that of a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    watches: dict[str, Watch] = dict.fromkeys((*names, "HEAD"), "appearance")
+    watches = dict.fromkeys((*names, "HEAD"), _APPEARANCE)
     # In a folder with auto-executed files, such as `.idea`, only these files are watched: programs write the others.
     outer_folders = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
-    watches.update((name, "itself" if name in outer_folders else "contents") for name in reviewed)
-    watches.update((name, "itself") for name in names if "*" in name)
+    watches.update((name, _ITSELF if name in outer_folders else _CONTENTS) for name in reviewed)
+    watches.update((name, _ITSELF) for name in names if "*" in name)
     return watches
 
 
@@ -99,9 +98,8 @@ def watched_states(roots: Iterable[Path]) -> dict[Path, State]:
     for root in roots:
         for name in present_names(root, tuple(_watched_names())):
             if os.path.lexists(path := root / name) and not is_mount_point(str(path)):
-                watch = _watched_names().get(name, "itself")  # a name that is not there matches one like `*.x`
-                max_entries = {"appearance": 0, "itself": 1, "contents": _MAX_ENTRIES}[watch]
-                states[path] = _stamps(path, max_entries)
+                # A name that is not there matches one like `*.x`.
+                states[path] = _stamps(path, _watched_names().get(name, _ITSELF))
     return states
 
 
@@ -238,16 +236,10 @@ def _find_program(settings: str | None, common: str, top: str) -> str:
 
 
 def _setting_starts_program(setting: Setting) -> bool:
-    """Return True if a setting makes git start a program even when it only reads; Git LFS is trusted."""
-    match setting:
-        case Setting("core", "", "fsmonitor", value):
-            return value not in _BOOLEANS  # true means git's own daemon
-        case Setting("filter", _, _, str(value)) if _LFS.fullmatch(value):
-            return False
-        case Setting("log", "", "showsignature", value):
-            return value not in _FALSE
-        case Setting("format", "", "pretty", str(value)) | Setting("pretty", _, _, str(value)):
-            return _SIGNATURE.search(value) is not None
-        case Setting("branch" | "tag", "", "sort", str(value)):
-            return "signature" in value
-    return f"{setting.section}.{setting.key}" in _PROGRAMS
+    """Return True if a setting may make git start a program even when it only reads; Git LFS is trusted."""
+    name = f"{setting.section}.{setting.key}"
+    if name == "core.fsmonitor":
+        return setting.value not in _BOOLEANS  # true means git's own daemon
+    if setting.section == "filter" and _LFS.fullmatch(setting.value or ""):
+        return False
+    return setting.section == "pretty" or name in _PROGRAMS

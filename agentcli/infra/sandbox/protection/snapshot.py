@@ -47,9 +47,7 @@ class ProtectedSnapshot:
 
     def __init__(self, aside: Path | str, note: CleanupNote | None = None) -> None:
         self._aside = os.path.realpath(aside)
-        self._roots: Sequence[
-            str
-        ] = ()  # set by `reverting`; what is on another disk is moved to a folder in one of them
+        self._roots: Sequence[str] = ()  # set by `reverting`; what is on another disk is moved into one of them
         self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
         self._held = HeldFolders()  # the folders around protected paths
         self._recorded: dict[str, KeptState | None] = {}  # the states to restore; None for paths that did not exist
@@ -87,12 +85,6 @@ class ProtectedSnapshot:
         """Revert the remaining changes; return False if the next start must try again with the saved snapshot."""
         self.retry()
         return not self._recorded
-
-    def unwatched_folders(self, protection: Protection) -> list[str]:
-        """Return the folders that hold more than can be reverted, so that commands' changes there may stay."""
-        self._record(protection)
-        self._forget_all_but(())
-        return sorted(self._left_out)
 
     def accept(self, path: str, content: bytes) -> None:
         """Make a file that the person approved the state to restore, but nothing that commands put beside it."""
