@@ -227,9 +227,15 @@ class Keeper:
             channel, nothing = keepers_end.fileno(), subprocess.DEVNULL
             argv = [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(channel)]
             self._process = subprocess.Popen(
-                argv, stdin=nothing, stdout=nothing, stderr=nothing, cwd="/", env=self._environment,
-                pass_fds=(channel,), start_new_session=True,
-            )  # fmt: skip
+                argv,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                cwd="/",
+                env=self._environment,
+                pass_fds=(channel,),
+                start_new_session=True,
+            )
         return self._keeper_channel
 
     def _close_sockets(self) -> None:
