@@ -104,8 +104,8 @@ class Search(Struct, frozen=True):
 
 
 # A file's path relative to the base, and its rows, both as bytes, with a line end between two rows. A row is a line
-# number, a mark and the line: `:` for a match, `+` for a further line of the same match, `-` for context. In the mode
-# "count", the only row is the number of matches; in the mode "files" there are no rows.
+# number, a mark and the line: `:` for each line of a match, `-` for context. In the mode "count", the only row is the
+# number of matches; in the mode "files" there are no rows.
 FoundRows = tuple[bytes, bytes]
 
 

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.infra.changes import writing
 from agentcli.infra.lazy import Lazy
+from agentcli.infra.sandbox import ripgrep
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined, is_inside
 from agentcli.infra.sandbox.environment import command_environment
 from agentcli.infra.sandbox.protection import auto_executed
-from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues
 from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
 from agentcli.safety.commands.records import GitSetup

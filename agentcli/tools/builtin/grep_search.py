@@ -27,7 +27,7 @@ MAX_SHOWN_CHARS = 500  # of a line, unless the level is full
 _MAX_BINARY_NAMES = 3
 
 # Rows as `FoundRows` describes them.
-_ROW = re.compile(r"(\d+)([:+-])(.*)", re.DOTALL)
+_ROW = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
 _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
@@ -37,16 +37,15 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     limit = searching.result_limit(arguments, context)
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
-        mode, multiline = arguments.output_mode, arguments.multiline
-        options = SearchOptions(ignore_case=arguments.ignore_case, multiline=multiline, type=arguments.type or "")
+        mode, ignore_case = arguments.output_mode, arguments.ignore_case
+        options = SearchOptions(ignore_case=ignore_case, multiline=arguments.multiline, type=arguments.type or "")
         query = Search(
             target.path, arguments.pattern, glob, options=options, context=arguments.context, mode=mode,
             base=target.base,
         )  # fmt: skip
         found: Matches | MatchedFiles = MatchedFiles(limit, are_counted=mode == "count", show=target.show)
         if mode == "content":
-            has_marks = multiline or arguments.context > 0
-            found = Matches(limit, has_marks=has_marks, context=arguments.context, show=target.show)
+            found = Matches(limit, has_marks=arguments.context > 0, context=arguments.context, show=target.show)
             if (arguments.output_level or context.level) == "full":
                 found.max_chars = sys.maxsize
         return found, await context.workspace.sandbox.search(query, found.add, context.all_grants)
@@ -118,7 +117,7 @@ class Matches:
         self.total = self.files = 0  # all matches, and the files that have them
         self.max_chars = MAX_SHOWN_CHARS
         self._limit, self._show = limit, show
-        self._has_marks = has_marks  # True if some rows are context or continue a match: the marks of rows differ
+        self._has_marks = has_marks  # True if some rows are context, which has another mark than matches
         self._context = context  # lines before and after a match
         self._kept: list[_File] = []  # with a limit: sorted, and only files with the first matches
         self._kept_matches = 0  # the matches in the kept files
@@ -237,7 +236,7 @@ def _read_marked(
     """Read rows with the marks of `FoundRows`: return the matches, up to `limit`, and their text with its context."""
     matches: list[FoundLine] = []
     lines: list[str] = []
-    last_match = 0  # the number of the newest match's last line
+    last_match = 0  # the line number of the newest match
     for row in rows.decode(errors="replace").split("\n"):
         read = _ROW.fullmatch(row)
         assert read is not None, row
@@ -247,9 +246,6 @@ def _read_marked(
             break
         if mark == ":":
             matches.append(FoundLine(path, number, line))
-        elif mark == "+":
-            matches[-1].text += f"\n{line}"
-        if mark != "-":  # the model sees every line of a match with the same mark
-            last_match, mark = number, ":"
+            last_match = number
         lines.append(f"{path}{mark}{number}{mark}{cut_line(line, max_chars)}")
     return matches, "\n".join(lines)

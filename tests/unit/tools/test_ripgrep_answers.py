@@ -152,8 +152,9 @@ def check_search(bench: Bench, given: dict[str, Any]) -> None:
         if line.startswith(b'{"type":"match"'):
             data = json.loads(line)["data"]
             path = raw(data["path"])
-            text = raw(data["lines"]).removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
-            matches.append((in_order(path), shown(path), data["line_number"], text.decode(errors="replace")))
+            for number, row in enumerate(raw(data["lines"]).removesuffix(b"\n").split(b"\n"), data["line_number"]):
+                text = row.removesuffix(b"\r").decode(errors="replace")
+                matches.append((in_order(path), shown(path), number, text))
     matches.sort(key=lambda match: (match[0], match[2]))
     expected = [{"path": path, "line": line, "text": text} for _, path, line, text in matches]
     structured = bench.call("grep_search", **given).structured

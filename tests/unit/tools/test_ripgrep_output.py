@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.infra.sandbox.search.ripgrep import stream_output
-from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
+from agentcli.infra.sandbox.ripgrep import CountReader, NameReader, Reader, RowReader, stream_output
 from agentcli.tools.builtin.grep_search import FoundLine, Matches
 from agentcli.tools.sandbox import FoundRows, find_rg, names_in
 from tests.unit.tools.bench import is_alive, until
@@ -37,7 +36,6 @@ ROWS = ["--heading", "--null", "-nH"]
 READERS: dict[str, tuple[Callable[[Any], Reader], list[str]]] = {
     "rows": (RowReader, ROWS),
     "context": (RowReader, [*ROWS, "-C2", "--no-context-separator"]),
-    "json": (JsonReader, ["--json", "-U"]),
     "counts": (CountReader, ["--count", "--null", "-H"]),
     "names": (NameReader, ["-l", "--null"]),
 }
@@ -67,9 +65,7 @@ def test_pieces_of_any_size_say_the_same(tree: Path, kind: str) -> None:
     output = subprocess.run([find_rg(), *options, *SHARED], cwd=tree, capture_output=True, check=True).stdout
     expected, binary = in_pieces(kind, output, len(output))
     assert len(expected) == len(FILES) - (3 if kind == "counts" else 0)  # it does not count what turns out binary
-    assert binary == (
-        {name for name in FILES if name.startswith(b"late")} if kind in ("rows", "context", "json") else set()
-    )
+    assert binary == ({name for name in FILES if name.startswith(b"late")} if kind in ("rows", "context") else set())
     if kind == "rows":
         assert expected[b"empty\n\nline"] == b"2:needle"
         assert expected[b"late\n\nof three"] == b"1:needle"

@@ -14,13 +14,15 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, find_rg, names_in
+
+T = TypeVar("T")
 
 TIME_LIMIT_S = 60.0
 
@@ -34,11 +36,93 @@ _PIPE_BYTES = 1024 * 1024  # large, so that the program need not wait while its 
 _PIECE_BYTES = 256 * 1024  # parsed at a time, because many small pieces take longer
 _ERROR_BYTES = 1024 * 1024
 
+_COUNT = lazy_pattern(rb"\./([^\0]*)\0(\d+)\n")  # a path and its count
+_BINARY = b": binary file matches (found "  # follows the path of a single file that has a NUL byte
+
 _FORMATS = {
     "files": ("--files-with-matches", "--null"),
     "count": ("--count", "--null", "--with-filename"),
     "content": ("--heading", "--null", "--with-filename", "--line-number", "--color=never", "--no-context-separator"),
 }
+
+
+class Reader(Generic[T]):
+    """Parses output in pieces of any size by `feed`, and the rest by `end`; the results go to `take`."""
+
+    def __init__(self, take: Callable[[T], None]) -> None:
+        self.binary: set[bytes] = set()  # files that were searched only up to a NUL byte
+        self._take = take
+        self._rest = b""  # the incomplete end of the pieces so far
+
+    def feed(self, piece: bytes) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Read the rest."""
+
+
+class NameReader(Reader[str]):
+    """Parses `--null`: names, each followed by a NUL, which `take` gets as they are, decoded as by `os.fsdecode`."""
+
+    def feed(self, piece: bytes) -> None:
+        names, nul, self._rest = (self._rest + piece).rpartition(b"\0")
+        if nul:
+            self._take((names + nul).decode(errors="surrogateescape"))
+
+
+class CountReader(Reader[Sequence[FoundRows]]):
+    """Parses `--count --null`: `./`, a path, NUL, the count, a line end."""
+
+    def feed(self, piece: bytes) -> None:
+        data = self._rest + piece
+        end = data.find(b"\n", data.rfind(b"\0")) + 1 if b"\0" in data else 0  # a path may contain a line end
+        self._rest = data[end:]
+        if end:
+            self._take(_COUNT.findall(data[:end]))
+
+
+class RowReader(Reader[Sequence[FoundRows]]):
+    """Parses `--heading --null --line-number`: `./`, a path, NUL and rows, with an empty line between two files.
+
+    Each row begins with a digit. A message that the file is binary may follow the rows: it begins with `./`.
+    """
+
+    _path_start = b""  # of a path with an empty line in it
+
+    def feed(self, piece: bytes) -> None:
+        *files, last = (self._rest + piece).split(b"\n\n")
+        path, nul, rows = last.partition(b"\0")
+        complete_rows, newline, unfinished_row = rows.rpartition(b"\n")
+        if (
+            newline and path.startswith(b"./") and b"\n" not in path
+        ):  # else a message, which repeats the path, could be cut in two
+            files.append(path + nul + complete_rows)
+            last = path + nul + newline + unfinished_row  # the line end may be the first half of an empty line
+        self._rest = last
+        self._read(files)
+
+    def end(self) -> None:
+        self._read([self._rest])
+
+    def _read(self, files: Sequence[bytes]) -> None:
+        found: list[FoundRows] = []
+        for file in files:
+            path, nul, rows = (self._path_start + file).partition(b"\0")
+            self._path_start = b""
+            if not path.startswith(b"./"):  # the end of a message that repeats a path with an empty line
+                continue
+            if not nul and _BINARY not in path:
+                self._path_start = path + b"\n\n"
+                continue
+            rows, message_start, _ = rows.partition(b"\n./")
+            if message_start:
+                self.binary.add(path[2:])
+            elif not nul:
+                self.binary.add(path[2 : path.rindex(_BINARY)])
+            if rows := rows.strip(b"\n"):
+                found.append((path[2:], rows))
+        if found:
+            self._take(found)
 
 
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
@@ -118,17 +202,17 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
             return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))  # no `./`
         case "count":
             return CountReader(take)
-    return JsonReader(take) if search.options.multiline else RowReader(take)
+    return RowReader(take)
 
 
 def _search_options(search: Search) -> list[str]:
-    options, shows_lines = search.options, search.mode == "content"
-    return [  # `--json` for multiline, because only JSON shows where a match of several lines ends
-        *(("--json",) if options.multiline and shows_lines else _FORMATS[search.mode]),
+    options = search.options
+    return [
+        *_FORMATS[search.mode],
         *(("--ignore-case",) if options.ignore_case else ()),
         *(("--multiline", "--multiline-dotall") if options.multiline else ()),
         *((f"--type={options.type}",) if options.type else ()),
-        *((f"--context={search.context}",) if search.context and shows_lines else ()),
+        *((f"--context={search.context}",) if search.context and search.mode == "content" else ()),
         *_glob_options(search.glob, search.where, search.base),
         _NOT_THE_REPOSITORY,
     ]

@@ -1,1 +1,0 @@
-"""Lists and searches files with ripgrep; the caller decides which of them are secret."""
