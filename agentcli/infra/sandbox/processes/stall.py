@@ -94,12 +94,8 @@ def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> I
     for pid in readers:
         yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
     for pid, call, descriptor in waits:
-        target = targets[pid].get(descriptor, "a file")
-        if call == "read" and target.startswith("pipe:") and not _has_writer(target, pid, targets):
-            yield Stall("input", f"waits for input: {_describe(pid)} reads a pipe that nobody writes to")
         if call in ("flock", "fcntl"):
-            by = f", held by {_describe(holder)}" if (holder := _lock_holder(pid)) else ""
-            yield Stall("lock", f"waits for a lock on {target}: {_describe(pid)}{by}")
+            yield Stall("lock", f"waits for a lock on {targets[pid].get(descriptor, 'a file')}: {_describe(pid)}")
     sockets = _find_sockets(targets)
     if sockets.ports and (quiet_s >= BUSY_SERVER_QUIET_S or not sockets.has_connections):
         yield Stall("listens", f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}")
@@ -111,15 +107,6 @@ def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> b
         has_sockets = any(target.startswith("socket:") for target in targets.values())
         return bool(_TERMINAL.match(targets.get(0, ""))) and not has_sockets
     return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
-
-
-def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
-    """Return True if some process may write to a pipe, or another thread of its reader."""
-    return len(_threads(reader)) > 1 or any(
-        pid != reader and target == pipe and _is_writable(pid, number)
-        for pid, descriptors in targets.items()
-        for number, target in descriptors.items()
-    )
 
 
 def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
@@ -167,18 +154,11 @@ def _command(pid: int) -> str:
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
 
 
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # only names
-    except OSError:
-        return []
-
-
 def _waiting_calls(pid: int) -> Iterator[tuple[str, int]]:
     """Yield the system call in which each thread waits, and its first argument, for most calls a descriptor."""
-    for thread in _threads(pid):
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
         # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
-        words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
+        words = _read(f"{thread}/syscall").split()
         call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or is not in a call
         if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
             yield call, int(words[1], 16)
@@ -190,20 +170,6 @@ def _open_targets(pid: int) -> dict[int, str]:
         return {int(entry.name): str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return {}
-
-
-def _is_writable(pid: int, descriptor: int) -> bool:
-    flags = re.search(r"^flags:\s*([0-7]+)", _read(f"/proc/{pid}/fdinfo/{descriptor}"), re.MULTILINE)
-    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
-
-
-def _lock_holder(pid: int) -> int | None:
-    """Return the PID of the process that holds the lock for which `pid` waits, from /proc/locks."""
-    # A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, a waiting process `1: -> POSIX ADVISORY WRITE PID …`.
-    lines = [line.split() for line in _read("/proc/locks").splitlines()]
-    awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
-    holders = [int(line[4]) for line in lines if line[0] in awaited and line[1] != "->"]
-    return holders[0] if holders and holders[0] > 0 else None
 
 
 def _cpu_seconds(pid: int) -> float:
