@@ -77,7 +77,7 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
         shares = [_shared_part(before, changes.after[new.paths[0]]) for new in new_groups]
         if (share := max(shares, default=0.0)) > _MIN_SHARED:
             new = new_groups.pop(shares.index(share))
-            text, new_text = text_of_entry(before) or "", text_of_entry(changes.after[new.paths[0]]) or ""
+            text, new_text = _text_of(before) or "", _text_of(changes.after[new.paths[0]]) or ""
             name, diff = f"{old.summary.name} → {new.summary.name}", unified_diff(new.summary.name, text, new_text)
             notes = (*new.summary.notes, f"{int(share * 100)} %")
             summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
@@ -92,7 +92,7 @@ def _shared_part(before: FileEntry, after: FileEntry) -> float:
         return 0.0
     if has_same_content(before, after):  # also of files that are not text
         return 1.0
-    old, new = (Counter((text_of_entry(entry) or "").splitlines()) for entry in (before, after))
+    old, new = (Counter((_text_of(entry) or "").splitlines()) for entry in (before, after))
     return (old & new).total() / max(old.total(), new.total(), 1)
 
 
@@ -234,7 +234,7 @@ def _counting_notes(noun: str, names: Sequence[str]) -> list[str]:
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: DiffLimit) -> tuple[str, int] | None:
     """Return the diff and the number of hunks to choose from, None if the file is no text or the limit is reached."""
-    if limit.chars_left <= 0 or (old := text_of_entry(before)) is None or (new := text_of_entry(after)) is None:
+    if limit.chars_left <= 0 or (old := _text_of(before)) is None or (new := _text_of(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     limit.chars_left -= len(diff)
@@ -244,7 +244,7 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, limit: D
     return (diff, max(hunks, 1) if is_divisible else 1) if limit.chars_left >= 0 else None
 
 
-def text_of_entry(entry: FileEntry | None) -> str | None:
+def _text_of(entry: FileEntry | None) -> str | None:
     """Return a file's text, "" if there is no file, None if the file is not text or too long."""
     if entry is None or entry.kind != "file":
         return ""

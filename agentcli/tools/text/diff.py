@@ -145,19 +145,6 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
         yield int(new_start), "".join(old), "".join(new)
 
 
-def is_diff_of(diff: str, before: str, after: str) -> bool:
-    """Return True if undoing the diff in `after` gives `before`. Two diffs of equal lines may differ as texts."""
-    new_lines, rebuilt, position = lines_of(lf(after)), "", 0
-    for start, old_text, new_text in sides_of_hunks(diff):
-        count = len(lines_of(new_text))
-        start -= count > 0  # now an index; a hunk without new lines is named by the line before it
-        if start < position or "".join(new_lines[start : start + count]) != new_text:
-            return False
-        rebuilt += "".join(new_lines[position:start]) + old_text
-        position = start + count
-    return rebuilt + "".join(new_lines[position:]) == lf(before)
-
-
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the old and the new lines that the rows of a hunk show."""
     old: list[str] = []

@@ -12,22 +12,19 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.conversation.history import counted, listed_names
-from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path, text_of_entry
+from agentcli.conversation.history import counted
+from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, read_small_file
 from agentcli.patterns import lazy_pattern
-from agentcli.tools.text.diff import is_diff_of, lf, path_of, split_files
 
 MAX_REFS = 10
 MAX_COMMITS = 20
-MAX_DIFF_BYTES = 200_000
+MAX_FILES = 50  # changed between two commits
+MAX_BYTES = 200_000  # of the description
 
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
-
-# The beginnings of the lines that git adds to a unified diff.
-_GIT_DIFF_LINES = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
 # Settings that name no program. Adding a remote is harmless, but the person must see a change of an existing one.
 _HARMLESS = lazy_pattern(
@@ -77,7 +74,7 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
     names = {**before.refs, **after.refs}.keys() - {"refs/stash"}  # lost stashes are named one by one
     moved_refs = sorted(name for name in names if before.refs.get(name) != after.refs.get(name))
     output = await run_after(_script_for_changes(git, before, after, moved_refs))
-    lost_commits, commit_counts, refs, diff = _split_parts(output, 4)
+    lost_commits, commit_counts, refs, changed_files = _split_parts(output)
     lost_stashes = (
         f"stash {title} (git stash store {commit[:10]} brings it back)"
         for commit, title in before.stashes.items()
@@ -91,9 +88,9 @@ async def describe_git_changes(folder: str, run_before: RunScript, run_after: Ru
         *refs.splitlines(),
         *([f"… {len(moved_refs) - MAX_REFS} more refs"] if len(moved_refs) > MAX_REFS else ()),
         *((staged or ["nothing is staged any more"]) if before.staged != after.staged else ()),
+        *changed_files.splitlines(),
     ]
-    diff_lines = [line for line in lf(diff).split("\n") if not line.startswith(_GIT_DIFF_LINES)]
-    text = "\n".join([*(f"  {line}" for line in lines), *diff_lines]).rstrip() + "\n"
+    text = "\n".join(f"  {line}" for line in lines) + "\n"
     return GitChanges(text, tuple(lost), _describe_move(before, after, moved_refs, commit_counts.split()))
 
 
@@ -139,7 +136,7 @@ def add_configuration_changes(git: GitChanges, repository: ChangeGroup) -> GitCh
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
-    """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and diffs."""
+    """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and files."""
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
@@ -153,12 +150,12 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
         refs += f"{log} --format='  + %h %s' {new} --not {old or old_history}; " if new else ""
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
     has_moved = before.commit and after.commit and before.commit != after.commit
-    diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
-    diffs += f"{git} {_DIFF} --cached"
+    commits = f"{before.commit} {after.commit}"
+    changed_files = f"{git} {_DIFF} --stat=100 --stat-count={MAX_FILES} {commits}" if has_moved else ""
     counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_moved else ""
     # Lost commits come first, because the middle of a long output is cut.
-    parts = f" {_NEXT} ".join((lost_commits, counts, refs, diffs))
-    return f"({parts}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
+    parts = f" {_NEXT} ".join((lost_commits, counts, refs, changed_files))
+    return f"({parts}) 2>/dev/null | head -c {MAX_BYTES}; true"
 
 
 async def uncommitted_files(run_before: RunScript, run_after: RunScript) -> tuple[frozenset[str], frozenset[str]]:
@@ -186,7 +183,7 @@ async def _read_state(git: str, run_script: RunScript) -> _RepositoryState:
         f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
         f" {git} {_DIFF} --cached --raw --abbrev; {_NEXT} {git} stash list --format='%H %gd %gs'; true"
     )
-    refs, head, staged, stashes = _split_parts(output, 4)
+    refs, head, staged, stashes = _split_parts(output)
     # A ref is `REF COMMIT`, a stash is `COMMIT stash@{0} TITLE`.
     commits_by_ref, titles_by_commit = (
         {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stashes)
@@ -194,9 +191,9 @@ async def _read_state(git: str, run_script: RunScript) -> _RepositoryState:
     return _RepositoryState(commits_by_ref, head.strip(), staged.splitlines(), titles_by_commit)
 
 
-def _split_parts(output: str, count: int) -> list[str]:
-    """Split the output of a script with `_NEXT` between its parts; missing parts are empty."""
-    return [*output.split("\0", count - 1), *[""] * count][:count]
+def _split_parts(output: str) -> list[str]:
+    """Split the output of a script with `_NEXT` between its four parts; missing parts are empty."""
+    return [*output.split("\0", 3), "", "", ""][:4]
 
 
 def _short_ref(name: str) -> str:
@@ -226,16 +223,10 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     outcomes = Counter[str]()
     for file in summaries:
         outcomes[file.outcome] += file.files
-    # The diffs of commits often repeat those of the worktree, which are then left out.
-    git_diffs = [(f"{top}{path_of(diff)}", diff) for diff in split_files(git.text) if path_of(diff)]
-    diffs = (group.summary.diff for group in in_worktree if not _is_shown_by_git(git_diffs, group))
-    changed_paths = {path for group in in_worktree for path in group.paths}
-    unchanged = [*dict.fromkeys(shown_path(path) for path, _ in git_diffs if path not in changed_paths)]
-    only_in_git = f"  only in commits or the index: {listed_names(unchanged, MAX_REFS)}\n" if unchanged else ""
     without_diff = (f"  {file.kind} {file.name}\n" for file in summaries if not file.diff)
     summary = replace(
         repository.summary,
-        diff="".join((*without_diff, only_in_git, git.text, *diffs)),
+        diff="".join((*without_diff, git.text, *(file.diff for file in summaries))),
         moves=git.moves,
         worktree=tuple(outcomes.items()),
         notes=(
@@ -248,13 +239,6 @@ def join_worktree_changes(groups: Sequence[ChangeGroup], repository: ChangeGroup
     )
     paths = (*repository.paths, *(path for group in in_worktree for path in group.paths))
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in in_worktree)]
-
-
-def _is_shown_by_git(git_diffs: Sequence[tuple[str, str]], group: ChangeGroup) -> bool:
-    """Return True if one of git's diffs is that of the group's file, which may be renamed, so it is not shown twice."""
-    old, new = group.paths[0], group.paths[-1]
-    before, after = text_of_entry(group.changes.before.get(old)), text_of_entry(group.changes.after.get(new))
-    return any(path == new and is_diff_of(diff, before or "", after or "") for path, diff in git_diffs)
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
