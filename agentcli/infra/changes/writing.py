@@ -39,11 +39,9 @@ def open_to_read(path: Path) -> BufferedReader:
 
 def open_source(path: str) -> FileIO:
     """Open a regular file at a real path, without a buffer. Raises `OSError` for anything else."""
-    if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE_FLAGS)) is None:
-        folder_path, _, name = path.rpartition("/")
-        with opened_folder(Path(folder_path or "/")) as folder:
-            descriptor = _open_file(name, os.O_RDONLY, folder)
-    return FileIO(_require_regular(descriptor))
+    folder_path, _, name = path.rpartition("/")
+    with opened_folder(Path(folder_path or "/")) as folder:
+        return FileIO(_open_file(name, os.O_RDONLY, folder))
 
 
 def write(path: Path, content: bytes) -> None:
@@ -117,7 +115,7 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     with contextlib.ExitStack() as opened:
         try:
             names: Sequence[str] = ()
-            if (descriptor := _open_at_once(str(path), _FOLDER_FLAGS)) is None:  # then folder by folder
+            if (descriptor := _open_at_once(str(path))) is None:  # then folder by folder
                 descriptor, names = os.open(path.anchor, _FOLDER_FLAGS), path.parts[1:]
             opened.callback(os.close, descriptor)
             for name in names:
@@ -169,28 +167,22 @@ def remove_tree(folder: Path) -> None:
     import shutil
     import subprocess
 
-    try:
-        for parent, folders, _ in os.walk(folder):
-            for name in folders:  # from the top down, so that `walk` can enter what was just made readable
-                path = Path(parent, name)
-                if not path.is_symlink():
-                    with contextlib.suppress(OSError):
-                        path.chmod(0o700)
+    with contextlib.suppress(RecursionError):  # the folders are nested deeper than Python's recursion limit
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:  # the folders are nested deeper than Python's recursion limit
+    if folder.exists():  # some contents are nested too deeply, or cannot be entered
         for program in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
             with contextlib.suppress(OSError):
                 subprocess.run([*program, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
-def _open_at_once(path: str, flags: int) -> int | None:
-    """Open a path; return None if that fails, or if the kernel does not confirm that no link was on the way."""
+def _open_at_once(folder: str) -> int | None:
+    """Open a folder; return None if that fails, or if the kernel does not confirm that no link was on the way."""
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(folder, _FOLDER_FLAGS)
     except OSError:
         return None
     with contextlib.suppress(OSError):  # no /proc on this system
-        if os.readlink(f"/proc/self/fd/{descriptor}") == path:  # noqa: PTH115  # a `Path` would double the time
+        if os.readlink(f"/proc/self/fd/{descriptor}") == folder:  # noqa: PTH115  # a `Path` would double the time
             return descriptor
     os.close(descriptor)
     return None
@@ -216,14 +208,11 @@ def _open_folder(name: str, parent: int, new_folders: list[tuple[int, str]] | No
 def _open_file(name: str, access: int, folder: int) -> int:
     """Open a regular file in an open folder, and return its descriptor. Raises `OSError` for anything else."""
     try:
-        return _require_regular(os.open(name, access | _FILE_FLAGS, dir_fd=folder))
+        descriptor = os.open(name, access | _FILE_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:  # the kernel's text would mention too many links
             raise OSError(errno.ELOOP, _LINK_ERROR.format(name)) from None
         raise
-
-
-def _require_regular(descriptor: int) -> int:
     if stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)

@@ -486,7 +486,14 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
     assert (change.name, change.kind, change.what) == (".git", "changed", "repository")
     assert (change.permanent_loss, change.notes) == ("work", ("loses entries of the log of refs/heads/x/y",))
     head = git(ws, "rev-parse", "--short=7", "x").strip()
-    for said in (f"main: {first} → {head}", f"  + {head} second", "x: none → ", "x/y: ", "staged: A\tb.txt", "a.txt | 1 +"):
+    for said in (
+        f"main: {first} → {head}",
+        f"  + {head} second",
+        "x: none → ",
+        "x/y: ",
+        "staged: A\tb.txt",
+        "a.txt | 1 +",
+    ):
         assert said in change.diff
     assert "first" not in change.diff, "a ref had this commit before"
     assert (ws / "a.txt").read_text() == "a\nmore\n"
