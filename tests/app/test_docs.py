@@ -9,10 +9,12 @@ from types import ModuleType
 
 import pytest
 import typer
+from starlette.routing import Route
 
 from agentcli.cli.options import FLAGS, make_main_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
 from agentcli.cli.subcommands.doctor import CHECKS
+from agentcli.frontends.http.routes import Routes
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +28,19 @@ def test_the_tables_that_the_program_reads_are_those_that_people_write() -> None
     tables = _script("tables").tables()
     assert len(tables) >= 12
     assert [file.name for file, text in tables.items() if file.read_text("utf-8") != text] == []
+
+
+def test_the_description_of_the_server_is_up_to_date_and_has_every_route() -> None:
+    script = _script("openapi")
+    assert script.FILE.read_text("utf-8") == script.text()
+    routes = Routes(None, cwd=ROOT).application(on_ready=lambda: None).routes
+    named = {
+        (route.path, method)
+        for route in routes
+        if isinstance(route, Route) and hasattr(route.endpoint, "__self__")  # the others serve files
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert named == {(operation.path, operation.method) for operation in script.OPERATIONS}
 
 
 def _script(name: str) -> ModuleType:

@@ -1,10 +1,6 @@
-"""Authenticates requests, defines and parses their bodies, and describes the interface as OpenAPI 3.1.
-
-https://spec.openapis.org/oas/v3.1.1.html
-"""
+"""Authenticates requests, and defines and parses their bodies."""
 
 import hashlib
-import re
 import time
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, cast
@@ -15,15 +11,13 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentcli.agent.interfaces import SessionInfo
 from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError, UsageError, UserError
 from agentcli.frontends import json_input
 from agentcli.llm.provider import ToolSpec
 from agentcli.settings.structs import ServeTokenSettings
-from agentcli.version import __version__
 
 MAX_BODY_BYTES = 32 * 1024 * 1024  # as in the Messages API
-PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
+PAGE_FILES = ("openapi.json", "page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 
 
 class HttpError(UserError):
@@ -61,7 +55,7 @@ def error_answer(error: UserError) -> Response:
 
 
 # Paths that need no token, because they show nothing of a session.
-_OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
+_OPEN_PATHS = frozenset(("/", "/health", *(f"/{name}" for name in PAGE_FILES)))
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 BURST_S = 10.0  # a token may use the requests of this many seconds at once
 
@@ -170,9 +164,6 @@ def _host_of(address: str) -> str:
         return ""
 
 
-Time = Annotated[float, msgspec.Meta(description="Seconds since 1970.")]
-
-
 class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A session to start. `cwd` is absolute; omitted fields are as in the settings of that folder."""
 
@@ -207,78 +198,6 @@ class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):
 Op = json_input.Control | TakeOver
 
 
-class ServerHealth(msgspec.Struct, frozen=True):
-    status: Literal["ok"] = "ok"
-    version: str = __version__
-
-
-class Begun(msgspec.Struct, frozen=True):
-    session_id: str
-
-
-class MessageTaken(msgspec.Struct, frozen=True):
-    stream_id: str
-
-
-class OpTaken(msgspec.Struct, frozen=True):
-    ok: Literal[True] = True
-
-
-class SessionRow(SessionInfo, frozen=True, kw_only=True):
-    """A stored session."""
-
-    id: str = msgspec.field(name="session_id")  # `rename` of the class would leave out inherited fields
-    created: Time
-    updated: Time
-    is_running: bool
-
-
-class WholeSession(SessionRow, frozen=True, kw_only=True):
-    """A stored session with its messages."""
-
-    model: str
-    permission_mode: str
-    last_event_id: int
-    held_by: Literal["server", "terminal"] | None
-    messages: Annotated[list[dict[str, Any]], msgspec.Meta(description="In the form of the Messages API.")]
-
-
-class Failure(msgspec.Struct, frozen=True):
-    code: str
-    message: str
-
-
-class Error(msgspec.Struct, frozen=True):
-    error: Failure
-
-
-class Event(msgspec.Struct, frozen=True):
-    """`type` is assistant, user, stream_event, system (with a `subtype`) or result.
-
-    Objects of a prompt's turn carry its `stream_id`; the last of them is the result. The system object `reset` contains
-    all messages and replaces those that the reader has; `init` with `is_resumed` withdraws an unfinished message.
-    `approval_requested` and `question` wait for an op with the same `id`.
-    """
-
-    type: str
-    subtype: str = ""
-    session_id: str = ""
-    stream_id: str = ""
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A method of a path, as OpenAPI describes it."""
-
-    method: str
-    path: str
-    summary: str
-    body: Any = None  # the type of the request's body
-    status: int = 200
-    answer: Any = None  # the type of the answer's body
-    query: dict[str, type] = {}  # parameters; a name with a hyphen is a header
-    is_open: bool = False  # needs no token
-
-
 async def body_of(request: Request) -> bytes:
     """Return the body of a request. Raises `HttpError` if it is too large or incomplete."""
     parts: list[bytes] = []
@@ -307,51 +226,3 @@ def parse_body(body: bytes, form: Any) -> Any:
         types = f" The op type must be one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return parsed
-
-
-_ABOUT = (
-    "Sessions of a coding assistant. A session has one stream of events, numbered by increasing integers: follow it "
-    "with GET /v1/sessions/{session_id}/events, and send messages and ops separately. Its objects are those of "
-    "`agentcli -p --output-format stream-json --include-partial-messages`."
-)
-
-
-def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the description of the operations as OpenAPI, which `/openapi.json` serves."""
-    forms = [form for operation in operations for form in (operation.body, operation.answer) if form is not None]
-    schemas, components = msgspec.json.schema_components([*forms, Error], ref_template="#/components/schemas/{name}")
-    failure = _content("application/json", schemas[-1], "Refused.")
-    next_schema = iter(schemas)  # in the order of `forms`
-    paths: dict[str, dict[str, Any]] = {}
-    for operation in operations:
-        described: dict[str, Any] = {"summary": operation.summary, "parameters": _parameters(operation)}
-        if operation.body is not None:
-            is_union = not isinstance(operation.body, type)  # then the body must at least have a `type`
-            is_required = is_union or any(field.required for field in msgspec.structs.fields(operation.body))
-            described["requestBody"] = {"required": is_required, **_content("application/json", next(next_schema))}
-        media_type = "text/event-stream" if operation.answer is Event else "application/json"
-        answer = _content(media_type, next(next_schema) if operation.answer is not None else None, "Done.")
-        described["responses"] = {str(operation.status): answer, "4XX": failure}
-        described |= {"security": []} if operation.is_open else {}  # otherwise the top-level `security` applies
-        paths.setdefault(operation.path, {})[operation.method.lower()] = described
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "agentcli", "version": __version__, "description": _ABOUT},
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}, "schemas": components},
-    }
-
-
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    parameters: list[tuple[str, str, type]] = [(name, "path", str) for name in re.findall(r"\{(\w+)\}", operation.path)]
-    parameters += [(name, "header" if "-" in name else "query", kind) for name, kind in operation.query.items()]
-    return [
-        {"name": name, "in": location, "required": location == "path", "schema": msgspec.json.schema(kind)}
-        for name, location, kind in parameters
-    ]
-
-
-def _content(media_type: str, schema: Any, description: str = "") -> dict[str, Any]:
-    content = {"content": {media_type: {"schema": schema}}} if schema is not None else {}
-    return {**({"description": description} if description else {}), **content}

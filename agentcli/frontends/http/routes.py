@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,25 +30,13 @@ from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import system_object, wire_messages
+from agentcli.version import __version__
 
 MAX_LISTED = 200
-_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "json": "application/json"}
 _OWNER_TIMEOUT_S = 8.0  # longer than the lease of a dead owner, after which another server takes over
 
-Handler = Callable[[Any, Request], Awaitable[Response]]
-
-_OPERATIONS: list[tuple[forms.Operation, Handler]] = []
 _SESSION = "/v1/sessions/{session_id}"
-
-
-def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
-    """Return a decorator that makes a method of `Routes` the handler of an operation."""
-
-    def register(handler: Handler) -> Handler:
-        _OPERATIONS.append((forms.Operation(method=method, path=path, summary=summary, **more), handler))
-        return handler
-
-    return register
 
 
 class Routes:
@@ -64,8 +51,15 @@ class Routes:
         pages = {"/": "page.html", **{f"/{name}": name for name in forms.PAGE_FILES}}
         routes = [
             *(Route(path, _page(name)) for path, name in pages.items()),
-            *(Route(form.path, partial(answer, self), methods=[form.method]) for form, answer in _OPERATIONS),
-            Route("/openapi.json", _describe),
+            Route("/health", self._health),
+            Route("/v1/sessions", self._create, methods=["POST"]),
+            Route("/v1/sessions", self._list),
+            Route(_SESSION, self._show),
+            Route(_SESSION, self._remove, methods=["DELETE"]),
+            Route(f"{_SESSION}/messages", self._message, methods=["POST"]),
+            Route(f"{_SESSION}/ops", self._op, methods=["POST"]),
+            Route(f"{_SESSION}/events", self._events),
+            Route("/v1/usage", self._usage),
             *more,
         ]
 
@@ -82,11 +76,9 @@ class Routes:
         handlers = {HTTPException: _failure, UserError: _failure}
         return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
-    @_operation("GET", "/health", "Check that the server is running.", answer=forms.ServerHealth, is_open=True)
     async def _health(self, request: Request) -> Response:
-        return forms.json_answer(forms.ServerHealth())
+        return forms.json_answer({"status": "ok", "version": __version__})
 
-    @_operation("POST", "/v1/sessions", "Start a session.", body=forms.NewSession, status=201, answer=forms.Begun)
     async def _create(self, request: Request) -> Response:
         new: forms.NewSession = forms.parse_body(await forms.body_of(request), forms.NewSession)
         token_user = forms.token_of(request).user_id
@@ -98,24 +90,14 @@ class Routes:
         user_id = token_user or new.user_id
         open_request = OpenRequest(cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=user_id)
         session_id = await self._hosting.create(open_request)
-        return forms.json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
+        return forms.json_answer({"session_id": session_id}, 201, {"Location": f"/v1/sessions/{session_id}"})
 
-    @_operation(
-        "GET",
-        "/v1/sessions",
-        "List sessions, the most recently used first.",
-        answer=list[forms.SessionRow],
-        query={"limit": int},
-    )
     async def _list(self, request: Request) -> Response:
         limit = _number(request, "limit", 50, maximum=MAX_LISTED)
         found = await self._hosting.store.list(limit=limit, user_id=forms.token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
-        return forms.json_answer(
-            [forms.SessionRow(**msgspec.structs.asdict(info), is_running=info.id in running) for info in found]
-        )
+        return forms.json_answer([_row(info, is_running=info.id in running) for info in found])
 
-    @_operation("GET", _SESSION, "Show a session with its messages.", answer=forms.WholeSession)
     async def _show(self, request: Request) -> Response:
         info = await self._session_of(request)
         _, entries = await self._hosting.store.load(info.id)
@@ -123,18 +105,15 @@ class Routes:
         state = await self._hosting.events.state(info.id)
         is_here = info.id in self._hosting.sessions
         holder = "this server" if is_here else await self._hosting.store.holder(info.id)
-        shown = forms.WholeSession(
-            **msgspec.structs.asdict(info),
-            is_running=state is not None and state.status == "running",
-            model=note.model,
-            permission_mode=note.mode,
-            last_event_id=state.last_id if state else 0,
-            held_by=None if holder is None else "server" if holder else "terminal",  # only a terminal has no address
-            messages=wire_messages(Conversation(entries).messages),
-        )
+        shown = _row(info, is_running=state is not None and state.status == "running") | {
+            "model": note.model,
+            "permission_mode": note.mode,
+            "last_event_id": state.last_id if state else 0,
+            "held_by": None if holder is None else "server" if holder else "terminal",  # only a terminal has no address
+            "messages": wire_messages(Conversation(entries).messages),
+        }
         return forms.json_answer(shown)
 
-    @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
         info = await self._session_of(request)
         owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
@@ -152,43 +131,27 @@ class Routes:
         user = forms.token_of(request).user_id or None
         return await session_info(self._hosting.store, request.path_params["session_id"], user_id=user)
 
-    @_operation(
-        "POST",
-        f"{_SESSION}/messages",
-        "Send a message. It is stored before the answer; its turn has the stream_id.",
-        body=forms.NewMessage,
-        status=202,
-        answer=forms.MessageTaken,
-    )
     async def _message(self, request: Request) -> Response:
         body, info = await forms.body_of(request), await self._session_of(request)
         new: forms.NewMessage = forms.parse_body(body, forms.NewMessage)
         # The stream_id must be set before forwarding, so that a message forwarded twice is accepted once.
         new = msgspec.structs.replace(new, stream_id=new.stream_id or uuid.uuid4().hex)
 
-        async def submit(hosted: HostedSession) -> forms.MessageTaken:
+        async def submit(hosted: HostedSession) -> dict[str, Any]:
             steers, tools, stream_id = new.mode == "steer", new.tools, new.stream_id
             turn_id = await hosted.accept_message(new.message, steers=steers, tools=tools, stream_id=stream_id)
-            return forms.MessageTaken(turn_id)
+            return {"stream_id": turn_id}
 
         return await self._to_owner(request, msgspec.json.encode(new), info, submit, is_repeatable=True)
 
-    @_operation(
-        "POST",
-        f"{_SESSION}/ops",
-        "Interrupt, answer a question, return the result of a client tool, change the model or mode.",
-        body=forms.Op,
-        status=202,
-        answer=forms.OpTaken,
-    )
     async def _op(self, request: Request) -> Response:
         body, info = await forms.body_of(request), await self._session_of(request)
         op: forms.Op = forms.parse_body(body, forms.Op)
 
-        async def submit(hosted: HostedSession) -> forms.OpTaken:
+        async def submit(hosted: HostedSession) -> dict[str, Any]:
             if not isinstance(op, forms.TakeOver):
                 await hosted.carry_out(op)
-            return forms.OpTaken()
+            return {"ok": True}
 
         return await self._to_owner(request, body, info, submit, take_over=isinstance(op, forms.TakeOver))
 
@@ -197,7 +160,7 @@ class Routes:
         request: Request,
         body: bytes,
         info: SessionInfo,
-        submit: Callable[[HostedSession], Awaitable[forms.MessageTaken | forms.OpTaken]],
+        submit: Callable[[HostedSession], Awaitable[dict[str, Any]]],
         *,
         take_over: bool = False,
         is_repeatable: bool = False,
@@ -223,13 +186,6 @@ class Routes:
                 )
             await asyncio.sleep(0.25)
 
-    @_operation(
-        "GET",
-        f"{_SESSION}/events",
-        "Follow the stream from its first event, or after an id. It stays open.",
-        answer=forms.Event,
-        query={"Last-Event-ID": int, "after": int},
-    )
     async def _events(self, request: Request) -> Response:
         info = await self._session_of(request)
         last_id = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
@@ -239,18 +195,16 @@ class Routes:
         events = stream_events(self._hosting, info.id, after)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
-    @_operation(
-        "GET",
-        "/v1/usage",
-        "Show the tokens and costs of sessions.",
-        answer=dict[str, Any],
-        query={"days": int, "session": str},
-    )
     async def _usage(self, request: Request) -> Response:
         days, session = _number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
         user = forms.token_of(request).user_id or None
         return forms.json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
+
+
+def _row(info: SessionInfo, *, is_running: bool) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(info)
+    return {"session_id": fields.pop("id"), **fields, "is_running": is_running}
 
 
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
@@ -276,10 +230,6 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
         return Response(content, media_type=kind, headers=headers)
 
     return answer
-
-
-async def _describe(request: Request) -> Response:
-    return forms.json_answer(forms.openapi([operation for operation, _ in _OPERATIONS]))
 
 
 async def _failure(request: Request, error: Exception) -> Response:
