@@ -142,7 +142,6 @@ class LocalEngine:
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
-        """Yield a session without hooks, and close it."""
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         bare = Plugins(config=config, is_bare=True, on_notice=lambda text: None)
         builder.hooks = Hooks(bare, builder.programs)  # none: hooks of the copy would run outside the sandbox
@@ -154,7 +153,6 @@ class LocalEngine:
                 await session.close()
 
     def _judge(self, task: Task, config: Config) -> AbstractAsyncContextManager[Session]:
-        """Open a session of the judge in the agent's copy. It can only read."""
         provider = self._provider(task, self._variant.judge or self._variant.model)
         settings = msgspec.structs.replace(config.settings, tools=ToolSettings(only=JUDGE_TOOLS))
         options = SessionOptions(system_prompt=JUDGE, is_bare=True)
@@ -234,7 +232,6 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")  # the last line of a check
 
 
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
-    """Count what the agent did in an attempt, by its log and the ends of its turns."""
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
     record = Record(entries, cwd)  # of the checks that the agent ran; a stale one came before its last change
@@ -353,7 +350,6 @@ def _attempt_on_worker(
 
 
 def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
-    """Write the files that `task_files` yielded into a folder, and return the task in it."""
     for name, mode, content in files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

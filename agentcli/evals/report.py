@@ -56,7 +56,6 @@ def _pair_tasks(run: EvalRun, baseline: EvalRun | None) -> PairedTasks:
 
 
 def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
-    """Return the head, the table of the tasks and the list of failures, as Markdown."""
     plan, tasks = run.plan, _pair_tasks(run, baseline)
     facts = [
         _escaped(plan.variant.model),
@@ -74,7 +73,6 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
 
 
 def _task_rows(tasks: PairedTasks, baseline: EvalRun | None) -> list[str]:
-    """Return the lines of a Markdown table: a row for each task, and one for all of them together."""
     names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
     all_now = [outcome for _, now, _ in tasks for outcome in now]

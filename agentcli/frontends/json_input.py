@@ -124,7 +124,6 @@ class InputLines:
         return self._first
 
     def put_back(self, line: bytes) -> None:
-        """Make the next iteration begin with a line that was already taken."""
         self._first = line
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

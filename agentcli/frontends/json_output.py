@@ -18,7 +18,6 @@ MAX_ECHO_BYTES = 200  # of a rejected line, in the object that reports it
 
 
 def write_line(value: dict[str, Any]) -> None:
-    """Write an object to stdout."""
     sys.stdout.buffer.write(to_json_line(value))
     sys.stdout.buffer.flush()
 
@@ -85,7 +84,6 @@ class JsonOutput:
                 self._show_main_event(event)
 
     def _show_main_event(self, event: events.Event) -> None:
-        """Write the events that are shown only of the main agent, not of subagents."""
         match event:
             case events.Retry(number, delay_s, error):
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
@@ -116,7 +114,6 @@ class JsonOutput:
         self.write(system_object(subtype, self._session.id, **fields))
 
     def _stream_reply(self, event: events.Event) -> None:
-        """Write a reply as the Messages API would stream it."""
         match event:
             case events.ReplyStarted(model):
                 self._start_message(model)

@@ -74,7 +74,6 @@ class Dialogue:
             self.end_input()
 
     def make_output(self, session: Session) -> JsonOutput:
-        """Return the output of a session, after writing the `init` object."""
         output = JsonOutput(session, self.write, streams=self.streams, requirements=self.requirements)
         self.write(self.init())
         return output
@@ -203,7 +202,6 @@ class Dialogue:
             self._finished.set_result(None)
 
     async def _handle_line(self, line: json_input.InputLine) -> None:
-        """Carry out a line; report an error, and acknowledge the line if it has an id."""
         error = line.problem
         has_output = False  # True if the error is in a command's output, which is already written
         try:
@@ -237,7 +235,6 @@ class Dialogue:
                 await json_input.carry_out_control(self.host, request)
 
     async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
-        """Submit a message as a prompt, or run it as a command; `first` is the command line's prompt."""
         self._has_accepted = True
         typed = self.host.command_of(content)
         if typed is None:

@@ -73,7 +73,6 @@ async def print_answer(
 
 
 def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
-    """Return a line about a subagent's event; empty for events that are not shown."""
     match event:
         case events.SubagentStarted(id, _, _, task) if is_verbose:
             return f"{id}: {shorten(' '.join(task.split()), MAX_TASK_CHARS)}"
@@ -85,7 +84,6 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
 
 
 async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirements: Requirements) -> int:
-    """Print the result object, and return the exit code."""
     from agentcli.frontends.json_output import write_line  # takes 3 ms, and text answers do not need it
 
     started = time.monotonic()
@@ -109,7 +107,6 @@ async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, requirement
 
 
 def _explanations(done: events.Done, session: Session, requirements: Requirements) -> list[str]:
-    """Return lines that explain an unusual end of the answer, denied calls, and requirements that were not met."""
     limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
         "max_turns": f"{limit}. Raise --max-turns, or resume with --continue.",

@@ -181,7 +181,6 @@ async def recording(session: Session, store: EventStore, stream_id: str) -> Asyn
 
 
 async def _record(session: Session, batches: AsyncIterator[list[Event]], store: EventStore, stream_id: str) -> None:
-    """Store the events, as JSON objects, until the main agent's turn has ended."""
     from agentcli.frontends.json_output import JsonOutput  # imported here because few agents have an event store
 
     objects: list[dict[str, Any]] = []

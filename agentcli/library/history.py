@@ -106,7 +106,6 @@ def form_of(history: Iterable[AnyMessage]) -> HistoryForm:
 
 
 def write_messages(entries: Iterable[Entry], form: HistoryForm) -> list[dict[str, Any]]:
-    """Return the prompts, replies and results of entries, without the system reminders."""
     messages = messages_of(entry for entry in entries if entry.is_prompt or isinstance(entry.body, Assistant | Result))
     if form == "openai":
         return [*to_wire(messages, quirks=Quirks(), provider="")]

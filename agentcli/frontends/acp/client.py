@@ -104,7 +104,6 @@ class ClientFiles:
         return cast("Checkpoints", _Wrapper(checkpoints, begin=begin))
 
     def _read(self, path: Path) -> BinaryIO:
-        """Open a file with the editor's unsaved changes, if there are any."""
         file = self._disk.read(path)
         if not self._is_shared(path):
             return file
@@ -176,7 +175,6 @@ class ClientFiles:
         return is_inside and not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed
 
     def _params(self, path: Path) -> dict[str, Any]:
-        """Return the parameters that name a file, by the path that the editor knows, which may contain links."""
         if path.is_relative_to(self._real_cwd):
             path = self._cwd / path.relative_to(self._real_cwd)
         return {"sessionId": self._session_id, "path": str(path)}
@@ -257,7 +255,6 @@ class ClientQuestions:
         self._session.submit(answer if answer is not None else Interrupt())
 
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
-        """Offer the choices of a question as a permission request; return None if the client cancelled the turn."""
         choices = choices_for(question, question.rules)
         call = self._call_of(question)
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
@@ -298,7 +295,6 @@ class ClientQuestions:
         return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
 
     async def _answer_in_form(self, question: Question) -> Approve:
-        """Show the model's question as a form: a field for free text, and a choice if there are options."""
         form: dict[str, Any] = {"properties": {"words": {"type": "string", "title": "Answer"}}, "required": ["words"]}
         if question.options:
             choice = {"type": "string", "title": "Answer", "enum": list(question.options)}

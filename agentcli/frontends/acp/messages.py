@@ -107,7 +107,6 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The server as an entry of `mcpServers` in the settings."""
         if self.type == "stdio":
             env = {variable.name: variable.value for variable in self.env}
             return {"command": self.command, "args": list(self.args), "env": env}

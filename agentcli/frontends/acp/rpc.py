@@ -52,7 +52,6 @@ class Connection:
         self._ids = count()
 
     async def run(self, input: BinaryIO) -> None:
-        """Receive messages until the peer disconnects or `close` is called."""
         read_lines(input, self._lines)
         while (line := await self._lines.get()) is not None:
             self._receive(line)
@@ -62,7 +61,6 @@ class Connection:
                 future.set_exception(RpcError(CANCELLED, "The client has disconnected."))
 
     def close(self) -> None:
-        """Stop receiving messages; sending still works."""
         self._lines.put_nowait(None)
 
     async def aclose(self) -> None:
@@ -209,7 +207,6 @@ class Output:
         await self._progress.wait()
 
     def _write_lines(self) -> None:
-        """Write the lines, in the thread, and report the progress to the event loop."""
         with suppress(RuntimeError):  # the event loop has ended, so nobody waits any more
             try:
                 while True:

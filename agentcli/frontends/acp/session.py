@@ -109,7 +109,6 @@ class ClientSession:
         self._host.interrupt()
 
     async def _answer(self, content: Sequence[Content]) -> dict[str, Any]:
-        """Run a prompt, or the command that it is, after the running turn; return the answer to session/prompt."""
         try:
             parts = parse_prompt(content, self._cwd)
         except ValueError as error:
@@ -131,7 +130,6 @@ class ClientSession:
         return self._stop_reason()
 
     async def _run_command(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
-        """Run a command and send its output, or return the prompt that the command expands to."""
         ended = await self._host.run(typed, more=media)
         self._send_settings()
         if ended.prompt is not None:
@@ -158,7 +156,6 @@ class ClientSession:
                 return _CANCELLED
 
     async def _wait_for_turns(self) -> None:
-        """Wait until no turn runs, and the updates of all turns are sent."""
         while self._session.turns_begun > self._ended_turns_sent:
             self._turn_end_sent.clear()
             await self._turn_end_sent.wait()
@@ -182,7 +179,6 @@ class ClientSession:
         self._send_settings()
 
     def _send_settings(self) -> None:
-        """Send the config options if any has changed since they were sent."""
         options = self.settings()["configOptions"]
         if options != self._options_sent:
             self._options_sent = options

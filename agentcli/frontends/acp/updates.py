@@ -87,7 +87,6 @@ class Updates:
                 yield notice("\n".join(("Claims checked:", *lines)), "info" if are_verified else "warning")
 
     def _start_update(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
-        """Announce a call that starts now, or update it if it was already announced with its reply."""
         client_id = call_id(agent_id, id)
         if client_id in self._announced_ids:
             return call_update(client_id, status="in_progress")
@@ -155,7 +154,6 @@ def text_chunk(kind: str, text: str, message_id: str) -> Update:
 
 
 def command_output(text: str) -> Update:
-    """Return a slash command's output as a message of the conversation."""
     return text_chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
 
 
@@ -175,7 +173,6 @@ def notice_as_call(update: Update) -> Update:
 
 
 def plan_update(items: Iterable[dict[str, Any]]) -> Update:
-    """Return the model's todo list. Its states already have the protocol's names; it has no priorities."""
     entries = [{"content": item["content"], "priority": "medium", "status": item["status"]} for item in items]
     return {"sessionUpdate": "plan", "entries": entries}
 

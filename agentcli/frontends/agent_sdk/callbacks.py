@@ -64,7 +64,6 @@ class ControlChannel:
             del self._waiting[id]
 
     def post(self, subtype: str, **fields: Any) -> str:
-        """Send a request without waiting for the response; return its id."""
         id = f"agentcli-{next(self._numbers)}"
         self.write({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
         return id
@@ -253,7 +252,6 @@ class PermissionBridge:
         self._session.submit(op)
 
     def _call_of(self, question: events.QuestionEvent) -> tuple[str, dict[str, Any]]:
-        """Return the tool name and the arguments that represent a question in the SDK."""
         match question:
             case events.Question(title=title, options=options):
                 return "AskUserQuestion", claude_code_question(title, options)
@@ -319,7 +317,6 @@ def _rule(value: Mapping[str, Any]) -> Rule:
 
 
 def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
-    """Yield the changes of permissions that would make the question unnecessary."""
     for text in question.rules:
         parsed = [(CLAUDE_CODE_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
         rules = [{"toolName": name} | ({"ruleContent": pattern} if pattern else {}) for name, pattern in parsed]

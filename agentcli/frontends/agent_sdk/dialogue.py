@@ -86,7 +86,6 @@ class ControlDialogue(Dialogue):
                 return None
 
     async def _answer(self, id: str, request: dict[str, Any]) -> None:
-        """Answer a control request, with an error if it cannot be carried out."""
         try:
             if request["subtype"] == "initialize":
                 answer = _server_info(self.host)
@@ -118,7 +117,6 @@ class ControlDialogue(Dialogue):
 
 
 def _server_info(host: ScreenlessHost) -> dict[str, Any]:
-    """Return the answer to `initialize`."""
     model = host.session.state.model.name
     commands = [{"name": one.name, "description": one.help, "argumentHint": one.argument} for one in host.commands]
     models = [{"value": model, "displayName": model, "description": ""}]

@@ -93,7 +93,6 @@ class ClaudeCodeOutput(JsonOutput):
             self._channel.write(translated if "uuid" in translated else {**translated, "uuid": str(uuid.uuid4())})
 
     def _translated(self, value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield Claude Code's objects for one of ours."""
         match value:
             case {"type": "assistant" | "user", "message": message}:
                 content = [self._translated_block(block) for block in message["content"]]

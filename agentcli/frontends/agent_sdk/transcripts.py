@@ -31,7 +31,6 @@ def transcript_folder(environment: Mapping[str, str], cwd: Path) -> Path:
 
 
 def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]:
-    """Return the object that sends an entry, as a line of a transcript, to the program's session store."""
     line = {**_line(entry, session_id), _ENTRY_KEY: msgspec.to_builtins(entry)}
     return {"type": "transcript_mirror", "filePath": str(folder / f"{session_id}.jsonl"), "entries": [line]}
 

@@ -208,5 +208,4 @@ class _PageMarkdown(MarkdownIt):
 
 @cache
 def markdown(links: re.Pattern[str] = _SAFE_LINK) -> MarkdownIt:
-    """Return a renderer that makes links only of addresses that match a pattern."""
     return _PageMarkdown(links)

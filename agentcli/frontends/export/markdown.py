@@ -92,7 +92,6 @@ class Story(Struct, frozen=True):
 
 
 def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
-    """Return the story of a log's current branch."""
     conversation = Conversation(log)
     cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import SlashCommand
@@ -32,13 +31,6 @@ MAX_EXCERPT_CHARS = 200  # of a queued message, in the event that lists the queu
 MAX_ACCEPTED = 32  # messages that are recognized if they are sent again
 
 
-class _QueuedPrompt(NamedTuple):
-    """A prompt whose turn has not begun."""
-
-    content: tuple[Block, ...]
-    stream_id: str
-
-
 class HostedSession:
     """A session that this process has open. `on_given_up` is called when another program takes it over."""
 
@@ -54,7 +46,6 @@ class HostedSession:
         self._objects: list[dict[str, Any]] = []  # to write next
         self._output = JsonOutput(session, self._objects.append, streams=True)
         self._status: StreamStatus | None = None  # to write next; None: unchanged
-        self._queued_prompts: deque[_QueuedPrompt] = deque()
         self._steers: dict[str, str] = {}  # hash of a steering message -> `stream_id` of the turn that it was sent to
         self._accepting = asyncio.Lock()  # one message at a time, so that none is accepted twice
         self._command_tasks: set[asyncio.Task[None]] = set()  # running slash commands
@@ -65,9 +56,8 @@ class HostedSession:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is running or queued, and no question is open."""
         is_running = self._session.is_busy or self._command_tasks
-        return not (is_running or self._queued_prompts or self._session.open_questions)
+        return not (is_running or self._writer.note.queue or self._session.open_questions)
 
     async def begin(self, *, was_running: bool) -> None:
         """Write the entries that the stream lacks; continue a turn that a kill interrupted. Raises `StorageError`."""
@@ -121,18 +111,16 @@ class HostedSession:
     def _restore_queue(self) -> None:
         """Restore the `stream_id`s of the session's queued messages from the stream's note."""
         note = self._writer.note
-        unmatched = list(note.queue)  # messages of equal content take the ids in order
+        queue: list[QueuedMessage] = []
+        lost = list(note.queue)  # messages of equal content take the ids in order
         for content in self._session.snapshot().conversation.queue.follow_ups:
-            if noted := next((message for message in unmatched if message.content_hash == hash_of(content)), None):
-                unmatched.remove(noted)
-                self._queued_prompts.append(_QueuedPrompt(content, noted.stream_id))
+            if noted := next((message for message in lost if message.content_hash == hash_of(content)), None):
+                lost.remove(noted)
+                queue.append(noted)
         # After a kill, messages that were noted but not stored are not accepted yet: clients may send them again.
-        lost = {message.stream_id for message in note.queue} - {prompt.stream_id for prompt in self._queued_prompts}
-        accepted = tuple(id for id in note.accepted if id not in lost)
-        self._writer.change(queue=self._queued_messages(), accepted=accepted)
-
-    def _queued_messages(self) -> tuple[QueuedMessage, ...]:
-        return tuple(QueuedMessage(prompt.stream_id, hash_of(prompt.content)) for prompt in self._queued_prompts)
+        lost_ids = {message.stream_id for message in lost}
+        accepted = tuple(id for id in note.accepted if id not in lost_ids)
+        self._writer.change(queue=tuple(queue), accepted=accepted)
 
     def _lost_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """Return the result of a turn that ended with the last reply in `entries`, but was killed before writing it."""
@@ -162,7 +150,6 @@ class HostedSession:
             self._on_given_up(self.id)
 
     def _add(self, event: events.Event) -> None:
-        """Add the objects of an event, and note the state that the next writer needs."""
         first_new = len(self._objects)
         is_main = event.agent_id == "main"
         match event:
@@ -198,7 +185,6 @@ class HostedSession:
                 self._session.submit(RunQueued())  # unlike in a terminal, nobody decides about queued messages
 
     def _update_status(self, event: events.Event) -> None:
-        """Set the status that is written with the next objects, if an event changes it."""
         match event:
             case events.TurnStarted(turn=1):  # the first request of a turn
                 self._writer.change(model=self._session.snapshot().model)
@@ -211,15 +197,15 @@ class HostedSession:
                 return
         conversation = self._session.snapshot().conversation
         queue = conversation.queue
-        if queue.steering or queue.follow_ups or self._queued_prompts or conversation.pending_calls:
+        if queue.steering or queue.follow_ups or self._writer.note.queue or conversation.pending_calls:
             self._status = "running"  # queued messages or results of the client's own tools follow
 
     def _begin_turn(self, prompt: User) -> None:
         """Set the `stream_id` of the turn that begins with a prompt; a steering message keeps that of the open turn."""
-        steered_id = self._steers.pop(hash_of(prompt.content), "")
-        if self._queued_prompts and self._queued_prompts[0].content == prompt.content:
-            queued = self._queued_prompts.popleft()
-            self._writer.change(turn_stream_id=queued.stream_id, queue=self._queued_messages())
+        content_hash, queue = hash_of(prompt.content), self._writer.note.queue
+        steered_id = self._steers.pop(content_hash, "")
+        if queue and queue[0].content_hash == content_hash:
+            self._writer.change(turn_stream_id=queue[0].stream_id, queue=queue[1:])
         elif not self._writer.note.is_open:  # a steering message that came too late keeps the id that its client got
             self._writer.change(turn_stream_id=steered_id or uuid.uuid4().hex)
         self._writer.change(is_open=True)
@@ -255,20 +241,18 @@ class HostedSession:
             return stream_id
 
     async def _store_stream_id(self, stream_id: str) -> None:
-        """Store that a message was accepted, so that it is recognized if the client sends it again."""
         self._writer.change(accepted=(*self._writer.note.accepted, stream_id)[-MAX_ACCEPTED:])
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         """Note a prompt in the stream, then store it. If a kill comes in between, the next owner drops the note."""
         before = self._writer.note
-        self._queued_prompts.append(_QueuedPrompt(prompt.blocks, stream_id))
-        self._writer.change(queue=self._queued_messages(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
+        queue = (*before.queue, QueuedMessage(stream_id, hash_of(prompt.blocks)))
+        self._writer.change(queue=queue, accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")
         except StorageError:
-            self._queued_prompts.pop()
-            self._writer.change(queue=before.queue, accepted=before.accepted)
+            self._writer.change(queue=self._writer.note.queue[:-1], accepted=before.accepted)
             raise
         self._session.submit(prompt)
         await self._session.stored()

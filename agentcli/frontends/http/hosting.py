@@ -100,8 +100,6 @@ class Hosting:
         return hosted
 
     def give_up(self, session_id: str) -> None:
-        """Close a session that another program has taken over, or that nobody needs here."""
-
         async def close(hosted: HostedSession) -> None:
             try:
                 await hosted.close()
@@ -220,7 +218,6 @@ class Hosting:
                     self.give_up(session_id)
 
     async def _take_over(self, session_id: str) -> None:
-        """Open a session here if its owner has died."""
         if await self.store.holder(session_id) is None:
             await self.owner(session_id)
 

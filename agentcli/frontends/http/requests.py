@@ -95,11 +95,9 @@ class Guard:
         self._is_unix = is_unix  # a unix socket accepts any name
 
     def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
-        """Give a token access to the paths that begin with `path`."""
         self._accesses[token.sha256] = Access(token, path)
 
     def forget(self, secret: str) -> None:
-        """Revoke the access of a token."""
         self._accesses.pop(token_hash(secret), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +141,6 @@ class Guard:
 
 
 def bearer_of(request: HTTPConnection) -> str:
-    """Return the bearer token of a request, or "" if it has none."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" else ""
 
@@ -153,7 +150,6 @@ def token_hash(secret: str) -> str:
 
 
 def token_of(request: Request) -> ServeTokenSettings:
-    """Return the token that `Guard` found in a request."""
     return cast("ServeTokenSettings", request.state.token)
 
 

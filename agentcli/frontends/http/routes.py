@@ -216,7 +216,6 @@ def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
 
 
 def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler that serves one file of the page."""
     content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
     headers = {

@@ -99,13 +99,11 @@ class Remote:
         return f"{self._url}/#once={self._code}"
 
     def _let_in(self, path: str) -> str:
-        """Return a new token for the paths that begin with `path`."""
         token = secrets.token_urlsafe(18)  # 144 bits; short, for the sake of the QR code
         self._guard.let_in(ServeTokenSettings(token_hash(token), ""), path)  # "": no user, the page is the person's own
         return token
 
     async def _pair(self, request: Request) -> Response:
-        """Exchange the code of a link for the token of a page."""
         code = bearer_of(request)
         if not secrets.compare_digest(code, self._code):
             return error_answer(HttpError(401, "used", "This link was used already."))

@@ -79,7 +79,6 @@ class StreamWriter:
         await self._append([], status=None)
 
     def change(self, **fields: Any) -> None:
-        """Change the note, which is stored with the next objects."""
         self.note = msgspec.structs.replace(self.note, **fields)
 
     async def write_now(self, *, status: StreamStatus | None) -> None:
