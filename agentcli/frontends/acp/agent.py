@@ -52,7 +52,6 @@ class AcpAgent:
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}  # by session id
-        self._opening: set[str] = set()  # ids of sessions that are being resumed
         self._closing: set[asyncio.Task[None]] = set()
         self._is_initialized = self._is_leaving = False  # after `initialize`; after the connection ended
 
@@ -155,29 +154,23 @@ class AcpAgent:
             id = request.session_id
             await hosts.session_info(self._store, id)
         resumed_id = "" if is_fork else id  # "": the session is new, so no other request can open it
-        if resumed_id and resumed_id in self._opening:
-            raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
-        self._opening.add(resumed_id)
+        if (open_here := self._open.pop(resumed_id, None)) is not None:
+            await open_here.close()
+        open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
+        opened = await self._open_session(open_request)
+        new_id = opened.session.id
         try:
-            if (open_here := self._open.pop(resumed_id, None)) is not None:
-                await open_here.close()
-            open_request = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
-            opened = await self._open_session(open_request)
-            new_id = opened.session.id
-            try:
-                models = await opened.opener.list_models(with_key=True)
-                if not id and not models:  # otherwise the client can choose another model, or read the stored session
-                    opened.opener.check_model(opened.session.snapshot().model)
-            except BaseException:
-                await opened.session.close()
-                await opened.aclose()
-                raise
-            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, new_id))
-            if self._is_leaving:  # the client disconnected in the meantime
-                await session.close()
-                raise NoSession(id)
-        finally:
-            self._opening.discard(resumed_id)
+            models = await opened.opener.list_models(with_key=True)
+            if not id and not models:  # otherwise the client can choose another model, or read the stored session
+                opened.opener.check_model(opened.session.snapshot().model)
+        except BaseException:
+            await opened.session.close()
+            await opened.aclose()
+            raise
+        session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, new_id))
+        if self._is_leaving:  # the client disconnected in the meantime
+            await session.close()
+            raise NoSession(id)
         self._open[new_id] = session
         return session
 

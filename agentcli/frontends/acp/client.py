@@ -24,7 +24,7 @@ from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
 from agentcli.frontends.printable import exposed, fenced
 from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.text.encoding import DecodedText, decode, without_surrogates
+from agentcli.tools.text.encoding import BOM
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -116,12 +116,10 @@ class ClientFiles:
 
     def _write(self, path: Path, content: bytes) -> None:
         """Make sure that `content` is on the disk, even if the editor does not save it, or reformats it."""
-        decoded = decode(content)
-        # The protocol sends text, so the editor can write only UTF-8. Not every editor creates missing folders.
-        is_utf8 = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom and _is_all_text(decoded)
-        has_folder = self._disk.look(path.parent).kind is not None
-        if decoded is not None and is_utf8 and has_folder and self._is_shared(path):
-            params = {**self._params(path), "content": decoded.text}
+        text = _utf8_text(content)
+        has_folder = self._disk.look(path.parent).kind is not None  # not every editor creates missing folders
+        if text is not None and not text.startswith(BOM) and has_folder and self._is_shared(path):
+            params = {**self._params(path), "content": text}
             try:
                 self._wait_for(self._client.connection.request("fs/write_text_file", params))
             except (RpcError, TimeoutError) as error:
@@ -143,15 +141,15 @@ class ClientFiles:
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
-        decoded = decode(on_disk) if len(on_disk) <= MAX_FILE_BYTES else None
-        if decoded is None or not decoded.is_certain or not _is_all_text(decoded):
-            return None  # the editor may show such a file differently, as with U+FFFD, which is not a change
+        before = _utf8_text(on_disk)
+        if before is None:
+            return None
         try:
             text = _as_edited(self._wait_for(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
             log.debug("%s is read from the disk: %s", path, error)
             return None
-        return None if text == _as_edited(decoded.text) else _as_saved(text, decoded)
+        return None if text == _as_edited(before) else _as_saved(text, before)
 
     def _on_disk(self, path: Path) -> bytes | None:
         try:
@@ -194,25 +192,27 @@ class _Wrapper:
         return getattr(self._wrapped, name)
 
 
-def _is_all_text(decoded: DecodedText) -> bool:
-    """Return False if some bytes are not characters: these cannot be sent to an editor."""
-    return without_surrogates(decoded.text) == decoded.text
+def _utf8_text(content: bytes) -> str | None:
+    """Return a file's text; None if it is too large, binary, or not UTF-8: an editor may show it differently."""
+    if len(content) > MAX_FILE_BYTES or b"\0" in content:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _as_edited(text: str) -> str:
     """Normalize a text for comparison: editors drop a byte order mark and convert line ends."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return text.removeprefix(BOM).replace("\r\n", "\n")
 
 
-def _as_saved(text: str, before: DecodedText) -> bytes:
-    """Encode an editor's text like the file `before`: with its encoding, and with CRLF if all its lines had it."""
-    lines = before.text.count("\n")
-    if lines and before.text.count("\r\n") == lines:
+def _as_saved(text: str, before: str) -> bytes:
+    """Encode an editor's text like the file `before`: with its byte order mark, and with CRLF if all lines had it."""
+    lines = before.count("\n")
+    if lines and before.count("\r\n") == lines:
         text = text.replace("\n", "\r\n")
-    try:
-        return before.encoded(text)
-    except ToolError:  # the encoding lacks a character, so the editor will not be able to keep it either
-        return text.encode()
+    return (BOM * before.startswith(BOM) + text).encode()
 
 
 class ClientQuestions:
