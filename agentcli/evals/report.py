@@ -1,7 +1,7 @@
 """Writes a run as Markdown for a pull request, or as one HTML page with links to its transcripts."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,8 +10,7 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.history import shorten
 from agentcli.conversation.schema import unpack_conversation
 from agentcli.errors import UserError
-from agentcli.evals.store import EvalRun, EvalStore, Outcome, PlannedTask, cost_of, outcome_line
-from agentcli.evals.task import DIFFICULTIES
+from agentcli.evals.store import EvalRun, EvalStore, Outcome, cost_of, outcome_line
 from agentcli.frontends.export.documents import document, html_page, markdown
 from agentcli.frontends.export.markdown import format_cost
 from agentcli.frontends.printable import with_symbols
@@ -21,16 +20,14 @@ MAX_FAILURES = 50  # a description of a pull request takes 65,536 characters
 MAX_REASON_CHARS = 200
 _LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # links to transcripts: `NAME-transcripts/TASK-1.html`
 
-PairedTasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with the run's outcomes and the baseline's
+
+def as_markdown(run: EvalRun) -> str:
+    return "\n\n".join(filter(None, _parts(run))) + "\n"
 
 
-def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
-    return "\n\n".join(filter(None, _parts(run, baseline))) + "\n"
-
-
-def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRun | None = None) -> str:
+def as_page(run: EvalRun, links: Mapping[tuple[str, int], str]) -> str:
     """Return the report as an HTML page; `links` lead from it to transcripts, by task and number of the attempt."""
-    head, tasks, failures = (_render(part) for part in _parts(run, baseline))
+    head, tasks, failures = (_render(part) for part in _parts(run))
     lines = ["Attempts:\n"]
     for outcome in run.outcomes:
         link = links.get((outcome.task, outcome.sample))
@@ -43,61 +40,34 @@ def _render(text: str) -> str:
     return str(markdown(_LINKS).render(text.replace(_NO_REFERENCE, "")))
 
 
-def _pair_tasks(run: EvalRun, baseline: EvalRun | None) -> PairedTasks:
-    """Return all planned tasks, easy ones first, each with its outcomes and the baseline's at the same version."""
-    old_versions = {task.name: task.version for task in baseline.plan.tasks} if baseline else {}
-    paired = []
-    for task in run.plan.tasks:
-        can_compare = old_versions.get(task.name) == task.version
-        old = baseline.of_task(task.name) if baseline and can_compare else []
-        paired.append((task, run.of_task(task.name), old))
-    difficulties = [*DIFFICULTIES, *(task.difficulty for task in run.plan.tasks)]  # unknown ones come last
-    return sorted(paired, key=lambda pair: difficulties.index(pair[0].difficulty))
-
-
-def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
-    plan, tasks = run.plan, _pair_tasks(run, baseline)
+def _parts(run: EvalRun) -> tuple[str, str, str]:
+    plan = run.plan
     facts = [
         _escaped(plan.variant.model),
         f"agentcli {_escaped(plan.agentcli)}",
         f"run {run.id}",
-        f"baseline {_escaped(baseline.plan.name or baseline.id)}" if baseline else "",
         "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(plan.attempts)} attempts done",
     ]
     head = f"### {_escaped(plan.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
-    failed = [outcome for _, outcomes, _ in tasks for outcome in outcomes if not outcome.passed]
+    failed = [outcome for outcome in run.outcomes if not outcome.passed]
     failures = ["Failed:\n", *map(_failure, failed[:MAX_FAILURES])] if failed else []
     if (more := len(failed) - MAX_FAILURES) > 0:
         failures.append(f"- and {more:,} more")
-    return f"{head}\n\n{' · '.join(filter(None, facts))}", "\n".join(_task_rows(tasks, baseline)), "\n".join(failures)
+    return f"{head}\n\n{' · '.join(filter(None, facts))}", "\n".join(_task_rows(run)), "\n".join(failures)
 
 
-def _task_rows(tasks: PairedTasks, baseline: EvalRun | None) -> list[str]:
-    names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
-    rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
-    all_now = [outcome for _, now, _ in tasks for outcome in now]
-    all_old = [outcome for *_, old in tasks for outcome in old]
-    can_compare_all = all(old for *_, old in tasks)  # else the sums are of different tasks
-    by_task = [(_escaped(task.name), _escaped(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
-    total = ("all", "", all_now, all_old, can_compare_all)
-    for name, difficulty, now, old, can_compare in (*by_task, total):
-        change = _pass_rate(now) - _pass_rate(old) if can_compare and now and old else 0
-        arrow = " ↑" if change > 0 else " ↓" if change < 0 else ""
-        tokens = sum(outcome.spent.usage.context_tokens for outcome in now)
-        seconds = sum(outcome.spent.seconds for outcome in now)
-        figures = (format_cost(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else ("–", "–", "–")
-        rows.append(
-            [name, difficulty, _passed_share(now) + arrow, *([_passed_share(old)] if baseline else []), *figures]
-        )
-    return [f"| {' | '.join(cells)} |" for cells in rows]
-
-
-def _pass_rate(outcomes: Sequence[Outcome]) -> float:
-    return sum(outcome.passed for outcome in outcomes) / max(len(outcomes), 1)
-
-
-def _passed_share(outcomes: Sequence[Outcome]) -> str:
-    return f"{sum(outcome.passed for outcome in outcomes)}/{len(outcomes)}" if outcomes else "–"
+def _task_rows(run: EvalRun) -> Iterator[str]:
+    yield "| task | difficulty | passed | cost | tokens | seconds |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    by_task = [(_escaped(task.name), _escaped(task.difficulty), run.of_task(task.name)) for task in run.plan.tasks]
+    for name, difficulty, outcomes in (*by_task, ("all", "", run.outcomes)):
+        cells = ["–"] * 4  # no attempt was made yet
+        if outcomes:
+            tokens = sum(outcome.spent.usage.context_tokens for outcome in outcomes)
+            seconds = sum(outcome.spent.seconds for outcome in outcomes)
+            passed = f"{sum(outcome.passed for outcome in outcomes)}/{len(outcomes)}"
+            cells = [passed, format_cost(cost_of(outcomes)), f"{tokens:,}", f"{seconds:,.1f}"]
+        yield f"| {' | '.join((name, difficulty, *cells))} |"
 
 
 def _failure(outcome: Outcome) -> str:

@@ -183,9 +183,8 @@ def control_request(raw: bytes | None) -> tuple[str, dict[str, Any]] | None:
 
 
 def parse_line(raw: bytes) -> InputLine:
-    """Parse a line. A line that is not valid gets a `problem`, which also shows the expected form. Never raises."""
+    """Parse a line. A line that is not valid gets a `problem`. Never raises."""
     id: str | int | None = None
-    data: Any = None
     try:
         data = decode_input(raw)
         match data:
@@ -195,7 +194,7 @@ def parse_line(raw: bytes) -> InputLine:
                 raise ValueError("id must be a string or an integer")
         return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
-        return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_describe_expected_form(data)}")
+        return InputLine(raw, None, id, f"{str(error).rstrip('.')}.")
 
 
 def _request_in(data: Any) -> UserMessage | Control:
@@ -206,9 +205,9 @@ def _request_in(data: Any) -> UserMessage | Control:
         case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
             request = msgspec.convert({**data, "type": subtype}, Control)  # its forms are tagged by the subtype
         case {"type": "control"}:
-            raise ValueError("the subtype is missing or unknown")
+            raise ValueError(f"expected a subtype, one of {', '.join(CONTROLS)}")
         case _:
-            raise ValueError("this is neither a user message nor a control")
+            raise ValueError('expected one JSON object per line, with "type":"user" or "type":"control"')
     check_request(request)
     return request
 
@@ -245,23 +244,6 @@ def check_media(blocks: Sequence[Media]) -> None:
             raise ValueError(f"the {kind}'s data is not base64 ({error})") from error
         if not data:
             raise ValueError(f"the {kind} has no data")
-
-
-def _describe_expected_form(data: Any) -> str:
-    """Describe the form that the line was probably meant to have."""
-    match data:
-        case {"type": "user"}:
-            return (
-                'Expected {"type":"user","message":{"role":"user","content": …}} with a text, or a list of text, image '
-                'and document blocks whose source is {"type":"base64","media_type","data"}.'
-            )
-        case {"type": "control", "subtype": str(subtype)} if form := CONTROLS.get(subtype):
-            fields = [f"{one.encode_name}{'' if one.required else '?'}" for one in msgspec.structs.fields(form)]
-            return f"Expected {subtype} with {', '.join(fields) or 'no other fields'}."
-        case {"type": "control"}:
-            return f"Expected a subtype, one of {', '.join(CONTROLS)}."
-        case _:
-            return 'Expected one JSON object per line, with "type":"user" or "type":"control".'
 
 
 def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]:

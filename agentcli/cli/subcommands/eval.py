@@ -225,21 +225,20 @@ def compare_runs(
 def report(
     run_name: RunName,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file, not stdout.")] = None,
-    baseline: Annotated[str, typer.Option(help="A run to compare it with.")] = "",
 ) -> None:
     """Write a run as an HTML page with its transcripts, or as Markdown for a pull request."""
     # Imported here because it takes 40 ms, and no other command needs it.
     from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts
 
     store = _store()
-    found, before = store.find(run_name), store.find(baseline) if baseline else None
+    found = store.find(run_name)
     if output is None or output.suffix.lower() in (".md", ".markdown"):
-        text = as_markdown(found, before)
+        text = as_markdown(found)
         if output is None:
             echo(text)
             return
     elif output.suffix.lower() in (".html", ".htm"):
-        text = as_page(found, write_transcripts(store, found, output), before)
+        text = as_page(found, write_transcripts(store, found, output))
     else:
         raise UsageError(f"Unknown format {output.name}. Use a file that ends in .html or .md.")
     write_file(output, text)
