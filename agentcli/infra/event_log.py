@@ -95,9 +95,15 @@ class SqliteEvents(WaitingReaders):
         self._clock = time.time
 
     async def append(
-        self, stream_id: str, events: Sequence[bytes], *, status: StreamStatus | None = None, note: str | None = None,
-        if_note: str | None = None, after: int = 0,
-    ) -> int:  # fmt: skip
+        self,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        status: StreamStatus | None = None,
+        note: str | None = None,
+        if_note: str | None = None,
+        after: int = 0,
+    ) -> int:
         def work(db: apsw.Connection) -> int:
             # A stream that was removed (not `is_there`) has kept its row and last id, but begins again as a new one.
             query = "SELECT CASE WHEN is_there THEN status ELSE 'running' END, last_id, note FROM streams WHERE id = ?"
@@ -216,9 +222,15 @@ class RedisEvents(WaitingReaders):
         self._append = self._client.register_script(Path(__file__).with_name("redis_append.lua").read_text())
 
     async def append(
-        self, stream_id: str, events: Sequence[bytes], *, status: StreamStatus | None = None, note: str | None = None,
-        if_note: str | None = None, after: int = 0,
-    ) -> int:  # fmt: skip
+        self,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        status: StreamStatus | None = None,
+        note: str | None = None,
+        if_note: str | None = None,
+        after: int = 0,
+    ) -> int:
         stream = f"agentcli:{stream_id}"
         keys = [f"{stream}:events", f"{stream}:state", _RUNNING_KEY, f"{stream}:last"]
         # redis_append.lua distinguishes no text ("-") from an empty one ("=").

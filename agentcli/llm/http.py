@@ -108,9 +108,12 @@ class HttpClient(Carrier):
             method, content = ("GET", b"") if body is None else ("POST", encode_json(body))
             for _ in range(MAX_REDIRECTS + 1):
                 sent = {
-                    "host": host_header(url), "accept": "*/*", "accept-encoding": "gzip",
-                    "user-agent": f"agentcli/{__version__}", "content-type": "application/json",
-                }  # fmt: skip
+                    "host": host_header(url),
+                    "accept": "*/*",
+                    "accept-encoding": "gzip",
+                    "user-agent": f"agentcli/{__version__}",
+                    "content-type": "application/json",
+                }
                 if content:
                     sent["content-length"] = str(len(content))
                 if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:

@@ -264,9 +264,14 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
         program = [sys.executable, "-P", "-m", "agentcli.llm.local_server"]
         process = subprocess.Popen(
             [*program, *arguments, str(control), str(listener.fileno())],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
-            env={**os.environ, "PYTHONPATH": python_path}, pass_fds=(listener.fileno(),), start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+            env={**os.environ, "PYTHONPATH": python_path},
+            pass_fds=(listener.fileno(),),
+            start_new_session=True,
+        )
         # It may outlive this program; while this one runs, its end is collected so that no zombie stays.
         threading.Thread(target=process.wait, name="reap-local-server", daemon=True).start()
         return process, _connect(control)
@@ -292,9 +297,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the users of the server
     model, context, linger_s, control, listener = sys.argv[1:]
     info = ServerInfo(
-        pid=os.getpid(), port=0, api_key=secrets.token_urlsafe(32), model=model, context=int(context),
-        stamp=stamp_of(Path(model)), linger_s=float(linger_s),
-    )  # fmt: skip
+        pid=os.getpid(),
+        port=0,
+        api_key=secrets.token_urlsafe(32),
+        model=model,
+        context=int(context),
+        stamp=stamp_of(Path(model)),
+        linger_s=float(linger_s),
+    )
     users = Users(info, Path(control))
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))

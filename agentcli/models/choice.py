@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agentcli.errors import NoModel, UsageError, did_you_mean
+from agentcli.llm import models as catalog
 from agentcli.llm.addresses import is_header_name, ollama_address
+from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
@@ -23,10 +25,6 @@ from agentcli.settings.files import current_folder, from_home
 from agentcli.settings.keys import StoredKeys, split_command
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.structs import ServerSettings
-
-from agentcli.llm.models import (  # isort: skip
-    PROVIDERS, REGIONAL, SAFETY, ModelInfo, ModelTable, Prices, bundled_models, model_rows, provider_names,
-)  # fmt: skip
 
 if TYPE_CHECKING:
     from agentcli.llm.token_encoders import Encoders
@@ -55,7 +53,7 @@ To take a tour without a model: agentcli demo"""
 
 def check_settings(config: Config) -> None:
     """Raise `ConfigError` for settings that name no known provider or model field, or are invalid for a provider."""
-    settings, bundled = config.settings, provider_names()
+    settings, bundled = config.settings, catalog.provider_names()
     for name, server in settings.providers.items():
         if not server.base_url and name not in bundled:
             why = f"base_url is missing{did_you_mean(name, bundled)}. Without it, choose one of {', '.join(bundled)}."
@@ -72,7 +70,7 @@ def check_settings(config: Config) -> None:
             if problem := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):  # the two required fields
                 wrong_key, message = problem
                 raise config.error(message, wrong_key)
-    known = {*bundled, *PROVIDERS, *settings.providers}
+    known = {*bundled, *catalog.PROVIDERS, *settings.providers}
     for key in ("model", "plan_model", "fallback_model"):
         if model := getattr(settings.provider, key):
             try:
@@ -94,7 +92,7 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
             raise config.error(f"{header!r} is not a valid header name. Write one such as X-Title.", f"{key}.{setting}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
-    if server.quirks and name in PROVIDERS:
+    if server.quirks and name in catalog.PROVIDERS:
         raise config.error(f"{name} has none: they apply only to servers that use Chat Completions.", f"{key}.quirks")
     if server.quirks:
         from agentcli.llm.wire.chat_completions import Quirks
@@ -204,15 +202,15 @@ class Models:
         known = self.table().find(provider, model)
         # Each estimate contains the factor `SAFETY`, which a margin in the person's encoder file replaces.
         if self._config.settings.tokens.encoders and (margin := self.encoders.file_margin(name)):
-            known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / SAFETY)
+            known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / catalog.SAFETY)
         match provider:
             case "local":
                 window = self._config.settings.local.context
                 return msgspec.structs.replace(known, window=window, max_output=min(2_048, window // 2), small=True)
             case "scripted":
-                return msgspec.structs.replace(known, takes_images=True, prices=known.prices or Prices())
+                return msgspec.structs.replace(known, takes_images=True, prices=known.prices or catalog.Prices())
             case "vertex" if known.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
-                return msgspec.structs.replace(known, prices=known.prices.times(REGIONAL))
+                return msgspec.structs.replace(known, prices=known.prices.times(catalog.REGIONAL))
             case _:
                 return known
 
@@ -226,10 +224,10 @@ class Models:
         is_cheaper = info.prices and small.prices and small.prices.output < info.prices.output
         return small.name if is_known and is_cheaper else name
 
-    def table(self) -> ModelTable:
+    def table(self) -> catalog.ModelTable:
         """Return the bundled models, in which the user's rows replace others."""
-        rows = self._config.settings.models
-        return ModelTable([*bundled_models(), *model_rows(rows)]) if rows else bundled_models()
+        bundled, rows = catalog.bundled_models(), self._config.settings.models
+        return catalog.ModelTable([*bundled, *catalog.model_rows(rows)]) if rows else bundled
 
     @cached_property
     def encoders(self) -> Encoders:
@@ -275,7 +273,7 @@ def create_provider(name: str, *, model: str | ModelInfo, api_key: str = "", **s
     Completions. `model` is its name there, or a `ModelInfo` if you know more about it. `server` are keys of
     `[providers.NAME]`, overriding the settings. Raises `ConfigError`, or `UsageError` (e.g. a missing key).
     """
-    if api_key and name not in provider_names():  # the key of a server that is not bundled needs the name of a variable
+    if api_key and name not in catalog.provider_names():  # its key needs the name of a variable
         server = {"api_key_env": "API_KEY"} | server
     config = load_config(current_folder(), flags={"providers": {name: server}} if server else {}, caller="arguments")
     models = Models(config)
@@ -295,7 +293,7 @@ def split_name(name: str) -> tuple[str, str]:
     """
     name = name.removesuffix("[1m]")  # Claude Code's mark of a window of a million tokens
     provider, slash, model = name.partition("/")
-    if not slash and (info := bundled_models().find_short(name)):
+    if not slash and (info := catalog.bundled_models().find_short(name)):
         return info.provider, info.id
     if not slash and name.startswith("claude-"):
         return "anthropic", name

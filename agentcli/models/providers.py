@@ -164,18 +164,24 @@ class ProviderMaker(msgspec.Struct):
                 return AnthropicProvider(
                     info,
                     base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
-                    api_key=key, auth_token=token, headers=server.headers, read_timeout=timeout,
-                    uses_sdk=settings.provider.transport == "sdk", **({"api_version": version} if version else {}),
-                )  # fmt: skip
+                    api_key=key,
+                    auth_token=token,
+                    headers=server.headers,
+                    read_timeout=timeout,
+                    uses_sdk=settings.provider.transport == "sdk",
+                    **({"api_version": version} if version else {}),
+                )
             case "bedrock" | "vertex" | "foundry":
                 return self._cloud(info, server, key, token)
             case "ollama":
                 from agentcli.llm.providers.ollama import OllamaProvider
 
                 return OllamaProvider(
-                    info, base_url=self._address(server, provider, "OLLAMA_HOST"),
-                    num_ctx=settings.tokens.ollama_num_ctx, read_timeout=timeout,
-                )  # fmt: skip
+                    info,
+                    base_url=self._address(server, provider, "OLLAMA_HOST"),
+                    num_ctx=settings.tokens.ollama_num_ctx,
+                    read_timeout=timeout,
+                )
             case "local":
                 return self._local(info)
             case "scripted":
@@ -195,9 +201,13 @@ class ProviderMaker(msgspec.Struct):
         if self._on_notice is not None:
             self._on_notice("A small model on this machine: expect mistakes.")
         start = partial(
-            acquire, model_path=self._local_path(info.id), state_folder=folder, context=settings.local.context,
-            linger_s=settings.local.linger, on_wait=self._on_notice,
-        )  # fmt: skip
+            acquire,
+            model_path=self._local_path(info.id),
+            state_folder=folder,
+            context=settings.local.context,
+            linger_s=settings.local.linger,
+            on_wait=self._on_notice,
+        )
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
@@ -230,9 +240,15 @@ class ProviderMaker(msgspec.Struct):
         from agentcli.llm.providers.anthropic import CloudProvider, Service
 
         service = Service(
-            platform=platform, base_url=address, api_key=key, auth_token=token, region=region, project=project,
-            resource=resource, headers=server.headers,
-        )  # fmt: skip
+            platform=platform,
+            base_url=address,
+            api_key=key,
+            auth_token=token,
+            region=region,
+            project=project,
+            resource=resource,
+            headers=server.headers,
+        )
         return CloudProvider(info, service=service, read_timeout=self._config.settings.provider.read_timeout)
 
     def _compatible(self, info: ModelInfo, server: ServerSettings, key: Key) -> Provider:
@@ -246,9 +262,13 @@ class ProviderMaker(msgspec.Struct):
         if provider == "azure":
             address = address or self._azure_address(info.id)
         return OpenAICompatProvider(
-            info, preset=_with_settings(preset, server), base_url=address, api_key=key, headers=server.headers,
+            info,
+            preset=_with_settings(preset, server),
+            base_url=address,
+            api_key=key,
+            headers=server.headers,
             read_timeout=self._config.settings.provider.read_timeout,
-        )  # fmt: skip
+        )
 
     def _azure_address(self, deployment: str) -> str:
         """Return the address of an Azure OpenAI resource; a dated API version has one for each deployment."""

@@ -174,8 +174,12 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
         name, _ = secrets.redact(old_name)
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {where}",  # noqa: S608
-            title=title_of(entries), last_prompt=title_of(reversed(entries)), name=name, id=id, trashed=trashed,
-        )  # fmt: skip
+            title=title_of(entries),
+            last_prompt=title_of(reversed(entries)),
+            name=name,
+            id=id,
+            trashed=trashed,
+        )
     for id in {session_id, *(id for id, trashed in changed_sessions if not trashed)}:
         await db.rows(db.forget_stream, id=id)  # its events contain the secrets, too
     return total
@@ -281,8 +285,9 @@ def make_copy(path: Path) -> None:
     except (apsw.Error, OSError, StorageError) as error:
         log.warning(
             "No copy of %s was made (%s). Check that there is room for one, and run agentcli sessions fsck.",
-            path, error,
-        )  # fmt: skip
+            path,
+            error,
+        )
 
 
 def wipe(path: Path) -> None:

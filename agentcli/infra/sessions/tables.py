@@ -165,19 +165,21 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
                 f"This session continues session {new.source_id}, which was removed. To bring that one back: "
                 f"agentcli sessions restore {new.source_id}"
             )
+    values = {"id": new.id, "cwd": new.cwd, "name": new.name, "user_id": new.user_id, "now": time.time()}
     await db.rows(
         "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - constant text
         f"VALUES (:id, :cwd, :name, :user_id, :now, :now, coalesce({db.next_use}, 1))",
-        id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
-    )  # fmt: skip
+        **values,
+    )
     if new.source_id:
         columns = f"{_COPIED_COLUMNS}{db.words}"
         await db.rows(
             f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text
             f"SELECT {db.copy_number}, origin, false, :id, {columns} FROM entries "
             "WHERE session_id = :source AND trashed = 0 AND seq <= :shared ORDER BY seq",
-            id=new.id, **fork_values,
-        )  # fmt: skip
+            id=new.id,
+            **fork_values,
+        )
         # Title and prompt come from the copies, because the source may have been redacted since this program read it.
         await _touch(db, new.id, await entries_of(db, new.id))
 
@@ -200,8 +202,10 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",  # shows if several fit
-        id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
-    )  # fmt: skip
+        id=session_id,
+        end=f"{session_id}\U0010ffff",
+        user_id=user_id,
+    )
     ids = [str(id) for (id,) in rows]
     if not ids:
         raise NoSession(session_id)

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 # Small models also write their calls as plain text. With a temperature of 0, most of their calls were right.
 QUIRKS = Quirks(
-    read_text_calls=True, null_content=False, images=0,
+    read_text_calls=True,
+    null_content=False,
+    images=0,
     extra_body={"temperature": 0, "cache_prompt": True, "return_progress": True},
-)  # fmt: skip
+)
 
 
 class LocalProvider(BaseProvider):

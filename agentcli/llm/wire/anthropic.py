@@ -6,14 +6,10 @@ from typing import Any, cast, get_args
 
 import msgspec
 
+from agentcli.llm import messages as ours
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
 from agentcli.llm.media import MediaRules
-
-from agentcli.llm.messages import (  # isort: skip
-    GO_ON, Block, Message, Opaque, RedactedThinking, StopReason, Text, Thinking, ToolResult, ToolUse, Usage,
-    encode_json, without_empty_text,
-)  # fmt: skip
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.wire import ArrivingBlock, reply_parts
 
@@ -25,7 +21,7 @@ MEDIA = MediaRules(
     images=600, documents=True, image_bytes=5 * 1024 * 1024, max_side=8_000, max_large_images=20, max_side_of_many=2_000
 )
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
-_STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # agentcli's own
+_STOP_REASONS = frozenset(get_args(ours.StopReason)) - {"interrupted"}  # agentcli's own
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
 _BLOCK_KINDS = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}  # by delta
 _TEXT_FIELDS = {"text_delta": "text", "input_json_delta": "partial_json", "thinking_delta": "thinking"}  # of deltas
@@ -103,13 +99,13 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
     # A reply that ended while the API ran tools of its own (`Opaque`) continues if it is the last message sent.
-    is_paused = messages and any(isinstance(b, Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
+    is_paused = messages and any(isinstance(b, ours.Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
     if messages and messages[-1]["role"] == "assistant" and not is_paused:
-        messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
+        messages.append({"role": "user", "content": [block_to_wire(ours.GO_ON)]})
     return messages
 
 
-def _to_wire(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+def _to_wire(messages: Iterable[ours.Message]) -> Iterator[dict[str, Any]]:
     for message in messages:
         if content := [block_to_wire(block) for block in sendable_blocks(message, "anthropic")]:
             yield {"role": message.role, "content": content}
@@ -138,37 +134,37 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
-def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
+def sendable_blocks(message: ours.Message, provider: str) -> tuple[ours.Block, ...]:
     """Return the blocks that this API takes. A failed result may have only text, so its images follow the results."""
-    results: list[Block] = []
-    media: list[Block] = []
-    others: list[Block] = []
-    for block in without_empty_text(message.content):
+    results: list[ours.Block] = []
+    media: list[ours.Block] = []
+    others: list[ours.Block] = []
+    for block in ours.without_empty_text(message.content):
         match block:
-            case ToolResult(id, content, is_error):
+            case ours.ToolResult(id, content, is_error):
                 if is_error:
-                    media += [part for part in block.parts if not isinstance(part, Text)]
+                    media += [part for part in block.parts if not isinstance(part, ours.Text)]
                     content = block.text.strip() or "Error"
-                results.append(ToolResult(reply_parts.plain_id(id), content, is_error))
-            case ToolUse(id, name, input):
-                others.append(ToolUse(reply_parts.plain_id(id), reply_parts.plain_name(name), input))
-            case Thinking(signature=None | ""):  # the API rejects thinking without a signature
+                results.append(ours.ToolResult(reply_parts.plain_id(id), content, is_error))
+            case ours.ToolUse(id, name, input):
+                others.append(ours.ToolUse(reply_parts.plain_id(id), reply_parts.plain_name(name), input))
+            case ours.Thinking(signature=None | ""):  # the API rejects thinking without a signature
                 pass
-            case Opaque(of) if of != provider:
+            case ours.Opaque(of) if of != provider:
                 pass
             case _:
                 others.append(block)
     return (*results, *media, *others)
 
 
-def block_to_wire(block: Block) -> dict[str, Any]:
+def block_to_wire(block: ours.Block) -> dict[str, Any]:
     match block:
-        case Opaque():
+        case ours.Opaque():
             return dict(block.data)
-        case ToolUse():
+        case ours.ToolUse():
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
-        case ToolResult(id, tuple(parts), is_error):
-            block = ToolResult(id, without_empty_text(parts), is_error)  # type: ignore[arg-type]  # the same blocks
+        case ours.ToolResult(id, tuple(parts), is_error):
+            block = ours.ToolResult(id, ours.without_empty_text(parts), is_error)  # type: ignore[arg-type]  # the same blocks
     return dict(msgspec.to_builtins(block))
 
 
@@ -177,15 +173,15 @@ class _ContentBlock(ArrivingBlock):
     def name(self) -> str:
         return str(self.start.get("name", ""))
 
-    def to_block(self) -> Block | None:
+    def to_block(self) -> ours.Block | None:
         """Return the block as far as it has arrived; None for an empty text and a block without a kind."""
         match self.kind:
             case "text":
-                return Text(self.text) if self.parts else None
+                return ours.Text(self.text) if self.parts else None
             case "thinking":
-                return Thinking(self.text, reply_parts.text_in(self.start.get("signature")) or None)
+                return ours.Thinking(self.text, reply_parts.text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
-                return RedactedThinking(str(self.start.get("data", "")))
+                return ours.RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":  # `was_cut`: do not repair, because this API sends only complete or cut arguments
                 return reply_parts.written_call(self.id, self.name, self.text, was_cut=True)
             case "":
@@ -193,7 +189,7 @@ class _ContentBlock(ArrivingBlock):
             case _:  # the input of a server's own tool comes in deltas too
                 if self.parts:
                     self.start["input"] = reply_parts.parse_arguments(self.text, was_cut=True) or {}
-                return Opaque("anthropic", self.start)
+                return ours.Opaque("anthropic", self.start)
 
 
 class AnthropicReader:
@@ -246,18 +242,19 @@ class AnthropicReader:
         if not may_end_in_a_block:  # all blocks are whole, even if the server sent no events for their ends
             for block in self._blocks:
                 self._close_block(block, out)
-        stop_reason, note = cast("StopReason", self._stop_reason), self._note
+        stop_reason, note = cast("ours.StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
         lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
             # The last call of a cut reply may lack a part of its arguments, or all of them.
-            case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
-                lost_call, message = True, Message("assistant", tuple(earlier))
+            case (*earlier, ours.ToolUse() as use) if stop_reason in _CUT_REASONS and (use.unparsed or not use.input):
+                lost_call, message = True, ours.Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
             raise ConnectionFailed("The reply ended without any content.")
-        if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
+        has_call = any(isinstance(block, ours.ToolUse | ours.Opaque) for block in message.content)
+        if stop_reason == "tool_use" and not has_call:
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
         usage = usage_from_wire(self._usage)
         return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
@@ -275,7 +272,7 @@ class AnthropicReader:
         if is_call:
             out.append(llm.ToolCallStarted(block.id, block.name))
             if arguments := start.get("input"):
-                block.parts.append(encode_json(arguments).decode())
+                block.parts.append(ours.encode_json(arguments).decode())
         elif block.kind in ("text", "thinking"):
             block.add(reply_parts.text_in(start.get(block.kind)), out)
         return block
@@ -319,21 +316,21 @@ class AnthropicReader:
             self._usage |= {key: value for key, value in usage.items() if value is not None}
             out.append(llm.UsageUpdate(usage_from_wire(self._usage)))
 
-    def partial(self) -> Message:
+    def partial(self) -> ours.Message:
         """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""
-        blocks = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
-        return Message("assistant", tuple(blocks))
+        blocks = (b for b in self._message().content if not (isinstance(b, ours.Thinking) and not b.signature))
+        return ours.Message("assistant", tuple(blocks))
 
-    def _message(self) -> Message:
+    def _message(self) -> ours.Message:
         """Return the message so far. Blocks that have not ended are left out, except text and thinking."""
         blocks = (block.to_block() for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
-        return Message("assistant", tuple(block for block in blocks if block is not None))
+        return ours.Message("assistant", tuple(block for block in blocks if block is not None))
 
 
-def usage_from_wire(usage: dict[str, Any]) -> Usage:
+def usage_from_wire(usage: dict[str, Any]) -> ours.Usage:
     objects = (usage.get(name) for name in ("cache_creation", "output_tokens_details"))
     creation, details = (value if isinstance(value, dict) else {} for value in objects)
-    return Usage(
+    return ours.Usage(
         input_tokens=reply_parts.count_in(usage.get("input_tokens")),
         output_tokens=reply_parts.count_in(usage.get("output_tokens")),
         cache_creation_input_tokens=reply_parts.count_in(usage.get("cache_creation_input_tokens")),

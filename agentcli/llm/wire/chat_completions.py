@@ -11,19 +11,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentcli.llm import messages as ours
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules
-
-from agentcli.llm.messages import (  # isort: skip
-    Document, Image, Message, Opaque, StopReason, Text, ToolResult, ToolUse, Usage, encode_json, in_turn,
-)  # fmt: skip
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpdate
 from agentcli.llm.wire import reply_parts
 
 EXTRAS = "extra_content"  # a field of a call (Gemini's signatures); an Opaque block keeps those of a reply, by call id
 _FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
-_CUT: dict[str, StopReason] = {
+_CUT: dict[str, ours.StopReason] = {
     "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
 }  # fmt: skip
 _STREAMED_FIELDS = ("text", "summary", "data")  # the fields of a reasoning detail that arrive in pieces
@@ -125,35 +122,38 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
         request.messages,
         media_rules(info, quirks),
         form=("chat", provider, quirks),
-        build=lambda messages: to_wire(in_turn(messages), quirks=quirks, provider=provider),
+        build=lambda messages: to_wire(ours.in_turn(messages), quirks=quirks, provider=provider),
     )
 
 
-def to_wire(messages: Sequence[Message], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+def to_wire(messages: Sequence[ours.Message], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
     names = {use.id: use.name for message in messages for use in message.tool_uses}
     for message in messages:
         if message.role == "assistant":
             yield _assistant_message(message, quirks, provider)
             continue
-        results = [block for block in message.content if isinstance(block, ToolResult)]
+        results = [block for block in message.content if isinstance(block, ours.ToolResult)]
         yield from (_result_message(result, names, quirks) for result in results)
         # A message of a tool may contain only text, so images and documents follow in one of the user.
-        media = [part for result in results for part in result.parts if not isinstance(part, Text)]
-        other = [block for block in message.content if not isinstance(block, ToolResult)]
+        media = [part for result in results for part in result.parts if not isinstance(part, ours.Text)]
+        other = [block for block in message.content if not isinstance(block, ours.ToolResult)]
         if content := _user_content([*media, *other]):
             if results and quirks.assistant_after_tool_result:
                 yield {"role": "assistant", "content": "I have the results."}
             yield {"role": "user", "content": content}
 
 
-def _assistant_message(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
+def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": "assistant", "content": message.text or (None if quirks.null_content else "")}
     if message.tool_uses:
         wire["tool_calls"] = [
             {
                 "id": wire_id(use.id, quirks),
                 "type": "function",
-                "function": {"name": reply_parts.plain_name(use.name), "arguments": encode_json(use.input).decode()},
+                "function": {
+                    "name": reply_parts.plain_name(use.name),
+                    "arguments": ours.encode_json(use.input).decode(),
+                },
             }
             for use in message.tool_uses
         ]
@@ -161,7 +161,7 @@ def _assistant_message(message: Message, quirks: Quirks, provider: str) -> dict[
             wire["reasoning_content"] = message.unsigned_thinking
     extras: dict[str, Any] = {}  # the extra content that this server gave to calls, by their ids
     for block in message.content:
-        if isinstance(block, Opaque) and block.provider == provider:  # `ChatReader.finish` added it to send it back
+        if isinstance(block, ours.Opaque) and block.provider == provider:  # `ChatReader.finish` made it
             extras |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:
@@ -171,8 +171,8 @@ def _assistant_message(message: Message, quirks: Quirks, provider: str) -> dict[
     return wire
 
 
-def _result_message(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
-    has_file = any(not isinstance(part, Text) for part in result.parts)
+def _result_message(result: ours.ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
+    has_file = any(not isinstance(part, ours.Text) for part in result.parts)
     text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
@@ -180,8 +180,8 @@ def _result_message(result: ToolResult, names: dict[str, str], quirks: Quirks) -
     return wire
 
 
-def result_text(result: ToolResult, *, empty: str = "") -> str:
-    text = "\n".join(part.text for part in result.parts if isinstance(part, Text)) or empty
+def result_text(result: ours.ToolResult, *, empty: str = "") -> str:
+    text = "\n".join(part.text for part in result.parts if isinstance(part, ours.Text)) or empty
     # The protocols have no mark for a failed result.
     return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
 
@@ -190,11 +190,11 @@ def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for block in blocks:
         match block:
-            case Text(text) if text.strip():
+            case ours.Text(text) if text.strip():
                 parts.append({"type": "text", "text": text})
-            case Image(source):
+            case ours.Image(source):
                 parts.append({"type": "image_url", "image_url": {"url": source.data_url}})
-            case Document(source):
+            case ours.Document(source):
                 parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": source.data_url}})
     texts = [part["text"] for part in parts if "text" in part]
     return "\n\n".join(texts) if len(texts) == len(parts) else parts  # text alone is sent as a string
@@ -224,7 +224,7 @@ class ChatReader:
         self._extras: dict[str, Any] = {}  # `extra_content` of calls, by their ids
         self._finish_reason = ""  # as the server names it
         self._refused = False  # True if the model sent a refusal
-        self._usage = Usage()
+        self._usage = ours.Usage()
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if chunk.get("error") or chunk.get("object") == "error":
@@ -263,7 +263,7 @@ class ChatReader:
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if progress := chunk.get("prompt_progress"):  # llama.cpp
             processed, total = (reply_parts.count_in(progress.get(name)) for name in ("processed", "total"))
-            out.append(UsageUpdate(Usage(processed), total))
+            out.append(UsageUpdate(ours.Usage(processed), total))
         places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
         usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):
@@ -289,7 +289,7 @@ class ChatReader:
         is_searched = runs_text_calls or len(text) <= 100_000  # only to report calls, a longer search is not worth it
         if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):
             if runs_text_calls:
-                uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
+                uses = [ours.ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
                 out += (event for use in uses for event in reply_parts.call_events(use))
             else:
                 note = note or (
@@ -297,8 +297,8 @@ class ChatReader:
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
         to_send_back = {"reasoning_details": self._details, EXTRAS: self._extras}
-        opaque = (Opaque(self._provider, {name: value}) for name, value in to_send_back.items() if value)
-        message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
+        opaque = (ours.Opaque(self._provider, {name: value}) for name, value in to_send_back.items() if value)
+        message = ours.Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _looks_complete(self) -> bool:
@@ -306,17 +306,17 @@ class ChatReader:
         is_complete = self._calls.is_last_complete  # None: no call, so the text decides
         return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
 
-    def _stop_reason(self, has_calls: bool) -> StopReason:
+    def _stop_reason(self, has_calls: bool) -> ours.StopReason:
         if cut := _CUT.get(self._finish_reason):
             return cut
         if has_calls:  # several servers report "stop" for calls too
             return "tool_use"
         return "refusal" if self._refused or self._finish_reason == "content_filter" else "end_turn"
 
-    def partial(self) -> Message:
+    def partial(self) -> ours.Message:
         """Return the text that arrived before a stream broke, without calls, which may be incomplete."""
         self._prose.close([])
-        return Message("assistant", tuple(block for block in self._prose.blocks() if isinstance(block, Text)))
+        return ours.Message("assistant", tuple(block for block in self._prose.blocks() if isinstance(block, ours.Text)))
 
 
 def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
@@ -333,7 +333,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
             last[key] = (last.get(key) or "") + value if key in _STREAMED_FIELDS else value
 
 
-def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
+def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> ours.Usage:
     """Return token counts in any spelling. `input_tokens` exclude cached ones, which llama.cpp has in `timings`."""
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
@@ -341,7 +341,7 @@ def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None
     cached = reply_parts.count_in(next(filter(None, spellings), (timings or {}).get("cache_n")))
     written = reply_parts.count_in(details.get("cache_write_tokens"))
     cost = usage.get("cost")
-    return Usage(
+    return ours.Usage(
         input_tokens=max(0, reply_parts.count_in(usage.get("prompt_tokens")) - cached - written),
         output_tokens=reply_parts.count_in(usage.get("completion_tokens")),
         cache_creation_input_tokens=written,

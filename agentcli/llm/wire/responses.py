@@ -8,26 +8,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from agentcli.llm import messages as ours
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
-
-from agentcli.llm.messages import (  # isort: skip
-    Block, Document, Image, Message, Opaque, StopReason, Text, Thinking, ToolResult, ToolUse, Usage, encode_json,
-    in_turn,
-)  # fmt: skip
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.wire import ArrivingBlock
-
-from agentcli.llm.wire.chat_completions import (  # isort: skip
-    Quirks, answer_schema, common_fields, function_of, media_rules, result_text, usage_from_wire,
-)  # fmt: skip
+from agentcli.llm.wire import chat_completions as chat
 from agentcli.llm.wire.reply_parts import CallIds, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
 OPAQUE_SUFFIX = "/responses"  # added to the provider's name in opaque blocks that its other API does not understand
 
 
-def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
+def to_body(request: llm.Request, info: ModelInfo, quirks: chat.Quirks, provider: str) -> dict[str, Any]:
     """Return the body of `POST /responses`, tools before the conversation."""
     body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
     if quirks.no_obfuscation:
@@ -38,73 +31,73 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["reasoning"] = {"summary": "auto"}
         if request.effort is not None:
             body["reasoning"]["effort"] = quirks.efforts.get(request.effort, request.effort)
-    body |= common_fields(request, info, quirks)
+    body |= chat.common_fields(request, info, quirks)
     if request.tools:
         strict = quirks.strict_tools
-        body["tools"] = [{"type": "function", **function_of(tool), "strict": strict} for tool in request.tools]
-    if schema := answer_schema(request, info):
+        body["tools"] = [{"type": "function", **chat.function_of(tool), "strict": strict} for tool in request.tools]
+    if schema := chat.answer_schema(request, info):
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
     opaque_provider = provider + OPAQUE_SUFFIX
     body["input"] = request.prepared.to_wire(
         request.messages,
-        media_rules(info, quirks),
+        chat.media_rules(info, quirks),
         form=opaque_provider,
         build=partial(_to_wire, opaque_provider=opaque_provider),
     )
     return request.remove_unsent(body | quirks.extra_body)
 
 
-def _to_wire(messages: tuple[Message, ...], *, opaque_provider: str) -> Iterator[dict[str, Any]]:
-    for message in in_turn(messages):
+def _to_wire(messages: tuple[ours.Message, ...], *, opaque_provider: str) -> Iterator[dict[str, Any]]:
+    for message in ours.in_turn(messages):
         if message.role == "assistant":
             yield from _reply_items(message, opaque_provider=opaque_provider)
             continue
-        yield from (_result(block) for block in message.content if isinstance(block, ToolResult))
+        yield from (_result(block) for block in message.content if isinstance(block, ours.ToolResult))
         if parts := _parts(*message.content):
             yield {"type": "message", "role": "user", "content": parts}
 
 
-def _reply_items(message: Message, *, opaque_provider: str) -> Items:
+def _reply_items(message: ours.Message, *, opaque_provider: str) -> Items:
     """Return a reply's items in their order. Reasoning at the end is left out, because the API rejects it."""
     items: Items = []
     reasoning: Items = []
     phase: dict[str, Any] = {}  # marks the next message as a comment or the final answer
     for block in message.content:
         match block:
-            case Opaque(of, data) if of == opaque_provider:
+            case ours.Opaque(of, data) if of == opaque_provider:
                 if data.get("type") == "reasoning":
                     reasoning.append(data)
                 else:
                     phase = data
-            case Text(text) if text.strip():
+            case ours.Text(text) if text.strip():
                 items += [*reasoning, {"type": "message", "role": "assistant", "content": text, **phase}]
                 reasoning, phase = [], {}
-            case ToolUse(id, name, input):
+            case ours.ToolUse(id, name, input):
                 call = {"type": "function_call", "call_id": plain_id(id), "name": plain_name(name)}
-                items += [*reasoning, call | {"arguments": encode_json(input).decode()}]
+                items += [*reasoning, call | {"arguments": ours.encode_json(input).decode()}]
                 reasoning = []
     return items
 
 
-def _result(result: ToolResult) -> dict[str, Any]:
-    text = result_text(result)
-    media = [part for part in result.parts if not isinstance(part, Text)]
-    output = _parts(Text(text), *media) if media else text
+def _result(result: ours.ToolResult) -> dict[str, Any]:
+    text = chat.result_text(result)
+    media = [part for part in result.parts if not isinstance(part, ours.Text)]
+    output = _parts(ours.Text(text), *media) if media else text
     return {"type": "function_call_output", "call_id": plain_id(result.tool_use_id), "output": output}
 
 
-def _parts(*blocks: Block) -> Items:
+def _parts(*blocks: ours.Block) -> Items:
     """Return the text and the media among these blocks as the parts of a message."""
     parts: Items = []
     for block in blocks:
         match block:
-            case Text(text) if text.strip():
+            case ours.Text(text) if text.strip():
                 parts.append({"type": "input_text", "text": text})
-            case Image(source):
+            case ours.Image(source):
                 parts.append({"type": "input_image", "detail": "auto", "image_url": source.data_url})
-            case Document(source):
+            case ours.Document(source):
                 parts.append({"type": "input_file", "filename": "document.pdf", "file_data": source.data_url})
     return parts
 
@@ -112,7 +105,7 @@ def _parts(*blocks: Block) -> Items:
 # The HTTP status for the code of an error inside a stream; 400 for codes that begin as in `_BAD_REQUEST`.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
 _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
-_REASONS: dict[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
+_REASONS: dict[str, ours.StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
 # The names of counts in Chat Completions, and in this API.
 _COUNTS = {
     "prompt_tokens": "input_tokens", "prompt_tokens_details": "input_tokens_details",
@@ -128,7 +121,7 @@ class ResponsesReader:
         self.model, self._opaque_provider, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.has_all_content = self.has_ended = self._refused = False  # `_refused`: the model sent a refusal
         self._items: dict[Any, ArrivingBlock] = {}  # by output index
-        self._reason, self._usage = "", Usage()  # `_reason`: the server's, if the reply is incomplete
+        self._reason, self._usage = "", ours.Usage()  # `_reason`: the server's, if the reply is incomplete
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         if event.get("object") == "response":  # a server that does not stream
@@ -199,7 +192,7 @@ class ResponsesReader:
         for index, whole in enumerate(() if self._items else response.get("output") or ()):
             self._end_item(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
-            self._usage = usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
+            self._usage = chat.usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))
         self.has_all_content = self.has_ended = True
 
@@ -211,35 +204,35 @@ class ResponsesReader:
         note = "" if self._reason in ("", *_REASONS) else f"unknown reason {self._reason!r}"
         return llm.Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
 
-    def _stop_reason(self, message: Message) -> StopReason:
+    def _stop_reason(self, message: ours.Message) -> ours.StopReason:
         if reason := _REASONS.get(self._reason):
             return reason
         return "tool_use" if message.tool_uses else "refusal" if self._refused else "end_turn"
 
-    def _message(self) -> Message:
-        return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
+    def _message(self) -> ours.Message:
+        return ours.Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
-    def _blocks(self, item: ArrivingBlock) -> list[Block]:
+    def _blocks(self, item: ArrivingBlock) -> list[ours.Block]:
         """Return an item's blocks: reasoning, a message with its phase, or a complete call."""
         match item.kind:
             case "reasoning":
-                thought: list[Block] = [Thinking(item.text)] if item.parts else []
+                thought: list[ours.Block] = [ours.Thinking(item.text)] if item.parts else []
                 fields = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
                 is_encrypted = item.is_whole and item.start.get("encrypted_content")
-                return [*thought, Opaque(self._opaque_provider, fields)] if is_encrypted else thought
+                return [*thought, ours.Opaque(self._opaque_provider, fields)] if is_encrypted else thought
             case "message" if item.parts:
-                phase = item.start.get("phase")
-                return [*([Opaque(self._opaque_provider, {"phase": phase})] if phase else []), Text(item.text)]
+                text, phase = ours.Text(item.text), item.start.get("phase")
+                return [ours.Opaque(self._opaque_provider, {"phase": phase}), text] if phase else [text]
             case "function_call" if item.is_whole:
                 use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
                 return [] if use.unparsed and self._reason else [use]  # the reply was cut inside the arguments
             case _:
                 return []
 
-    def partial(self) -> Message:
+    def partial(self) -> ours.Message:
         """Return what arrived before a stream broke: the text, and calls that had ended."""
-        blocks = (block for block in self._message().content if isinstance(block, Text | ToolUse))
-        return Message("assistant", tuple(blocks))
+        blocks = (block for block in self._message().content if isinstance(block, ours.Text | ours.ToolUse))
+        return ours.Message("assistant", tuple(blocks))
 
 
 def _stream_error(error: Any) -> ProviderError:
