@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentcli.llm import errors
 from agentcli.llm.connection import Response
-from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, no_reply_error, read_start, redacted_address
+from agentcli.llm.http import MAX_EVENT_BYTES, Carrier, no_reply_error, read_start, redacted_address
 from agentcli.llm.messages import Message, decode_json
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
@@ -53,13 +53,12 @@ async def stream_reply(
     reader: EventReader,
     parser: "LineParser | None" = None,
     content_type: str = "text/event-stream",
-    unstreamed_field: str = "",
     window: int = 0,
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the reply's events, `Done` last. Raises `ProviderError` with the part of the reply that had arrived.
 
-    `build` makes the request's body. A JSON object with the field `unstreamed_field` is a reply that came at once.
-    With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its beginning without an error.
+    `build` makes the request's body. With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its
+    beginning without an error.
     """
     decoder, has_response = JsonItems(), False
 
@@ -75,7 +74,7 @@ async def stream_reply(
         try:
             async with carrier.send(path, body) as response:
                 has_response = True
-                pieces = _arriving_items(response, parser or SseParser(), content_type, unstreamed_field)
+                pieces = _arriving_items(response, parser or SseParser(), content_type)
                 async for items in pieces:
                     events, failure = read_items(items, feed)
                     for event in events:
@@ -115,19 +114,16 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 
 
 async def _arriving_items(
-    response: Response, parser: "LineParser", content_type: str, unstreamed_field: str
+    response: Response, parser: "LineParser", content_type: str
 ) -> AsyncGenerator[list[Any], None]:
-    """Yield the body's items, a list for each piece. A JSON body with the `unstreamed_field` is the only item."""
+    """Yield the body's items, a list for each piece."""
     is_stream = content_type in response.headers.get("content-type", content_type).lower()  # servers may omit the type
     if not is_stream:
-        start = await read_start(response, MAX_EVENT_BYTES if unstreamed_field else MAX_ERROR_BODY)
+        start = await read_start(response)
         try:
             value = decode_json(start)
         except ValueError:
             value = None
-        if unstreamed_field and isinstance(value, dict) and value.get(unstreamed_field):
-            yield [start]
-            return
         if isinstance(value, dict | list) and errors.error_in_json(value)[0]:  # it has a message
             raise errors.embedded_error(value)
         raise no_reply_error(response, start)
@@ -155,12 +151,12 @@ def stream_openai(
     if (info.api or quirks.api) == "responses":
         from agentcli.llm.wire import responses
 
-        path, unstreamed_field, to_body = "/responses", "output", responses.to_body
+        path, to_body = "/responses", responses.to_body
         reader = responses.ResponsesReader(info.id, info.provider, ids=ids)
     else:
         from agentcli.llm.wire import chat_completions
 
-        path, unstreamed_field, to_body = "/chat/completions", "choices", chat_completions.to_body
+        path, to_body = "/chat/completions", chat_completions.to_body
         reader = chat_completions.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
     return stream_reply(
         carrier,
@@ -168,7 +164,6 @@ def stream_openai(
         request,
         build=lambda: to_body(request, info, quirks, info.provider),
         reader=reader,
-        unstreamed_field=unstreamed_field,
         window=info.window if info.is_known else 0,  # an unknown model's window is only assumed
     )
 
@@ -242,11 +237,8 @@ class SseParser(LineParser):
         data = []
         for line in part.decode(errors="replace").split("\n"):
             field, _, value = line.partition(":")
-            value = value.removeprefix(" ")
             if field == "data":
-                data.append(value)
-            elif field == "error" and value.startswith("{"):  # llama.cpp before 2025-08
-                data.append(value if value.startswith('{"error"') else f'{{"error":{value}}}')
+                data.append(value.removeprefix(" "))
         return "\n".join(data).strip()
 
 

@@ -23,7 +23,6 @@ MEDIA = MediaRules(
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
 _STOP_REASONS = frozenset(get_args(ours.StopReason)) - {"interrupted"}  # agentcli's own
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
-_BLOCK_KINDS = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}  # by delta
 _TEXT_FIELDS = {"text_delta": "text", "input_json_delta": "partial_json", "thinking_delta": "thinking"}  # of deltas
 # The status of an error that arrives inside a stream whose own was 200; the last row has Bedrock's (botocore's model).
 _STATUS = {
@@ -199,7 +198,7 @@ class AnthropicReader:
         self.model, self._ids = model, ids
         self.has_ended = self._has_stopped = False  # `_has_stopped`: by `message_stop`; a gateway's [DONE] proves less
         self._blocks: list[_ContentBlock] = []  # in the order they began
-        self._by_index: dict[Any, _ContentBlock] = {}  # the newest block of each index that events name
+        self._by_index: dict[Any, _ContentBlock] = {}  # the newest block of each index
         self._usage: dict[str, Any] = {}
         self._stop_reason = self._note = ""  # as the server names it, and its explanation
 
@@ -209,7 +208,7 @@ class AnthropicReader:
                 self._add_delta(event, out)
             case "content_block_start":
                 self._start_block(event, out)
-            case "content_block_stop" if block := self._named_block(event):
+            case "content_block_stop" if block := self._by_index.get(event.get("index")):
                 self._close_block(block, out)
             case "message_start":
                 message = event.get("message") or {}
@@ -259,15 +258,12 @@ class AnthropicReader:
         usage = usage_from_wire(self._usage)
         return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
 
-    def _start_block(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _ContentBlock:
+    def _start_block(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Begin a block, which some servers announce with its first text or all arguments."""
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
         block = _ContentBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
-        index = event.get("index")
-        if (earlier := self._by_index.get(index)) is not None:  # some gateways give all blocks one index, or none
-            self._close_block(earlier, out)
-        self._by_index[index] = block
+        self._by_index[event.get("index")] = block
         self._blocks.append(block)
         if is_call:
             out.append(llm.ToolCallStarted(block.id, block.name))
@@ -275,36 +271,22 @@ class AnthropicReader:
                 block.parts.append(ours.encode_json(arguments).decode())
         elif block.kind in ("text", "thinking"):
             block.add(reply_parts.text_in(start.get(block.kind)), out)
-        return block
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
-        """Add a delta to its block. Deltas of unknown types are ignored."""
-        delta = event.get("delta")
-        if not isinstance(delta, dict) or (block := self._delta_block(event, delta.get("type"), out)) is None:
-            return
+        """Add a delta to its block. Deltas of unknown types are ignored. Raises `ServerError` for one of no block."""
+        delta, block = event.get("delta") or {}, self._by_index.get(event.get("index"))
+        if block is None:
+            raise ServerError("The server sent a part of a block that it had not begun.")
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
-                block.add(reply_parts.text_in(delta.get(_TEXT_FIELDS[kind])), out)
+                field = _TEXT_FIELDS[kind]
+                if (field == "partial_json") == (block.kind in ("text", "thinking")):
+                    raise ServerError(f"The server sent a {kind} for a block of the kind {block.kind!r}.")
+                block.add(reply_parts.text_in(delta.get(field)), out)
             case "signature_delta":
                 block.start["signature"] = reply_parts.text_in(delta.get("signature"))
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
-
-    def _delta_block(self, event: dict[str, Any], delta_type: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
-        """Return a delta's block; begin one if the server has not. Raises `ServerError` for arguments of no call."""
-        block = self._named_block(event)
-        if (kind := _BLOCK_KINDS.get(delta_type)) and (block is None or block.kind != kind):
-            return self._start_block({"index": event.get("index"), "content_block": {"type": kind}}, out)
-        if delta_type == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
-            raise ServerError("The server sent the arguments of a call that it had not begun.")
-        return block
-
-    def _named_block(self, event: dict[str, Any]) -> _ContentBlock | None:
-        """Return the block that an event's index names; the newest if the event or the blocks have no index."""
-        index = event.get("index")
-        if index not in self._by_index and (index is None or None in self._by_index):
-            return self._blocks[-1] if self._blocks else None
-        return self._by_index.get(index)
 
     def _close_block(self, block: _ContentBlock, out: list[llm.StreamEvent]) -> None:
         if not block.is_whole and block.kind == "tool_use":

@@ -37,9 +37,6 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     thinking_format: Literal["none", "reasoning_effort", "thinking", "enable_thinking", "chat_template_kwargs"] = "none"
     efforts: dict[str, str] = {}  # the server's own names of our efforts
     echo_reasoning: bool = False  # turns with calls send earlier reasoning back as `reasoning_content`, even empty
-    tool_result_name: bool = False
-    assistant_after_tool_result: bool = False  # no message of the user may follow a tool's result directly
-    strict_tools: bool = False
     null_content: bool = True  # replies without text are sent back with null for it
     fixed_ids: bool = False  # call ids have nine letters or digits
     parallel_tool_calls: bool | None = None
@@ -65,8 +62,7 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         body["store"] = quirks.store
     body |= _thinking(request, info, quirks) | common_fields(request, info, quirks)
     if request.tools:
-        strict = {"strict": True} if quirks.strict_tools else {}
-        body["tools"] = [{"type": "function", "function": function_of(tool) | strict} for tool in request.tools]
+        body["tools"] = [{"type": "function", "function": function_of(tool)} for tool in request.tools]
     if schema := answer_schema(request, info):
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     body["messages"] = list(_messages(request, info, quirks, provider))
@@ -127,19 +123,16 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
 
 
 def to_wire(messages: Sequence[ours.Message], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
-    names = {use.id: use.name for message in messages for use in message.tool_uses}
     for message in messages:
         if message.role == "assistant":
             yield _assistant_message(message, quirks, provider)
             continue
         results = [block for block in message.content if isinstance(block, ours.ToolResult)]
-        yield from (_result_message(result, names, quirks) for result in results)
+        yield from (_result_message(result, quirks) for result in results)
         # A message of a tool may contain only text, so images and documents follow in one of the user.
         media = [part for result in results for part in result.parts if not isinstance(part, ours.Text)]
         other = [block for block in message.content if not isinstance(block, ours.ToolResult)]
         if content := _user_content([*media, *other]):
-            if results and quirks.assistant_after_tool_result:
-                yield {"role": "assistant", "content": "I have the results."}
             yield {"role": "user", "content": content}
 
 
@@ -171,13 +164,10 @@ def _assistant_message(message: ours.Message, quirks: Quirks, provider: str) -> 
     return wire
 
 
-def _result_message(result: ours.ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
+def _result_message(result: ours.ToolResult, quirks: Quirks) -> dict[str, Any]:
     has_file = any(not isinstance(part, ours.Text) for part in result.parts)
     text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
-    wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
-    if quirks.tool_result_name:
-        wire["name"] = reply_parts.plain_name(names.get(result.tool_use_id, "tool"))
-    return wire
+    return {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
 
 
 def result_text(result: ours.ToolResult, *, empty: str = "") -> str:
@@ -208,7 +198,7 @@ def wire_id(id: str, quirks: Quirks) -> str:
 
 
 class ChatReader:
-    """Builds a reply from the chunks of a stream, or from one whole JSON object."""
+    """Builds a reply from the chunks of a stream."""
 
     def __init__(
         self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: reply_parts.CallIds
@@ -217,7 +207,6 @@ class ChatReader:
         self._tool_names, self._ids = tool_names, ids
         self.has_ended = self.has_all_content = False  # `has_all_content`: a finish reason came
         self._has_begun = False  # a part of the reply came
-        self._is_unstreamed = False  # the reply came as one JSON object
         self._prose = reply_parts.Prose(begins_inside=quirks.reasoning_first)
         self._details: list[dict[str, Any]] = []  # `reasoning_details`, to be sent back
         self._calls = reply_parts.ArrivingCalls(ids)
@@ -236,8 +225,7 @@ class ChatReader:
             if (position if index is None else index) != 0:
                 continue  # a second answer to the same request is not read
             self._has_begun = True
-            self._is_unstreamed |= bool(choice.get("message"))
-            delta = choice.get("delta") or choice.get("message") or {}
+            delta = choice.get("delta") or {}
             for detail in delta.get("reasoning_details") or ():
                 _add_detail(self._details, detail)
             thought = delta.get("reasoning_content") or delta.get("reasoning")
@@ -273,7 +261,7 @@ class ChatReader:
     def finish(self, out: list[StreamEvent]) -> Done:
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
-        is_complete = self.has_all_content or (self._has_begun and (self.has_ended or self._is_unstreamed))
+        is_complete = self.has_all_content or (self._has_begun and self.has_ended)
         if not is_complete and not (self._quirks.silent_end and self._looks_complete()):
             remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
             raise ConnectionFailed(

@@ -23,7 +23,6 @@ MAX_REPAIR_CHARS = 4_096  # to add a missing brace to 12 KB took 34 ms
 OPEN, CLOSE = "<think>", "</think>"
 _NOT_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
 _ANY_TAG = lazy_pattern("</?think>")
-_FENCE = lazy_pattern(r"\s*(`{3,}|~{3,})")
 _FENCED = lazy_pattern(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
 _TRAILING_COMMA = lazy_pattern(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
 _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # after one of these, a tag is only mentioned
@@ -86,7 +85,7 @@ class Prose:
 
     A tag may be split over chunks, and the opening tag may be missing. Only a tag that begins the reply opens
     reasoning, unless the reply `begins_inside` it. One `</think>` ends the reasoning; without an opening tag, all text
-    before it was reasoning. A closing tag in a code block, or without an opening one after a space or quote, is text.
+    before it was reasoning. A closing tag without an opening one after a space or quote is text.
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:
@@ -97,8 +96,6 @@ class Prose:
         self._skips_newlines = False  # True after a tag, until other text comes
         self._expects_tag = True  # False after the first tag that does not begin the reply: no later one is read
         self._last = ""  # the last character before `_held`
-        self._line = ""  # the beginning of the line before `_held`, which may be a fence
-        self._fence = ""  # the fence of the code block that `_held` belongs to, if any
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
         """Add reasoning that the server sends separately. A tag in the text is then part of the answer."""
@@ -141,7 +138,7 @@ class Prose:
             return False
         self._emit_held(tag.start(), out)
         self._expects_tag = False
-        is_mentioned = self._last in _BEFORE_A_WORD or bool(self._fence)
+        is_mentioned = self._last in _BEFORE_A_WORD
         # Any other tag is text: it stays held, and the next call emits it.
         if is_thinking or (tag[0] == CLOSE and not is_mentioned):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
@@ -158,20 +155,10 @@ class Prose:
             self._emit(piece, out)
 
     def _emit(self, piece: str, out: list[StreamEvent]) -> None:
-        """Add a piece to the text or the reasoning, and track whether it ends inside a code block."""
         is_thinking = self._state == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
-        if not self._expects_tag or not piece:  # no later tag is read, so the text before one does not matter
-            return
-        self._last = piece[-1]
-        *lines, self._line = (self._line + piece).split("\n")
-        self._line = self._line[:100]  # a longer line is not a fence
-        for line in lines:
-            if not self._fence:
-                self._fence = found[1] if (found := _FENCE.match(line)) else ""
-            elif line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
-                self._fence = ""  # a line of at least as many marks, and nothing else, ends the block
+        self._last = piece[-1:]
 
     def close(self, out: list[StreamEvent]) -> None:
         self._emit_held(len(self._held), out)

@@ -33,8 +33,7 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: chat.Quirks, provider
             body["reasoning"]["effort"] = quirks.efforts.get(request.effort, request.effort)
     body |= chat.common_fields(request, info, quirks)
     if request.tools:
-        strict = quirks.strict_tools
-        body["tools"] = [{"type": "function", **chat.function_of(tool), "strict": strict} for tool in request.tools]
+        body["tools"] = [{"type": "function", **chat.function_of(tool), "strict": False} for tool in request.tools]
     if schema := chat.answer_schema(request, info):
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
@@ -124,8 +123,6 @@ class ResponsesReader:
         self._reason, self._usage = "", ours.Usage()  # `_reason`: the server's, if the reply is incomplete
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
-        if event.get("object") == "response":  # a server that does not stream
-            event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
         match text_in(event.get("type")):
             case "response.output_text.delta" | "response.refusal.delta" as kind:
                 self._refused |= kind == "response.refusal.delta"
@@ -188,9 +185,6 @@ class ResponsesReader:
     def _finish_reply(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
-        # A server that does not stream sends all items here.
-        for index, whole in enumerate(() if self._items else response.get("output") or ()):
-            self._end_item(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
             self._usage = chat.usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))

@@ -156,12 +156,6 @@ def test_several_calls_may_come_whole_in_one_delta() -> None:
     assert [(use.name, use.input) for use in reply.message.tool_uses] == TWO
 
 
-def test_a_whole_message_in_place_of_a_delta_is_read() -> None:
-    chunk = chat_chunk({})
-    chunk["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]
-    assert done(chunk).message.text == "Hi"
-
-
 def test_a_name_split_over_deltas_is_joined() -> None:
     entries = [
         call_delta(0, "a", "read", None),
@@ -643,9 +637,9 @@ def test_results_are_tool_messages_and_come_before_the_person_s_words() -> None:
         "user", (Text("Go on."), ToolResult("a", "seen"), ToolResult("b", (Text("x"), Text("y")), is_error=True))
     )
     calls = Message("assistant", (ToolUse("a", "read_file", {}), ToolUse("b", "list_files", {})))
-    assert body_of("Hi", calls, both, quirks=Quirks(tool_result_name=True))["messages"][3:] == [
-        {"role": "tool", "tool_call_id": "a", "content": "seen", "name": "read_file"},
-        {"role": "tool", "tool_call_id": "b", "content": "Error: x\ny", "name": "list_files"},
+    assert body_of("Hi", calls, both)["messages"][3:] == [
+        {"role": "tool", "tool_call_id": "a", "content": "seen"},
+        {"role": "tool", "tool_call_id": "b", "content": "Error: x\ny"},
         {"role": "user", "content": "Go on."},
     ]
 
@@ -670,23 +664,13 @@ def test_a_document_is_a_file_part() -> None:
     ]
 
 
-def test_a_server_may_want_an_assistant_message_after_results() -> None:
-    calls = Message("assistant", (ToolUse("a", "list_files", {}),))
-    quirks = Quirks(assistant_after_tool_result=True)
-    sent = body_of("Hi", calls, Message("user", (ToolResult("a", "x"), Text("And?"))), quirks=quirks)["messages"]
-    assert [m["role"] for m in sent] == ["system", "user", "assistant", "tool", "assistant", "user"]
-    sent = body_of("Hi", calls, Message("user", (ToolResult("a", "x"),)), quirks=quirks)["messages"]
-    assert [m["role"] for m in sent] == ["system", "user", "assistant", "tool"]
-
-
 def test_a_cache_mark_is_on_the_system_text_where_the_server_takes_it() -> None:
     (part,) = body_of("Hi", quirks=presets()["openrouter"].quirks)["messages"][0]["content"]
     assert part == {"type": "text", "text": "You help with code.", "cache_control": {"type": "ephemeral"}}
 
 
-def test_strict_tools_and_parallel_calls_are_declared_on_request() -> None:
-    body = body_of("Hi", quirks=Quirks(strict_tools=True, parallel_tool_calls=False))
-    assert all(tool["function"]["strict"] is True for tool in body["tools"])
+def test_parallel_calls_are_declared_on_request() -> None:
+    body = body_of("Hi", quirks=Quirks(parallel_tool_calls=False))
     assert body["parallel_tool_calls"] is False
     assert "parallel_tool_calls" not in body_of("Hi", quirks=Quirks(parallel_tool_calls=False), tools=())
 

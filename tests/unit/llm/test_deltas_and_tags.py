@@ -134,16 +134,6 @@ def test_plain_text_is_not_held_back() -> None:
     assert out == [TextDelta("Hello")]
 
 
-def test_a_tag_in_a_block_of_code_is_quoted() -> None:
-    for text in (
-        "Templates end it so:\n```text\nHm.\n</think>\n```\nThat is all.",
-        "So:\n\n~~~\n```\n</think>\n~~~\n",
-    ):
-        assert parted(text) == ("", text)
-        assert parted(*text) == ("", text)
-    assert parted("I try\n```\nx\n```\n</think>Yes.") == ("I try\n```\nx\n```\n", "Yes.")
-
-
 tagged = st.lists(
     st.sampled_from(["```", "<think>", "</think>", "\n", " ", "<", "a", "th", "ink>", "</", "é"]), max_size=12
 ).map("".join)

@@ -55,7 +55,6 @@ def bytes_of(body: bytes) -> list[bytes]:
         (b"data: a\n\ndata: never closed\n", ["a"]),
         (b"\n\n\n", []),
         (b"data: \xff\n\n", ["\ufffd"]),
-        (b'error: {"code":1}\n\n', ['{"error":{"code":1}}']),
     ],
 )
 def test_an_event_stream_is_read_as_the_standard_says(body: bytes, events: list[str]) -> None:

@@ -66,7 +66,6 @@ ROWS: dict[str, tuple[Backend, Reply]] = {
     "llama.cpp, as 500": (LOCAL, refused("Context size has been exceeded.", 500, code=500, type="server_error")),
     "llama.cpp before 2025-10": (LOCAL, told({"error": SIZES})),
     "llama.cpp before 2025-10, as JSON": (LOCAL, json_reply({"error": SIZES})),
-    "llama.cpp before 2025-08": (LOCAL, told(SIZES, "error")),
     "llama-cpp-python": (CHAT, refused("Requested tokens (2285) exceed context window of 2048", type="server_error")),
     "lm studio": (CHAT, json_reply({"error": KEPT}, 400)),
     "groq": (CHAT, refused("Please reduce the length of the messages or completion.", param="messages")),

@@ -18,6 +18,7 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
+    encode_json,
     repair_messages,
     user_message,
 )
@@ -100,7 +101,7 @@ def test_one_conversation_can_be_sent_to_several_apis_in_turn() -> None:
         alone = Request("You help.", messages)
         for body in list(WIRES.values())[:: number % 2 + 1]:
             sent, expected = body(replace(alone, messages=shared.valid(messages))), body(alone)
-            assert chat_completions.encode_json(sent) == chat_completions.encode_json(expected)
+            assert encode_json(sent) == encode_json(expected)
 
 
 def test_a_field_or_a_tool_that_a_server_refuses_leaves_the_messages_prepared() -> None:
