@@ -94,8 +94,6 @@ async def acquire(
             )
         for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _send_order(other, b"yield\n")
-        if _free_memory() < 4 * 1024**3:  # with so little, the server must not outlive its last user
-            linger_s = 0.0
         stays = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
         on_wait(f"starting the local model{stays}")
         return await _start(control, model, context, linger_s)
@@ -223,15 +221,6 @@ async def _send_order(control: Path, order: bytes) -> bool:
     except OSError:
         pass  # the server ended, and the connection with it
     return True
-
-
-def _free_memory() -> int:
-    """Return the bytes of memory that are available, or all that there are if the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 async def _start(control: Path, model: Path, context: int, linger_s: float) -> LocalServer:

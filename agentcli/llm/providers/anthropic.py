@@ -5,7 +5,6 @@ Anthropic's SDK signs the clouds' requests; bodies are our own. Importing it tak
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -272,12 +271,15 @@ def _make_client(service: Service, http: "httpx2.AsyncClient") -> Any:
         case "bedrock":
             return anthropic.AsyncAnthropicBedrock(api_key=key, aws_region=service.region or None, **common)
         case "vertex":
-            google: Any = None if token else _GoogleToken()
+            import google.auth  # for the project, which the SDK does not look up
+
+            scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+            credentials, project = (None, None) if token else google.auth.default(scopes=scopes)
             return anthropic.AsyncAnthropicVertex(
                 region=service.region,
-                project_id=service.project or (google.project if google else "") or anthropic.not_given,
+                project_id=service.project or project or anthropic.not_given,
                 access_token=token,
-                credentials=google,
+                credentials=credentials,
                 **common,
             )
         case "foundry":
@@ -287,28 +289,6 @@ def _make_client(service: Service, http: "httpx2.AsyncClient") -> Any:
             )
         case _:
             return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else token, **common)
-
-
-class _GoogleToken:
-    """Google's default credentials in the SDK's form, renewed with the certificates that our requests trust."""
-
-    def __init__(self) -> None:
-        import google.auth
-        import requests
-
-        self._credentials, self.project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-        self._session = requests.Session()
-        if trusted := os.environ.get("SSL_CERT_FILE"):
-            self._session.verify = trusted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._credentials, name)  # the token, and whether it has expired
-
-    def refresh(self, _request: object) -> None:
-        """Get a new token. The SDK's own function for the request is not used: it trusts other certificates."""
-        from google.auth.transport.requests import Request
-
-        self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
 
 
 def _azure_token(token: str | None) -> Callable[[], Any]:
