@@ -142,7 +142,6 @@ def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
 
 
 def _single_imports(node: ast.stmt) -> list[str]:
-    """Return one statement for each name that a statement imports."""
     match node:
         case ast.Import(names):
             return [ast.unparse(ast.Import([name])) for name in names]
@@ -162,7 +161,6 @@ def _file_for(new: _Definition, files: Mapping[str, str]) -> str:
 
 
 def _outline(text: str) -> list[_Definition]:
-    """Return the functions, classes and methods of a module. The text need not parse."""
     module = _parsed(text)
     return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax_tree(module.body))]
 

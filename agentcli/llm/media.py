@@ -230,7 +230,6 @@ def _excess(media: list[Medium], reasons: list[str], rules: MediaRules) -> Itera
 
 
 def _size_in_request(block: Medium) -> tuple[int, int, int]:
-    """Return the number of images, pages and bytes."""
     return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 

@@ -244,7 +244,6 @@ def in_turn(messages: Iterable[Message]) -> list[Message]:
 
 
 def _joined(messages: Iterable[Message], *, roles: Sequence[Role]) -> list[Message]:
-    """Return the messages with neighbouring ones of the same role joined, if it is one of `roles`."""
     joined: list[Message] = []
     for message in messages:
         if joined and joined[-1].role == message.role and message.role in roles:

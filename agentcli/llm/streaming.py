@@ -116,7 +116,6 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 async def _arriving_items(
     response: Response, parser: "LineParser", content_type: str
 ) -> AsyncGenerator[list[Any], None]:
-    """Yield the body's items, a list for each piece."""
     is_stream = content_type in response.headers.get("content-type", content_type).lower()  # servers may omit the type
     if not is_stream:
         start = await read_start(response)

@@ -193,7 +193,6 @@ class ProviderMaker(msgspec.Struct):
                 return self._compatible(info, server, key)
 
     def _local(self, info: ModelInfo) -> Provider:
-        """Return a provider that starts agentcli's own model server on this machine, or uses a running one."""
         from agentcli.llm.local_server import acquire
         from agentcli.llm.providers.local import LocalProvider
 
@@ -306,7 +305,6 @@ def no_provider(name: str, config: Config) -> str:
 
 
 def _with_settings(preset: Any, server: ServerSettings) -> Any:
-    """Return the facts about a server: those of its preset, replaced by the settings of `[providers.NAME]`."""
     from agentcli.llm.providers.openai_compat import Preset
 
     # Without a preset a server needs no key, unless its settings name one.

@@ -145,24 +145,12 @@ async def test_certificates_that_cannot_be_read_are_reported_once_with_their_var
 ) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("none\n")
-    for name, value in (("SSL_CERT_FILE", tmp_path / "gone"), ("SSL_CERT_FILE", empty), ("SSL_CERT_DIR", empty)):
+    for value in (tmp_path / "gone", empty):
         with monkeypatch.context() as setting:
-            setting.setenv(name, str(value))
-            with pytest.raises(ConnectionFailed, match=f"{name} is {value}, which cannot be used") as failed:
+            setting.setenv("SSL_CERT_FILE", str(value))
+            with pytest.raises(ConnectionFailed, match=f"SSL_CERT_FILE is {value}, which cannot be used") as failed:
                 await asked("https://127.0.0.1:9", carrier)
             assert not failed.value.is_retryable
-
-
-async def test_ssl_cert_dir_takes_the_place_of_what_the_system_trusts(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    hashed = subprocess.run(
-        ["openssl", "x509", "-hash", "-noout", "-in", certificate], check=True, capture_output=True, text=True
-    )
-    (tmp_path / f"{hashed.stdout.strip()}.0").write_bytes(Path(f"{certificate}.cert").read_bytes())
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    async with Network(certificate).serving() as network:
-        await asked(f"https://127.0.0.1:{network.port}")
 
 
 async def test_ssl_cert_file_counts_also_where_the_system_s_certificates_cannot_be_read(

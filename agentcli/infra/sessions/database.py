@@ -332,7 +332,6 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Return device and inode of a file, zeros if there is none."""
     with suppress(OSError):
         status = path.stat()
         return status.st_dev, status.st_ino

@@ -91,7 +91,6 @@ class Database:
             await self._idle.pop().close()
 
     async def _connect(self, address: dict[str, Any], server: str) -> Connection:
-        """Return an idle connection that still works, or a new one."""
         while self._idle:
             connection = self._idle.pop()
             try:
@@ -136,7 +135,6 @@ async def _value(db: Connection, query: str, *parameters: Any) -> Any:
 
 
 def _storable(text: str) -> str:
-    """Return a text without characters that Postgres or UTF-8 cannot store."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
@@ -234,7 +232,6 @@ class Leases:
         await self._renewal_database.close()
 
     async def _renew(self) -> None:
-        """Renew all leases every second, and note which are lost or wanted."""
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
             if not (leases := tuple(self._held)):
@@ -294,7 +291,6 @@ class PostgresTables(tables.Tables):
 
 
 def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a statement of `Tables` and its values in the form of psycopg."""
     texts = {name: _storable(value) for name, value in values.items() if isinstance(value, str)}
     return _in_postgres(sql), values | texts
 

@@ -185,7 +185,6 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
 
 
 async def _touch(db: Tables, session_id: str, entries: Sequence[log_entries.Entry]) -> None:
-    """Mark a session as the one that was used last, and store its title and newest prompt."""
     texts = {"title": title_of(entries), "last_prompt": title_of(reversed(entries))}
     await db.rows(SQL["touch"].replace("(next_use)", db.next_use), now=time.time(), id=session_id, **texts)
 

@@ -182,7 +182,6 @@ class SessionSpans:
             self._begin_request(agent, at_ns, request.model)  # again: its time does not include the compaction's
 
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
-        """Record the span and the metrics of the request under way, if there is one."""
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model  # `model` is that of the reply

@@ -66,7 +66,6 @@ class LocalProvider(BaseProvider):
                 pass
 
     async def _connected_client(self) -> HttpClient:
-        """Return the client of a running server, which is started if necessary."""
         async with self._starting:
             if self._server is not None and not self._server.is_running:
                 await self.aclose()

@@ -140,7 +140,6 @@ def _to_wire(messages: tuple[Message, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
-    """Return a message with the text and the images among these blocks."""
     text = "\n\n".join(block.text for block in content if isinstance(block, Text))
     images = [block.source.data for block in content if isinstance(block, Image)]
     return {"role": role, "content": text, **({"images": images} if images else {})}

@@ -54,7 +54,6 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
 
 
 def _thinking_and_output(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the fields of the body that ask for thinking, for an effort, and for a form of the answer."""
     fields: dict[str, Any] = {}
     fits_budget = request.max_tokens > 2048  # because the API wants a budget of 1,024 at least
     wants_budget = model.thinking == "budget" and request.effort is not None

@@ -86,7 +86,6 @@ def answer_schema(request: Request, info: ModelInfo) -> dict[str, Any]:
 
 
 def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
-    """Return the fields that ask for reasoning, in the form of this server."""
     if request.effort is None or info.thinking == "none":
         return {}
     effort = quirks.efforts.get(request.effort, request.effort)

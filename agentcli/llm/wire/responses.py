@@ -88,7 +88,6 @@ def _result(result: ours.ToolResult) -> dict[str, Any]:
 
 
 def _parts(*blocks: ours.Block) -> Items:
-    """Return the text and the media among these blocks as the parts of a message."""
     parts: Items = []
     for block in blocks:
         match block:
@@ -207,7 +206,6 @@ class ResponsesReader:
         return ours.Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
     def _blocks(self, item: ArrivingBlock) -> list[ours.Block]:
-        """Return an item's blocks: reasoning, a message with its phase, or a complete call."""
         match item.kind:
             case "reasoning":
                 thought: list[ours.Block] = [ours.Thinking(item.text)] if item.parts else []
