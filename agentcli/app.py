@@ -151,9 +151,13 @@ class Builder:
         """Return all that a session's turns use: models, calls, log, steps, limits, context and hooks."""
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
-            parts.context, policy=parts.context.policy or watch, watch=watch, warn_at=settings.compaction.warn_at,
-            count_texts=self.models.count_texts, rules=self.prefixes.rule_file_finder(),
-        )  # fmt: skip
+            parts.context,
+            policy=parts.context.policy or watch,
+            watch=watch,
+            warn_at=settings.compaction.warn_at,
+            count_texts=self.models.count_texts,
+            rules=self.prefixes.rule_file_finder(),
+        )
         return Runtime(
             models=ModelAccess(
                 resolve=self._resolve,
@@ -233,9 +237,11 @@ class Builder:
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
         context = ContextParts(
-            prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix, nested=self.prefixes.nested_instructions,
-            watch=self._watch, notes=self.prefixes.reminders,
-        )  # fmt: skip
+            prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix,
+            nested=self.prefixes.nested_instructions,
+            watch=self._watch,
+            notes=self.prefixes.reminders,
+        )
         store, agents, models, skills = self.store, self.agents, self.models, self.skills
         return Subagents(
             ChildSessions(parent=session, store=store, agents=agents, models=models, skills=skills, context=context)
@@ -271,10 +277,13 @@ class Builder:
                 opening=reminders_to_carry,
                 seen_hash=lambda path: workspace.files.hash_of(workspace.real_path(path)),
                 summaries=Summaries(
-                    settings=settings, choose_writer=choose_summary_model, paid=watch.paid, cache=cache,
+                    settings=settings,
+                    choose_writer=choose_summary_model,
+                    paid=watch.paid,
+                    cache=cache,
                     budgets=state.budgets,
                 ),
-            )  # fmt: skip
+            )
 
         watch = ContextWatch(settings, make_compactor)
         workspace.resources.past = partial(LogSearch, conversation)
@@ -284,11 +293,15 @@ class Builder:
         """Return what runs the calls of a session, or of a program that runs single tools."""
         tools = self.config.settings.tools
         services = CallServices(
-            workspace=workspace, locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
-            grants=self._grants, mask=Mask(partial(workspaces.make_masker, self.config)),
-            hooks=self._options.parts.call_hooks, levels=Levels(tools.output_level, tools.output_levels),
-            max_parallel=tools.max_parallel, dry_runs=self.config.settings.permissions.tries,
-        )  # fmt: skip
+            workspace=workspace,
+            locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
+            grants=self._grants,
+            mask=Mask(partial(workspaces.make_masker, self.config)),
+            hooks=self._options.parts.call_hooks,
+            levels=Levels(tools.output_level, tools.output_levels),
+            max_parallel=tools.max_parallel,
+            dry_runs=self.config.settings.permissions.tries,
+        )
         return SessionCalls(services=services, tools=registry)
 
     @cached_property
@@ -322,10 +335,13 @@ class Builder:
     def rules(self) -> Rules:
         """Return the rules of the settings and lasting grants. Raises `ConfigError` for one that can never apply."""
         return setup.configured_rules(
-            self.config, self._grants, list(self._with_servers(self._all_tools)), on_notice=self._on_notice,
+            self.config,
+            self._grants,
+            list(self._with_servers(self._all_tools)),
+            on_notice=self._on_notice,
             accepts_client_tools=self._options.accepts_client_tools,
             server_prefixes=[server.prefix for server in self.servers or ()],
-        )  # fmt: skip
+        )
 
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""

@@ -74,11 +74,15 @@ def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, 
         channel.respond_with_error(id, f"The initialize request is not valid: {error}")
         raise UsageError(f"The initialize request is not valid: {error}") from error
     return ControlClient(
-        channel=channel, first_id=id, hooks=hooks, answers_questions=options.permission_prompt_tool == "stdio",
-        replays_prompts=options.replay_user_messages, shows_hooks=options.include_hook_events,
+        channel=channel,
+        first_id=id,
+        hooks=hooks,
+        answers_questions=options.permission_prompt_tool == "stdio",
+        replays_prompts=options.replay_user_messages,
+        shows_hooks=options.include_hook_events,
         reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),
         transcripts=transcript_folder(config.environment, config.cwd) if options.session_mirror else None,
-    )  # fmt: skip
+    )
 
 
 def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Iterable[str]:

@@ -164,9 +164,9 @@ def _working_directory(folder: str | None) -> Path:
 
 def _one_shot_prompt(options: argparse.Namespace) -> str:
     """Return the prompt of a one-shot run: the argument, stdin, or both. Raises `UsageError` if there is none."""
-    if options.input_format == "stream-json":  # stdin has more prompts
-        return options.prompt or ""
     argument = "" if options.prompt == "-" else options.prompt
+    if options.input_format == "stream-json":  # stdin has more prompts
+        return argument or ""
     piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
     prompt = f"{argument}\n\n<stdin>\n{piped}\n</stdin>" if argument and piped else argument or piped
     if not prompt.strip():

@@ -170,9 +170,13 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         flags["permissions"]["additional_directories"] = [*by_flag, *map(str, folders)]
     extra, import_notes = claude_code_flags.settings_layer(options.settings) if options.settings else (None, ())
     config = load_config(
-        cwd, flags=flags, flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()}, extra=extra,
-        trust=options.trust, sources=claude_code_flags.setting_sources(options.setting_sources),
-    )  # fmt: skip
+        cwd,
+        flags=flags,
+        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
+        extra=extra,
+        trust=options.trust,
+        sources=claude_code_flags.setting_sources(options.setting_sources),
+    )
     notices = [*config.notices, *claude_code_flags.unused_flag_notes(options), *import_notes]
     uses_project = not (options.bare or options.setting_sources)
     if uses_project and any(is_file(project_root(cwd) / name) for name in CLAUDE_SETTINGS):

@@ -76,8 +76,10 @@ class LenientStderr(io.FileIO):
                 os.close(null)
         sys.stderr = io.TextIOWrapper(
             io.BufferedWriter(cls(_STDERR, "w", closefd=False)),
-            encoding=before.encoding if before else "utf-8", errors="backslashreplace", line_buffering=True,
-        )  # fmt: skip
+            encoding=before.encoding if before else "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
 
     def write(self, data: Any) -> int:
         try:

@@ -24,9 +24,13 @@ class RemoteCommand:
     """Opens and closes the page of the terminal's session; there is one page at a time."""
 
     def __init__(
-        self, opener: ConfiguredOpener, store: UsageStore, *, on_notice: Callable[[str], None],
+        self,
+        opener: ConfiguredOpener,
+        store: UsageStore,
+        *,
+        on_notice: Callable[[str], None],
         on_prompt: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._opener, self._store = opener, store
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None

@@ -145,10 +145,9 @@ class ConfiguredOpener:
             from agentcli.extensions.subcommands import describe_hooks
 
             return describe_hooks(config)
-        from agentcli.cli.doctor import Subject  # the topic is "doctor"
-        from agentcli.cli.subcommands.doctor import examine, format_findings
+        from agentcli.cli.subcommands.doctor import examine, format_findings  # the topic is "doctor"
 
-        return format_findings(list(examine(Subject(config))))
+        return format_findings(list(examine(config)))
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
@@ -159,9 +158,13 @@ def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
 
 
 async def open_for_client(
-    options: argparse.Namespace, store: UsageStore, request: OpenRequest, *, is_server: bool,
+    options: argparse.Namespace,
+    store: UsageStore,
+    request: OpenRequest,
+    *,
+    is_server: bool,
     on_notice: Callable[[str], None],
-) -> OpenSession:  # fmt: skip
+) -> OpenSession:
     """Open a session for an editor or for a client of the server.
 
     A stored session continues with the default model if its own is gone. Raises `UserError`.
@@ -178,9 +181,14 @@ async def open_for_client(
         client_files=editor.files,
     )
     builder = Builder(
-        config, store=store, options=session_options, can_ask=True, resumes_answers=True, owns_store=False,
+        config,
+        store=store,
+        options=session_options,
+        can_ask=True,
+        resumes_answers=True,
+        owns_store=False,
         on_notice=on_notice,
-    )  # fmt: skip
+    )
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
     if request.id:
@@ -242,9 +250,14 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         except ValueError as error:
             raise UsageError(f"--session-id must be a UUID, not {new_id!r}.") from error
     return SessionChoice(
-        how="newest" if options.continue_ else "id" if options.resume else "new", id=options.resume or "", fork=forks,
-        new_id=new_id, name=options.name, take_over=options.take_over, at=options.resume_session_at or "",
-    )  # fmt: skip
+        how="newest" if options.continue_ else "id" if options.resume else "new",
+        id=options.resume or "",
+        fork=forks,
+        new_id=new_id,
+        name=options.name,
+        take_over=options.take_over,
+        at=options.resume_session_at or "",
+    )
 
 
 def _reject(*problems: tuple[object, str]) -> None:
@@ -254,13 +267,14 @@ def _reject(*problems: tuple[object, str]) -> None:
             raise UsageError(text)
 
 
-# One prompt, one answer: `agentcli -p`, pipes, and the JSON outputs
-
-
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
     """Answer a prompt, or those on stdin; return the exit code. Raises `UserError` if no session can be opened."""
-    _check_flags(options)
-    if options.input_format == "text":
+    takes_stream, writes_stream = options.input_format == "stream-json", options.output_format == "stream-json"
+    _reject(
+        (options.resume == "", "--resume needs an ID here. To list the sessions: agentcli sessions list"),
+        (takes_stream and not writes_stream, "--input-format stream-json needs --output-format stream-json."),
+    )
+    if not takes_stream:
         return await _answer(claude_code_flags.with_agent(options, config), options, prompt, ending)
     from agentcli.cli.input_stream import open_stream, stream_of
     from agentcli.frontends.json_stream import ControlRequested
@@ -292,23 +306,23 @@ async def _answer(
     answer_schema = None if options.json_schema is None else _read_answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
-        config, store=store, options=options_from(options), resumes_answers=not takes_stream, on_notice=warn,
+        config,
+        store=store,
+        options=options_from(options),
+        resumes_answers=not takes_stream,
+        on_notice=warn,
         can_ask=takes_stream and (client is None or client.answers_questions),
-    )  # fmt: skip
+    )
     try:
+        typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
+        is_command = typed.lstrip().startswith("/")  # which may work without a model
         session = await builder.build_session(choice)
         if choice.how == "new" or choice.fork:  # a conversation that is only continued stays one
             await store.mark_one_shot(session.id, is_one_shot=True)
+        if choice.how != "new" and not takes_stream and not is_command:
+            await _require_own_key(builder, session)
         set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
-        typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
-        is_command = typed.lstrip().startswith("/")  # which may work without a model
-        if choice.how != "new" and not takes_stream and not is_command:  # the session's own model may have no key here
-            try:
-                builder.models.require_key(session.state.model.name)
-            except NoKey:
-                await session.close()
-                raise
         opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
         commands = opener.commands(warn) if is_command or options.output_format == "stream-json" else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
@@ -339,21 +353,24 @@ async def _answer(
         await builder.aclose()
 
 
-def _check_flags(options: argparse.Namespace) -> None:
-    """Raise `UsageError` for flags that a run without a screen cannot combine."""
-    takes_stream, writes_stream = options.input_format == "stream-json", options.output_format == "stream-json"
-    two_uses = "Stdin is either the prompt (-) or the stream. Leave out - or --input-format stream-json."
-    _reject(
-        (options.resume == "", "--resume needs an ID here. To list the sessions: agentcli sessions list"),
-        (takes_stream and not writes_stream, "--input-format stream-json needs --output-format stream-json."),
-        (takes_stream and options.prompt == "-", two_uses),
-    )
+async def _require_own_key(builder: Builder, session: Session) -> None:
+    """Close a stored session and raise `NoKey` if there is no key here for the model it used."""
+    try:
+        builder.models.require_key(session.state.model.name)
+    except NoKey:
+        await session.close()
+        raise
 
 
 async def _run_front_end(
-    host: ScreenlessHost, prompt: CliPrompt, options: argparse.Namespace, leaving: asyncio.Event, *,
-    requirements: Requirements, stream: "InputStream | None",
-) -> int:  # fmt: skip
+    host: ScreenlessHost,
+    prompt: CliPrompt,
+    options: argparse.Namespace,
+    leaving: asyncio.Event,
+    *,
+    requirements: Requirements,
+    stream: "InputStream | None",
+) -> int:
     """Run the front end for `--output-format`, and return its exit code. A signal sets `leaving`."""
     if options.output_format == "stream-json":
         from agentcli.frontends.json_output import write_line

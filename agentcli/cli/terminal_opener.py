@@ -101,9 +101,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def _make_builder(self, config: Config) -> Builder:
         return Builder(
-            config, store=self._store, options=options_from(self._options), is_interactive=True, resumes_answers=True,
-            owns_store=False, on_notice=self._notify,
-        )  # fmt: skip
+            config,
+            store=self._store,
+            options=options_from(self._options),
+            is_interactive=True,
+            resumes_answers=True,
+            owns_store=False,
+            on_notice=self._notify,
+        )
 
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         commands = super().commands(on_notice)

@@ -8,16 +8,19 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from agentcli.errors import ConfigError, did_you_mean
-from agentcli.settings.structs import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, URL_PATTERN, VARIABLE_PATTERN, Settings
+from agentcli.settings import structs
+from agentcli.settings.structs import Settings
 from agentcli.settings.terminal import THEMES, ThemeName
 
 _PATTERNS = {
-    MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or a short name such as sonnet",
-    VARIABLE_PATTERN: "write the name of an environment variable",
-    NAME_PATTERN: "write the name of an environment variable: letters, digits and _",
-    PATH_PATTERN: "write the path of a file or a folder",
-    URL_PATTERN: "write an address that begins with http:// or https://",
+    structs.MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or a short name such as sonnet",
+    structs.VARIABLE_PATTERN: "write the name of an environment variable",
+    structs.NAME_PATTERN: "write the name of an environment variable: letters, digits and _",
+    structs.PATH_PATTERN: "write the path of a file or a folder",
+    structs.URL_PATTERN: "write an address that begins with http:// or https://",
+    structs.CHARSET_PATTERN: "unknown charset",
 }
+_NAMES: dict[Any, tuple[str, ...]] = {ThemeName: THEMES, structs.Charset: structs.CHARSETS}
 
 
 def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
@@ -87,8 +90,8 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
         return tuple(map(str, get_args(kind)))
     if kind is bool:
         return ("true", "false")
-    if kind is ThemeName:
-        return THEMES
+    if kind in _NAMES:
+        return _NAMES[kind]
     if NoneType in get_args(kind) or get_origin(kind) is tuple:  # `X | None`, `tuple[X, ...]`: the values of X
         return tuple(value for member in get_args(kind) for value in allowed_values(member))
     return ()

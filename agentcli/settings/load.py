@@ -24,11 +24,6 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 # Variables AGENTCLI_… that are not settings.
 _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY", "ENABLE_TELEMETRY")
-_UNUSED = {  # settings that no longer do anything, and why
-    "compaction.summary_share": "summaries use the space that a compaction has",
-    "budgets.fallback_model": "budgets do not switch models",
-    "budgets.fallback_at": "budgets do not switch models",
-}
 _ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # joined when merged
 
 
@@ -123,11 +118,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_config(
-    cwd: Path, environment: Mapping[str, str] = os.environ, *, paths: Paths | None = None,
-    flags: Mapping[str, Any] | None = None, flag_names: Mapping[str, str] = {}, caller: str = "command line",
-    extra: SettingsLayer | None = None, trust: bool = False, sources: frozenset[str] | None = None,
+    cwd: Path,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    paths: Paths | None = None,
+    flags: Mapping[str, Any] | None = None,
+    flag_names: Mapping[str, str] = {},
+    caller: str = "command line",
+    extra: SettingsLayer | None = None,
+    trust: bool = False,
+    sources: frozenset[str] | None = None,
     without: Path | None = None,
-) -> Config:  # fmt: skip
+) -> Config:
     """Read, check and merge every source of settings. Raises `ConfigError` if one is unreadable or wrong.
 
     Args:
@@ -155,14 +157,16 @@ def load_config(
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]
-    unused = ((key, reason) for key, reason in _UNUSED.items() if any(layer.holds(key) for layer in layers))
-    notices += [f"{key} is no longer used: {reason}." for key, reason in unused]
     config = Config(
-        settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings), paths=paths,
-        cwd=cwd, environment=dict(environment), notices=tuple(notices), layers=tuple(layers),
+        settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
+        paths=paths,
+        cwd=cwd,
+        environment=dict(environment),
+        notices=tuple(notices),
+        layers=tuple(layers),
         stored_keys=StoredKeys(paths.credentials),
         project=ProjectUse(is_allowed=bool(trusted_files), is_trusted_now=trust),
-    )  # fmt: skip
+    )
     terminal = config.settings.terminal
     for key, message in terminal_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)  # for the first problem

@@ -55,9 +55,15 @@ class _ProgramProtocol(asyncio.SubprocessProtocol):
 
 
 async def run_short_program(
-    argv: Sequence[str], *, timeout_s: float, max_bytes: int, environment: Mapping[str, str] | None = None,
-    cwd: Path | None = None, stdin: bytes = b"", ends_children: bool = False,
-) -> ProgramEnd:  # fmt: skip
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    max_bytes: int,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    ends_children: bool = False,
+) -> ProgramEnd:
     """Run a program and keep `max_bytes` of each output. Raises `OSError` if it cannot be started.
 
     Its process group is killed when the time is up or the caller is cancelled, and with `ends_children` always.

@@ -19,6 +19,12 @@ Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
 PathText = Annotated[str, Meta(pattern=PATH_PATTERN)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
+CHARSETS = (
+    *"shift_jis euc-jp gbk gb18030 big5 euc-kr koi8-r koi8-u windows-1250 windows-1251 windows-1252".split(),
+    *"iso-8859-1 iso-8859-2 iso-8859-15".split(),
+)
+CHARSET_PATTERN = f"^({'|'.join(CHARSETS)})$"
+Charset = Annotated[str, Meta(pattern=CHARSET_PATTERN)]
 Sampling = Literal["always", "50%", "10%", "1%", "never"]
 Timeout = Annotated[float, Meta(gt=0, le=60)]
 
@@ -92,7 +98,7 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     cheaper one, `anthropic/small` for instance, else the session's model, unless it runs on this machine. There is one
     summary for each turn, of up to `summary_words` words and `summary_tokens` tokens. A summary that takes over
     `summary_timeout` seconds is not waited for. Summaries are reused for `cache_hours` hours, up to `cache_entries` of
-    them. `enable_llm_summarization = false` switches them off. `summary_share` is no longer used.
+    them. `enable_llm_summarization = false` switches them off.
     """
 
     at: Share = 0.8
@@ -111,7 +117,6 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     summary_model: ModelName = ""
     summary_words: Annotated[int, Meta(ge=20)] = 300
     summary_tokens: Annotated[int, Meta(ge=50)] = 500
-    summary_share: Share = 0.1
     summary_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
     summary_usd_per_hour: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.10
     cache_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
@@ -141,10 +146,7 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
     output_level: Literal["brief", "standard", "full"] = "standard"
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
-    charset: Literal[
-        "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
-        "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15",
-    ] | None = None  # fmt: skip
+    charset: Charset | None = None
 
 
 class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -269,7 +271,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     request is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54.
     Calls under way are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The
     session's limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this
-    machine. At the share `warn_at` you get a notice. `fallback_model` and `fallback_at` are no longer used.
+    machine. At the share `warn_at` you get a notice.
     """
 
     turn_usd: Usd | None = None
@@ -285,8 +287,6 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     day_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     day_calls: Positive | None = None
     warn_at: Share = 0.8
-    fallback_model: ModelName = ""
-    fallback_at: Share = 0.8
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

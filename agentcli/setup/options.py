@@ -139,9 +139,14 @@ def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"])
 
 
 def configured_rules(
-    config: Config, grants: FileGrants, tools: Sequence[Tool], *, on_notice: Callable[[str], None],
-    accepts_client_tools: bool, server_prefixes: Collection[str] = (),
-) -> Rules:  # fmt: skip
+    config: Config,
+    grants: FileGrants,
+    tools: Sequence[Tool],
+    *,
+    on_notice: Callable[[str], None],
+    accepts_client_tools: bool,
+    server_prefixes: Collection[str] = (),
+) -> Rules:
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never apply.
 
     A rule that names no known tool gets a notice, unless a client may bring any tool (`accepts_client_tools`), or an
@@ -311,9 +316,13 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
     from agentcli.infra.telemetry import Export
 
     return Export(
-        settings=settings, signals=signals, resource=resource | settings.tags, parent=parent,
-        server=partial(_server_of, models), mask=mask,
-    )  # fmt: skip
+        settings=settings,
+        signals=signals,
+        resource=resource | settings.tags,
+        parent=parent,
+        server=partial(_server_of, models),
+        mask=mask,
+    )
 
 
 def _server_of(models: Models, name: str) -> tuple[str, int]:

@@ -12,8 +12,14 @@ from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.entries import Compaction, User, reminder
 
 from agentcli.conversation.instructions import (  # isort: skip
-    Instructions, environment_reminder, files_reminder, find_instructions, git_branch, instruction_paths, system_prompt,
-)  # fmt: skip
+    Instructions,
+    environment_reminder,
+    files_reminder,
+    find_instructions,
+    git_branch,
+    instruction_paths,
+    system_prompt,
+)
 from agentcli.conversation.rule_files import RuleFileFinder
 from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo

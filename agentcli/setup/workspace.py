@@ -62,9 +62,13 @@ class WorkspaceFactory:
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
             local_sandbox = make_sandbox(
-                config, (config.cwd, *added_folders), session_id=session_id, rules=rules, profile=profile,
+                config,
+                (config.cwd, *added_folders),
+                session_id=session_id,
+                rules=rules,
+                profile=profile,
                 programs=self._programs.files,
-            )  # fmt: skip
+            )
             if client_files is None:
                 return local_sandbox
             return client_files.sandbox(local_sandbox, lambda: workspace.facts.roots)  # reads what its editor shows
@@ -126,9 +130,14 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
 
 
 def make_sandbox(
-    config: Config, folders: tuple[Path, ...], *, session_id: str, rules: Rules, profile: Profile | None,
+    config: Config,
+    folders: tuple[Path, ...],
+    *,
+    session_id: str,
+    rules: Rules,
+    profile: Profile | None,
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
-) -> LocalSandbox:  # fmt: skip
+) -> LocalSandbox:
     """Return the sandbox of a session in `folders`, the working directory first.
 
     `programs` returns the programs in some folders that hooks or MCP servers run, so that commands may not change them.
@@ -153,10 +162,14 @@ def make_sandbox(
         programs=programs,
     )
     return LocalSandbox(
-        folders, environment=config.environment, job_folder=state / "jobs" / session_id, session_id=session_id,
-        limits=limits, choose=partial(_choose_confinement, settings, state),
+        folders,
+        environment=config.environment,
+        job_folder=state / "jobs" / session_id,
+        session_id=session_id,
+        limits=limits,
+        choose=partial(_choose_confinement, settings, state),
         denied=partial(reading_denial, rules, PatternBase(config.cwd, project_root(config.cwd), home)),
-    )  # fmt: skip
+    )
 
 
 def _choose_confinement(settings: SandboxSettings, state: Path) -> Confinement:
@@ -204,11 +217,14 @@ def make_checkpoints(
             private = PrivateFolder(scratch)  # removed when the session ends
             folder = private.path / "checkpoints"
         limits = SnapshotLimits(
-            max_file_bytes=int(settings.largest_mb * 1e6), max_files=settings.most_files,
-            max_bytes=int(settings.most_gb * 1e9), max_ignored_files=settings.ignored_files,
-            max_ignored_bytes=int(settings.ignored_mb * 1e6), excluded=settings.exclude,
+            max_file_bytes=int(settings.largest_mb * 1e6),
+            max_files=settings.most_files,
+            max_bytes=int(settings.most_gb * 1e9),
+            max_ignored_files=settings.ignored_files,
+            max_ignored_bytes=int(settings.ignored_mb * 1e6),
+            excluded=settings.exclude,
             own_folders=(str(config.paths.state), str(config.paths.cache)),
-        )  # fmt: skip
+        )
         return Recorder(
             folder=folder, roots=roots, session_id=session_id, scratch=scratch, private=private, limits=limits
         )

@@ -16,7 +16,7 @@ import pytest
 
 from agentcli.llm.local_weights import PINNED
 from tests.app.running import Place
-from tests.conformance.servers import OLLAMA_SHOW, SILENCE, chat_server, json_reply, ollama_server, refused_address
+from tests.conformance.servers import SILENCE, chat_server, json_reply, ollama_server, refused_address
 
 pytestmark = pytest.mark.slow  # each test starts the program
 
@@ -97,7 +97,6 @@ def test_a_healthy_installation_has_no_findings(house: House) -> None:
 # Each puts one thing wrong.
 
 Plant = Callable[[House], object]
-HOOK = "[[hooks.PreToolUse]]\n[[hooks.PreToolUse.hooks]]\ncommand = "
 
 
 def settings(text: str) -> Plant:
@@ -108,19 +107,14 @@ def variables(**env: str) -> Plant:
     return lambda house: house.environment.update(env)
 
 
-def files(*named: tuple[str, str | bytes, int], path: str = "") -> Plant:
-    """Write files, by path, text and mode; `path` is added to the PATH."""
+def files(*named: tuple[str, str | bytes, int]) -> Plant:
+    """Write files, by path, text and mode."""
 
     def plant(house: House) -> None:
         for name, text, mode in named:
             house.write(name, text, mode)
-        house.environment["PATH"] += "".join(f":{house.folder.parent / folder}" for folder in path.split())
 
     return plant
-
-
-def both(first: Plant, second: Plant) -> Plant:
-    return lambda house: (first(house), second(house))
 
 
 def without(*programs: str) -> Plant:
@@ -182,11 +176,10 @@ def refusing(house: House) -> str:
     return str(house.stack.enter_context(chat_server(models=refused)).url)
 
 
-def ollama(more: str = "", **how: Any) -> Plant:
+def ollama(**how: Any) -> Plant:
     def plant(house: House) -> None:
         server = house.stack.enter_context(ollama_server(**how))
         house.environment |= {"OLLAMA_HOST": server.url, "AGENTCLI_MODEL": "ollama/qwen3"}
-        house.set(more)
 
     return plant
 
@@ -206,13 +199,10 @@ ELSEWHERE = {
     "ANTHROPIC_BASE_URL": "ftp://127.0.0.1",
 }
 MISSPELT = {"AGENTCLI_MODEL": "anthropic/claude-sonet-5-5", "ANTHROPIC_API_KEY": KEY}
-UNENCRYPTED = '[providers.clear]\nbase_url = "http://192.0.2.1:9"\napi_key_env = "WORK_KEY"'
 NOT_PULLED = json_reply({"error": "model 'qwen3' not found"}, 404)
-SMALL = json_reply({**OLLAMA_SHOW, "model_info": {"qwen3.context_length": 2048}})
 
 # The check that finds it, a part of what it says, and the plant.
 PLANTS: list[tuple[str, str, Plant]] = [
-    ("installation", "2 times", files(("a/agentcli", OTHER, 0o755), ("b/agentcli", OTHER, 0o755), path="a b")),
     ("installation", "agentcli (0.0.1)", files(("programs/agentcli", OTHER, 0o755))),
     ("ripgrep", "does not run", broken_ripgrep),
     ("bash", "bash is missing", without("bash")),
@@ -222,7 +212,6 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("sandbox", "namespaces are forbidden", as_root(NO_NAMESPACES)),
     ("sandbox", "Weak sandbox (landlock)", variables(AGENTCLI_SANDBOX_KIND="landlock")),
     ("local model", "is damaged: 4 bytes", files((f"{WEIGHTS}/{PINNED.file_name}", b"GGUF", 0o600))),
-    ("local model", "incomplete", files((f"{WEIGHTS}/.{PINNED.name}.parts/pip.log", "", 0o600))),
     ("local model", "not a GGUF file", settings('[local]\nmodel = "/etc/passwd"')),
     ("state", "Could not write to", file_as_state),
     ("state", "mode 755", lambda house: house.state.chmod(0o755)),
@@ -245,23 +234,15 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("model", "is not in the table", variables(**MISSPELT)),
     ("model", "groq needs an API key", variables(AGENTCLI_MODEL="groq/llama")),
     ("model", "not installed", variables(AGENTCLI_MODEL="local/default")),
-    ("model", "has no key", variables(AGENTCLI_PROVIDER_FALLBACK_MODEL="groq/llama")),
     ("model", "No model is set up.", lambda house: house.config.unlink()),
     ("servers", "ANTHROPIC_BASE_URL", variables(**ELSEWHERE)),
     ("servers", "work/test-model: ", served_at(lambda house: refused_address())),
     ("servers", "work has no model 'absent'", variables(AGENTCLI_MODEL="work/absent")),
     ("servers", "Incorrect API key", served_at(refusing)),
-    ("servers", "to 192.0.2.1 unencrypted", both(settings(UNENCRYPTED), variables(AGENTCLI_MODEL="clear/any"))),
     ("servers", "model 'qwen3' not found", ollama(show=NOT_PULLED)),
     ("servers", "ollama/qwen3: ", variables(AGENTCLI_MODEL="ollama/qwen3")),
-    ("servers", "window of 4,096 tokens", ollama("[tokens]\nollama_num_ctx = 4096")),
-    ("servers", "window of 2,048 tokens", ollama(show=SMALL)),
-    ("hooks", "guard-them does not exist", settings(f'{HOOK}"guard-them --all"')),
-    ("hooks", "hooks/guard.sh does not exist", settings(f'{HOOK}"sh ~/hooks/guard.sh"')),
     ("hooks", "unknown event", settings('[[hooks.PreTool]]\ncommand = "true"')),
     ("hooks", "hooks.json", trusted("hooks.json", "{")),
-    ("MCP servers", "absent does not exist", settings('[mcp_servers.one]\ncommand = "absent"')),
-    ("MCP servers", "ABSENT, which is not set", settings('[mcp_servers.one]\ncommand = "git${ABSENT}"')),
     ("MCP servers", "neither a command", settings("[mcp_servers.one]\nargs = []")),
     ("terminal", "TERM is dumb", variables(TERM="dumb")),
     ("terminal", "TERM is not set", variables(TERM="")),

@@ -1,21 +1,299 @@
-"""`agentcli doctor` runs the checks of an installation and shows what they find."""
+"""`agentcli doctor` checks an installation: what works, is degraded or is broken, and how to fix it."""
 
 import asyncio
 import platform
+import shutil
+import stat
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, Literal
 
+import apsw
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from agentcli import __version__
-from agentcli.cli import doctor as checks
-from agentcli.cli.doctor import Check, Result, Status, Subject, check_program
-from agentcli.cli.subcommands.shared import AsJson, configuration, print_answer, single_command
+from agentcli.app import Builder
+from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, print_answer, single_command
 from agentcli.conversation.history import counted
-from agentcli.errors import AgentcliError, ConfigError
+from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
+from agentcli.extensions.mcp.config import EXTRA, server_specs
+from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.programs import Hooks, WorkspacePrograms
+from agentcli.infra.sandbox.backends.choosing import how_to_install
+from agentcli.infra.sandbox.backends.linux import PROGRAMS
+from agentcli.infra.sessions.maintenance import first_damage
+from agentcli.infra.sessions.sqlite import MemorySessions
+from agentcli.llm import local_weights as weights
+from agentcli.llm.provider import Health
+from agentcli.models.choice import Models, split_name
+from agentcli.models.providers import ProviderKeys
+from agentcli.settings.files import is_file, is_writable
+from agentcli.settings.load import Config
+from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSettings, ProviderSettings
+from agentcli.setup.options import check_hosts
+from agentcli.tools.sandbox import find_rg
+
+Status = Literal["ok", "warning", "problem"]
+Result = tuple[Status, str, str]  # status, message, how to fix it
 
 _MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
+_MAX_WAIT_S = 3.0  # for a program or a server
+_LOCAL_SERVERS = ("ollama", "lmstudio", "vllm")  # they run on this machine unless an address says otherwise
+_ADDRESS_VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "ollama": "OLLAMA_HOST"}
+
+
+class Subject(msgspec.Struct, dict=True):
+    """The installation to check, as a session in this directory would use it."""
+
+    config: Config
+
+    @cached_property
+    def models(self) -> Models:
+        """Raises `ConfigError`."""
+        return Models(self.config)
+
+    def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
+        """Return a builder without models and MCP servers: they have their own checks."""
+        changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
+        settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
+        return Builder(replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
+
+    def find_program(self, name: str) -> str:
+        return shutil.which(name, path=self.config.environment.get("PATH")) or ""
+
+
+def _version_of(program: str) -> str:
+    """Return the first line that a program prints for `--version`; empty if the program does not run."""
+    command, quiet = [program, "--version"], subprocess.DEVNULL
+    try:
+        ended = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_WAIT_S)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.decode(errors="replace").partition("\n")[0].strip()
+
+
+def _check_installation(subject: Subject) -> Iterator[Result]:
+    """Warn if the name `agentcli` starts another version than this one."""
+    if program := subject.find_program("agentcli"):
+        version = _version_of(program).removeprefix("agentcli ") or "does not run"
+        if version != __version__:
+            fix = "Update it (./install.sh), or remove it (./install.sh --uninstall, pip uninstall agentcli)."
+            yield "warning", f"This is agentcli {__version__}, but the PATH has {program} ({version}).", fix
+
+
+def _check_ripgrep(subject: Subject) -> Iterator[Result]:
+    program, fix = "", "Install agentcli again (./install.sh), or the package"
+    with suppress(ToolError):
+        program = find_rg()
+    return _check_program(program, "ripgrep", "agentcli cannot search or list files", fix)
+
+
+def _check_bash(subject: Subject) -> Iterator[Result]:
+    loss = "commands run in /bin/sh, which supports fewer of them"
+    return _check_program(subject.find_program("bash"), "bash", loss)
+
+
+def _check_git(subject: Subject) -> Iterator[Result]:
+    loss = "no commits, /diff all or /review, and no report of what a command did to a repository"
+    return _check_program(subject.find_program("git"), "git", loss)
+
+
+def _check_program(
+    program: str, name: str, loss: str, fix: str = "Install it with your package manager"
+) -> Iterator[Result]:
+    """Check that a program exists (else its path is empty) and runs; `loss` says what does not work without it."""
+    if not program:
+        yield "problem", f"{name} is missing: {loss}.", f"{fix}: {name}"
+    elif not _version_of(program):
+        yield "problem", f"{program} does not run: {loss}.", f"{fix}: {name}"
+    else:
+        yield "ok", program, ""
+
+
+def _check_sandbox(subject: Subject) -> Iterator[Result]:
+    """Check how commands are confined. Building the workspace finishes changes of killed sessions, with notices."""
+    notices: list[str] = []
+    # Leave out the permission rules: a mistake in one is not a problem of the sandbox.
+    permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
+    builder = subject.builder(notices.append, permissions=permissions)
+    try:
+        facts = builder.workspace().facts
+        warning, description, confines = facts.warning, " ".join(facts.description), facts.confines
+    finally:
+        asyncio.run(builder.aclose())
+        for text in notices:
+            yield "warning", text, "Check these files. To revert them: /undo in that session."
+    if not warning:
+        yield "ok", description, ""
+    elif warning.startswith(("Weak sandbox", "NO SANDBOX")):  # other warnings are about files
+        fix = "Allow bubblewrap to create user namespaces (docs/permissions.md), or work where they are allowed."
+        if (kind := subject.config.settings.sandbox.kind) not in ("auto", "bubblewrap"):
+            fix = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'
+        elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
+            fix = f"Install bubblewrap: {how_to_install()}"
+        yield "warning" if confines else "problem", warning, fix
+    else:
+        yield "warning", warning, "Check the files that are named."
+
+
+def _check_local_model(subject: Subject) -> Iterator[Result]:
+    has_engine, folder = find_spec("xllamacpp") is not None, subject.config.paths.models
+    yield "ok", "engine installed" if has_engine else "engine not installed (./install.sh --extras local)", ""
+    file = folder / weights.PINNED.file_name
+    if is_file(file) and weights.installed(folder) is None:
+        size = f"{file.stat().st_size:,} bytes of {weights.PINNED.size:,}"
+        yield "problem", f"{file} is damaged: {size}.", "Delete it, then: agentcli local install"
+    if name := subject.config.settings.local.model:
+        file = subject.models.local_path("default")  # the file that local.model names
+        if not file.is_file() or file.open("rb").read(4) != b"GGUF":
+            yield "problem", f"local.model: {name} is not a GGUF file.", "Name an existing one, or unset local.model."
+
+
+def _check_terminal(subject: Subject) -> Iterator[Result]:
+    if (kind := subject.config.environment.get("TERM", "")) in ("", "dumb"):
+        fix = "export TERM=xterm-256color, if your terminal supports it"
+        yield "warning", f"TERM is {kind or 'not set'}, so sessions are shown line by line.", fix
+
+
+def _check_state(subject: Subject) -> Iterator[Result]:
+    folder = subject.config.paths.state
+    if not is_writable(folder):
+        fix = "chown or chmod it, or set AGENTCLI_HOME to a folder that you can write to."
+        yield "problem", f"Could not write to {folder}: no sessions are saved.", fix
+    elif folder.is_dir() and (mode := stat.S_IMODE(folder.stat().st_mode)) != stat.S_IRWXU:
+        yield "warning", f"{folder} has the mode {mode:o}, but must be private to you.", f"chmod 700 {folder}"
+    else:
+        yield "ok", str(folder), ""
+
+
+def _check_sessions(subject: Subject) -> Iterator[Result]:
+    """Look for damage in the database of sessions, for 2 seconds at most."""
+    database = subject.config.paths.sessions
+    if database.is_file() and (damage := first_damage(database, within_s=2.0)):
+        yield "problem", f"{database} is damaged ({damage}).", "agentcli sessions fsck --repair"
+        return
+    try:
+        stored = in_store(lambda store: store.list(limit=1_000), database)
+        yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""
+    except StorageError as error:
+        yield "problem", str(error), "For details: agentcli sessions fsck. To repair: agentcli sessions fsck --repair"
+
+
+def _check_keys(subject: Subject) -> Iterator[Result]:
+    file = subject.config.paths.credentials
+    try:
+        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (to save one: agentcli login)", ""
+    except ConfigError as error:
+        yield "problem", str(error), f"chmod 600 {file}. If it is damaged, delete it and run agentcli login again."
+
+
+def _check_settings(subject: Subject) -> Iterator[Result]:
+    """Find invalid settings, unknown AGENTCLI_ variables and an untrusted project; always list the files in use."""
+    config = subject.config
+    try:
+        check_hosts(config)
+        subject.builder(lambda text: None).tool_registry()  # only for the errors that it raises
+        _ = subject.models.encoders  # reading the encoders raises `ConfigError` if their file is not valid
+    except ConfigError as error:
+        yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
+    for notice in config.notices:  # "MESSAGE. To …", or "MESSAGE: the fix or the reason."
+        message, _, fix = notice.partition(". ") if ". To " in notice else notice.rpartition(": ")
+        yield "warning", f"{message}.", f"{fix[:1].upper()}{fix[1:]}"
+    if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield "warning", f"Others can write to {file}.", f"chmod 600 {file}"
+    yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
+
+
+def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
+    """Read hooks or MCP servers; return them, and findings about those that cannot be used. `page` explains them."""
+    notices: list[str] = []
+    try:
+        specs = read(notices.append)
+    except ConfigError as error:
+        return (), [("problem", str(error), f"Correct the file ({page}). No session starts until then.")]
+    return specs, [("warning", text, f"Correct it ({page}), or remove it.") for text in notices]
+
+
+def _check_hooks(subject: Subject) -> Iterator[Result]:
+    """Find hooks that cannot be used, without running any."""
+    config = subject.config
+    specs, results = _read_specs(
+        lambda on_notice: Hooks(Plugins(config=config, on_notice=on_notice), WorkspacePrograms(config)).specs,
+        "docs/hooks.md",
+    )
+    yield from results
+    notes = dict.fromkeys(f"{spec.source}: {spec.note}." for spec in specs if spec.note)
+    yield from (("ok", note, "") for note in notes)
+
+
+def _check_mcp_servers(subject: Subject) -> Iterator[Result]:
+    """Find MCP servers that cannot be used, without starting any."""
+    specs, results = _read_specs(lambda on_notice: server_specs(subject.config, on_notice), "docs/mcp.md")
+    yield from results
+    if specs and find_spec("mcp") is None:
+        yield "problem", f"{len(specs)} MCP servers are configured, but the extra mcp is not installed.", EXTRA
+
+
+def _check_model(subject: Subject) -> Iterator[Result]:
+    try:
+        models = subject.models
+        name = asyncio.run(models.default())
+        info = models.info(name)
+        models.require_key(name)
+    except AgentcliError as error:
+        yield "problem", str(error), "To list the known models: agentcli models list"
+        return
+    if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
+        fix = "Run ./install.sh --extras local && agentcli local install, or name another GGUF file."
+        yield "problem", f"{name}: its engine or its weights are not installed ({models.local_path(info.id)}).", fix
+    known = [row.id for row in models.table() if row.provider == info.provider]  # none for a server of the settings
+    if known and not info.is_known and info.provider != "local":
+        message = f"{name} is not in the table{did_you_mean(info.id, known)}, so its window and price are guesses."
+        yield "warning", message, "Correct its name (agentcli models list), or describe it in [models] of the settings."
+    yield "ok", name, ""
+
+
+async def _check_servers(subject: Subject) -> list[Result]:
+    """Check that the servers of the default and the fallback model answer, both at the same time."""
+    try:
+        names = [await subject.models.default(), subject.config.settings.provider.fallback_model]
+    except AgentcliError:  # `_check_model` reports it
+        return []
+    try:
+        results = await asyncio.gather(*(_check_server(subject, name) for name in names if name))
+    finally:
+        await subject.models.aclose()
+    return [result for result in results if result is not None]
+
+
+async def _check_server(subject: Subject, name: str) -> Result | None:
+    """Check that a model's server answers, if it is a local one, or if the person set its address and has its key."""
+    models, (provider, model) = subject.models, split_name(name)
+    server = subject.config.settings.providers.get(provider)
+    from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
+    has_address = bool(server and server.base_url) or bool(from_environment)
+    if provider not in _LOCAL_SERVERS and not (has_address and models.keys.has(provider)):
+        return None
+    try:
+        async with asyncio.timeout(_MAX_WAIT_S):
+            health = await models.provider(name).health_check()
+    except TimeoutError:
+        health = Health(False, f"the server did not answer within {_MAX_WAIT_S:g} s")
+    except AgentcliError as error:
+        health = Health(False, str(error))
+    if health.ok:
+        return "ok", f"{name}: {health.detail}", ""
+    fix = f"Start the server, or correct its address (providers.{provider}.base_url) or the name of the model."
+    if provider == "ollama":
+        fix = f"Start it (ollama serve), and pull the model: ollama pull {model}"
+    end = "" if health.detail.endswith((".", "?")) else "."
+    return "problem", f"{name}: {health.detail}{end}", fix
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -27,34 +305,29 @@ class Finding(msgspec.Struct, frozen=True):
     mend: str = ""
 
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, Callable[[Subject], Iterable[Result]]] = {
     "agentcli": lambda subject: [("ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", "")],
-    "installation": checks.check_installation,
-    "ripgrep": checks.check_ripgrep,
-    "bash": lambda subject: check_program(
-        subject.find_program("bash"), "bash", "commands run in /bin/sh, which supports fewer of them"
-    ),
-    "git": lambda subject: check_program(
-        subject.find_program("git"),
-        "git",
-        "no commits, /diff all or /review, and no report of what a command did to a repository",
-    ),
-    "sandbox": checks.check_sandbox,
-    "local model": checks.check_local_model,
-    "state": checks.check_state,
-    "sessions": checks.check_sessions,
-    "keys": checks.check_keys,
-    "settings": checks.check_settings,
-    "model": checks.check_model,
-    "servers": lambda subject: asyncio.run(checks.check_servers(subject)),
-    "hooks": checks.check_hooks,
-    "MCP servers": checks.check_mcp_servers,
-    "terminal": checks.check_terminal,
+    "installation": _check_installation,
+    "ripgrep": _check_ripgrep,
+    "bash": _check_bash,
+    "git": _check_git,
+    "sandbox": _check_sandbox,
+    "local model": _check_local_model,
+    "state": _check_state,
+    "sessions": _check_sessions,
+    "keys": _check_keys,
+    "settings": _check_settings,
+    "model": _check_model,
+    "servers": lambda subject: asyncio.run(_check_servers(subject)),
+    "hooks": _check_hooks,
+    "MCP servers": _check_mcp_servers,
+    "terminal": _check_terminal,
 }
 
 
-def examine(subject: Subject) -> Iterator[Finding]:
+def examine(config: Config) -> Iterator[Finding]:
     """Yield the findings of every check, in order; a check that finds nothing is an `ok` without a message."""
+    subject = Subject(config)
     for name, check in CHECKS.items():
         results: list[Result] = []
         try:
@@ -81,6 +354,6 @@ def doctor_app(json: AsJson = False) -> None:
         fix = "Correct it there (docs/settings.md lists all settings), then run agentcli doctor again."
         findings = [Finding("settings", "problem", str(error), fix)]
     else:
-        findings = list(examine(Subject(config)))
+        findings = list(examine(config))
     print_answer(list(map(msgspec.to_builtins, findings)), format_findings(findings), as_json=json)
     raise typer.Exit(int(any(one.status == "problem" for one in findings)))

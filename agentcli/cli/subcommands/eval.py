@@ -74,9 +74,13 @@ def run_tasks(
     )
     chosen = find_tasks(folder, tasks or [])
     plan = RunPlan(
-        variant=variant, tasks=_planned(chosen), samples=samples, name=name, engine=engine,
+        variant=variant,
+        tasks=_planned(chosen),
+        samples=samples,
+        name=name,
+        engine=engine,
         tasks_folder="" if folder == BUNDLED else str(folder.resolve()),
-    )  # fmt: skip
+    )
     run = _finish_run(plan, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
     shared.print_answer(_run_object(run), _summary(run), as_json=json)
 
@@ -162,10 +166,14 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
 
 def _run_object(run: EvalRun) -> dict[str, Any]:
     return {
-        "run_id": run.id, "passed": run.passed, "total": len(run.plan.attempts), "model": run.plan.variant.model,
-        "finished": run.ended is not None, "about": msgspec.to_builtins(run.plan),
+        "run_id": run.id,
+        "passed": run.passed,
+        "total": len(run.plan.attempts),
+        "model": run.plan.variant.model,
+        "finished": run.ended is not None,
+        "about": msgspec.to_builtins(run.plan),
         "tasks": [outcome.as_row() for outcome in run.outcomes],
-    }  # fmt: skip
+    }
 
 
 def _summary(run: EvalRun) -> str:
@@ -188,8 +196,10 @@ def list_runs(json: shared.AsJson = False) -> None:
     shared.print_list(
         [{key: value for key, value in _run_object(run).items() if key != "tasks"} for run in runs],
         ("run", "name", "begun", "passed", "cost", "state", "model"),
-        list(map(_run_row, runs)), as_json=json, empty="There are no runs yet. To start one: agentcli eval run",
-    )  # fmt: skip
+        list(map(_run_row, runs)),
+        as_json=json,
+        empty="There are no runs yet. To start one: agentcli eval run",
+    )
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:

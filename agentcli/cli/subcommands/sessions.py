@@ -91,8 +91,9 @@ def search(
         list(map(msgspec.to_builtins, found)),
         ("session", "when", "kind", "text"),
         [(hit.session_id, format_time(hit.time), hit.kind, hit.excerpt) for hit in found],
-        as_json=json, empty="Nothing found. To search all directories, add --all.",
-    )  # fmt: skip
+        as_json=json,
+        empty="Nothing found. To search all directories, add --all.",
+    )
 
 
 @sessions_app.command()

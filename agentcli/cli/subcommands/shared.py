@@ -91,9 +91,14 @@ def print_answer(data: Any, text: str, *, as_json: bool) -> None:
 
 
 def print_list(
-    data: Sequence[Any], headings: Row, rows: Sequence[Row], *, as_json: bool, numeric: Collection[str] = (),
+    data: Sequence[Any],
+    headings: Row,
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    numeric: Collection[str] = (),
     empty: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """Print `data` as JSON for programs, or `rows` as a table for people (`empty` if there are none)."""
     print_json(data) if as_json else print_table(headings, rows, numeric=numeric, empty=empty)
 

@@ -59,8 +59,9 @@ def list_tools(as_json: shared.AsJson = False) -> None:
         [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
         ("name", "source", "runs", "effect", "description"),
         [(*fact.values(), tool.description.split("\n")[0]) for fact, tool in zip(facts, tools, strict=True)],
-        as_json=as_json, empty="No tools.",
-    )  # fmt: skip
+        as_json=as_json,
+        empty="No tools.",
+    )
 
 
 @tools_app.command("run")
@@ -309,9 +310,12 @@ class CommandExplainer:
     def _explain_segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
         """Return the verdict on a part of a command as if it were alone; a `problem` of the whole applies to it."""
         analysis = CommandAnalysis(
-            segments=(segment,), verdict=segment.verdict, reason=segment.reason, effects=segment.effects,
+            segments=(segment,),
+            verdict=segment.verdict,
+            reason=segment.reason,
+            effects=segment.effects,
             problem=problem,
-        )  # fmt: skip
+        )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
         if segment.verdict == "block":

@@ -152,7 +152,13 @@ def _author_object(author: Author | None) -> dict[str, Any]:
         return dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
     call = author.call
     return {
-        "session_id": author.session_id, "entry_id": author.entry_id, "call_id": call.id, "tool": call.name,
-        "model": author.model, "prompt": author.prompt, "at": author.at, "turn": author.turn,
+        "session_id": author.session_id,
+        "entry_id": author.entry_id,
+        "call_id": call.id,
+        "tool": call.name,
+        "model": author.model,
+        "prompt": author.prompt,
+        "at": author.at,
+        "turn": author.turn,
         "did": call_title(call.name, call.input),
-    }  # fmt: skip
+    }
