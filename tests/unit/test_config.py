@@ -33,7 +33,7 @@ SETTINGS = {
     for field in msgspec.structs.fields(kind)
     if not is_table(field.type)
 }
-TEXTS = ("light", "a/b", "https://a", "postgresql://a", "redis://a")
+TEXTS = ("light", "gbk", "a/b", "https://a", "postgresql://a", "redis://a")
 VALUES = (True, False, 1, 7, 600, 0.5, 30.0, *TEXTS, *((text,) for text in TEXTS), *({"a": text} for text in TEXTS))
 
 
