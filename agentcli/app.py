@@ -41,7 +41,6 @@ from agentcli.setup import options as setup
 from agentcli.setup import workspace as workspaces
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.own_tools import as_session_tool
 from agentcli.tools.tool import ToolRegistry
@@ -327,10 +326,10 @@ class Builder:
             self._on_notice("web_search is off because it needs a Tavily API key (TAVILY_API_KEY).")
         return self._with_servers(tools.clone(exclude=left_out))
 
-    def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
+    def workspace(self, rules: Rules | None = None) -> Workspace:
         """Return a workspace without a session, for running single tools."""
         workspaces.finish_interrupted_dry_runs(self.config.paths.state, self._on_notice)
-        return self._workspaces.make("tools", rules or self.rules(), profile=profile)
+        return self._workspaces.make("tools", rules or self.rules())
 
     def rules(self) -> Rules:
         """Return the rules of the settings and lasting grants. Raises `ConfigError` for one that can never apply."""

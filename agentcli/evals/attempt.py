@@ -260,7 +260,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     sandbox = msgspec.structs.replace(config.settings.sandbox, masked=masked)  # the check may read its task
     config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
-    shell = make_sandbox(config, (config.cwd, task_copy), session_id="check", rules=rules, profile=None)
+    shell = make_sandbox(config, (config.cwd, task_copy), session_id="check", rules=rules)
     if sandbox.profile != "danger-full-access" and not shell.facts().confines:
         raise UsageError(
             "There is no sandbox on this machine (see agentcli doctor). In a dedicated container, run with "

@@ -22,7 +22,7 @@ from agentcli.settings.files import from_home, home_of, make_private_folder, pro
 from agentcli.settings.load import Config
 from agentcli.settings.structs import SandboxSettings
 from agentcli.setup.options import SessionOptions, check_hosts, secret_headers
-from agentcli.tools.command import Grants, Profile
+from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.workspace import SearchProvider, SessionGrants, SessionResources, Web, Workspace, WorkspaceSettings
 
@@ -40,9 +40,7 @@ class WorkspaceFactory:
         self._config, self._parts, self._data, self._programs = config, options.parts, data, programs
         self.has_memory = config.settings.memory.enabled and not options.is_bare
 
-    def make(
-        self, session_id: str, rules: Rules, *, profile: Profile | None = None, client_files: ClientFiles | None = None
-    ) -> Workspace:
+    def make(self, session_id: str, rules: Rules, *, client_files: ClientFiles | None = None) -> Workspace:
         """Make a session's workspace; its sandbox is opened at first use. Raises `ConfigError`.
 
         `client_files` are those of an editor, with its unsaved changes.
@@ -61,14 +59,8 @@ class WorkspaceFactory:
         def open_sandbox() -> Sandbox:
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
-            local_sandbox = make_sandbox(
-                config,
-                (config.cwd, *added_folders),
-                session_id=session_id,
-                rules=rules,
-                profile=profile,
-                programs=self._programs.files,
-            )
+            folders, programs = (config.cwd, *added_folders), self._programs.files
+            local_sandbox = make_sandbox(config, folders, session_id=session_id, rules=rules, programs=programs)
             if client_files is None:
                 return local_sandbox
             return client_files.sandbox(local_sandbox, lambda: workspace.facts.roots)  # reads what its editor shows
@@ -135,7 +127,6 @@ def make_sandbox(
     *,
     session_id: str,
     rules: Rules,
-    profile: Profile | None,
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
 ) -> LocalSandbox:
     """Return the sandbox of a session in `folders`, the working directory first.
@@ -148,7 +139,7 @@ def make_sandbox(
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, Path(os.path.realpath(config.paths.cache))  # ~/.cache may be a link
     limits = CommandLimits(
-        profile=profile or settings.profile,
+        profile=settings.profile,
         home=home,
         masked=tuple(_absolute(name, config.cwd, home) for name in settings.masked),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),

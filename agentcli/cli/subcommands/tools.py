@@ -1,7 +1,6 @@
 """`agentcli tools` lists and runs the model's tools; `agentcli permissions` explains policy decisions on commands."""
 
 import asyncio
-import codecs
 import hashlib
 import json
 import secrets
@@ -34,7 +33,6 @@ from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
-from agentcli.tools.command import Profile
 from agentcli.tools.observation import call_title
 from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import display_name, is_utf8
@@ -129,7 +127,7 @@ async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
         call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
         example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
-        message = f"Not a valid call: {_describe_error(line, error)}. Write a line like {example}"
+        message = f"Not a valid call: {error}. Write a line like {example}"
         id = _id_in(line)  # with it the program knows which call failed
         call_error = CallError("invalid_parameters", "invalid_parameters", message, id)
         finished = ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=call_error)
@@ -138,22 +136,12 @@ async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
 
 
 def _id_in(line: bytes) -> str:
-    """Return the id in a line that is not a valid call, and perhaps not even UTF-8; empty if there is no usable id."""
+    """Return the id in a JSON object that is not a valid call; empty if there is no usable id."""
     with suppress(ValueError, RecursionError):
-        match json.loads(line.decode(errors="replace")):
-            case {"id": str() as id} if is_utf8(id):
+        match msgspec.json.decode(line):
+            case {"id": str() as id}:
                 return id
     return ""
-
-
-def _describe_error(line: bytes, error: Exception) -> str:
-    """Explain why a line is not a valid call, naming the field."""
-    if not isinstance(error, msgspec.ValidationError):
-        half = ", possibly because of half a surrogate pair" if rb"\ud" in line.lower() else ""
-        return f"it is not valid JSON ({error}){half}"
-    problem, _, path = str(error).replace("`", "").partition(" - at $.")  # Expected `str`, got `int` - at `$.name`
-    problem = problem[:1].lower() + problem[1:]
-    return f"{path}: {problem}" if path else problem
 
 
 class Bench(NamedTuple):
@@ -239,9 +227,7 @@ def explain(
         raise UsageError('There is no command to explain. Add one: agentcli permissions explain "git push"')
     explainer = CommandExplainer(permission_mode)
     if jsonl:
-        for number, line in enumerate(sys.stdin.buffer):
-            if number == 0:
-                line = line.removeprefix(codecs.BOM_UTF8)  # with which some editors begin a file
+        for line in sys.stdin.buffer:
             if line.strip():
                 _write_line(_explain_line(line, explainer))
     elif json:
@@ -274,24 +260,18 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        # To examine the sandbox takes time: only the mode `auto`, and what may have to leave the sandbox, depend on it.
-        self._knows_sandbox = self._mode == "auto"
-        profile: Profile | None = None if self._knows_sandbox else "danger-full-access"  # which needs no examination
-        self._workspace = self._builder.workspace(self._rules, profile=profile)
+        self._workspace = self._builder.workspace(self._rules)
 
     @cached_property
     def _can_dry_run(self) -> bool:
         is_on = self._builder.config.settings.permissions.tries
-        return is_on and not self._builder.workspace(self._rules).facts.dry_run_problem
+        return is_on and not self._workspace.facts.dry_run_problem
 
     def _decide(self, command: str) -> tuple[PolicyDecision, CallFacts, CommandAnalysis]:
         """Return the decision on a command, and the facts and the analysis that it is based on. Raises `ToolError`."""
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
         assert analysis is not None  # the tool is bash
-        if (analysis.effects.remotes or facts.blocked_files) and not self._knows_sandbox:
-            self._workspace, self._knows_sandbox = self._builder.workspace(self._rules), True
-            return self._decide(command)
         if analysis.verdict == "try":
             facts = msgspec.structs.replace(facts, dry_run="always" if self._can_dry_run else "never")
         return decide(facts, self._mode, self._rules), facts, analysis
