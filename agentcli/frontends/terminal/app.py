@@ -48,9 +48,14 @@ class TerminalApp:
     is_live = True
 
     def __init__(
-        self, console: Console, opener: TerminalOpener, commands: CommandSet, *,
-        settings: TerminalSettings, context: InputContext,
-    ) -> None:  # fmt: skip
+        self,
+        console: Console,
+        opener: TerminalOpener,
+        commands: CommandSet,
+        *,
+        settings: TerminalSettings,
+        context: InputContext,
+    ) -> None:
         self._console, self._opener, self._context = console, opener, context
         self._title = ""  # of the window, as it was last set
         self._state_at_rest = "idle"  # the state that is reported to the terminal while no turn runs
@@ -304,9 +309,14 @@ class TerminalApp:
             self._view.print_line(text, "warning")
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        self,
+        title: str,
+        options: Sequence[tuple[str, str]],
+        *,
+        current: int | None = None,
+        can_keep: bool = False,
         is_first_start: bool = False,
-    ) -> ChoiceIndex | None:  # fmt: skip
+    ) -> ChoiceIndex | None:
         if is_first_start:
             self._console.print([])  # makes the banner part of the transcript, above what is printed meanwhile
         picker = Picker(title, options, current=current, can_keep=can_keep, is_first_start=is_first_start)

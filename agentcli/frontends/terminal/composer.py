@@ -14,12 +14,10 @@ from msgspec import Struct
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input import typed_text
 from agentcli.frontends.terminal.input.completion import FileIndex
 from agentcli.frontends.terminal.input.prompt import KeyLabels
-
-from agentcli.frontends.terminal.input.typed_text import (  # isort: skip
-    Drafts, Pastes, ProjectHistory, TypedText, clipboard_image, image_path, read_image,
-)  # fmt: skip
+from agentcli.frontends.terminal.input.typed_text import Drafts, Pastes, ProjectHistory, TypedText
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
@@ -140,9 +138,9 @@ class Composer:
         """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
         buffer = self.area.buffer
         # Answers to questions, during which completion is off, take no images.
-        if self.area.completes and (path := image_path(data)) is not None:
+        if self.area.completes and (path := typed_text.image_path(data)) is not None:
             try:
-                self._insert(self.pastes.add_image(*read_image(path)))
+                self._insert(self.pastes.add_image(*typed_text.read_image(path)))
                 return
             except (UserError, OSError) as error:  # then the path is inserted as text
                 self._console.hint.show(str(error))
@@ -161,13 +159,13 @@ class Composer:
         """Replace each `@/PATH` of an image outside the folder by a token; the session attaches images inside it."""
         is_prompt = not self.area.buffer.text.startswith(("!", "/"))
         for mention in _NAMED_IMAGE.findall(self.area.buffer.text) if is_prompt else ():
-            if (path := image_path(mention[1:])) is not None and not path.is_relative_to(self._folder):
+            if (path := typed_text.image_path(mention[1:])) is not None and not path.is_relative_to(self._folder):
                 with suppress(UserError, OSError):  # the session says why it is not attached
-                    text = self.area.buffer.text.replace(mention, self.pastes.add_image(*read_image(path)))
+                    text = self.area.buffer.text.replace(mention, self.pastes.add_image(*typed_text.read_image(path)))
                     self.area.replace_text(text)
 
     async def paste_image(self) -> None:
-        if (data := await clipboard_image(self._console.environment)) is not None:
+        if (data := await typed_text.clipboard_image(self._console.environment)) is not None:
             self._insert(self.pastes.add_image(data, "image/png"))
         else:
             self._console.hint.show("No image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")

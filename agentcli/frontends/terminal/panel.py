@@ -13,10 +13,8 @@ from agentcli.agent.permissions.rules import Rule, parse_rules
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice, choices_for, heading_for, yes_or_no
 from agentcli.frontends.printable import exposed
-
-from agentcli.frontends.terminal.reviews import (  # isort: skip
-    MARK, HunkReview, PlanComments, change_text, declined_hunks, diff_text, hunk_word, is_risky, marked_cell,
-)  # fmt: skip
+from agentcli.frontends.terminal import reviews
+from agentcli.frontends.terminal.reviews import HunkReview, PlanComments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
@@ -65,7 +63,7 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, events.PlanApproval):
             return f"plan:{question.next_mode}"
-        is_risk = question.grave or question.has_failed or any(map(is_risky, question.changes))
+        is_risk = question.grave or question.has_failed or any(map(reviews.is_risky, question.changes))
         return "no" if is_risk or isinstance(question, events.LimitQuestion) else self.choices[0].id
 
     @property
@@ -86,7 +84,7 @@ class QuestionPanel:
                 choices += [] if count else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
-        label = f"Choose among {len(self.question.hunks)} {hunk_word(self.question)}s"
+        label = f"Choose among {len(self.question.hunks)} {reviews.hunk_word(self.question)}s"
         return [*choices, Choice("hunks", "h", label)] if len(self.question.hunks) > 1 else choices
 
     @property
@@ -204,8 +202,8 @@ class QuestionPanel:
             yes += f", and allowed{_SCOPES[answer.scope]}"
         declined = ""
         if answer.allowed and answer.hunks is not None:
-            declined = exposed(declined_hunks(question, answer))
-            yes += f" · {len(answer.hunks)} of {len(question.hunks)} {hunk_word(question)}s"
+            declined = exposed(reviews.declined_hunks(question, answer))
+            yes += f" · {len(answer.hunks)} of {len(question.hunks)} {reviews.hunk_word(question)}s"
         mark = ("ok", "✓") if answer.allowed else ("error", "✗")
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
         shown_subject = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
@@ -231,7 +229,7 @@ class QuestionPanel:
                 shown += _changes_text(question, columns, is_whole=is_whole)
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
-                    shown = diff_text(text, columns)
+                    shown = reviews.diff_text(text, columns)
                 else:
                     shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ", columns=columns)
             case _:
@@ -278,14 +276,14 @@ class QuestionPanel:
             head = [*self.review_rows(columns, max(MIN_REVIEW_ROWS, room)), *head]
         rows = self._choice_rows(self.selectable_choices, columns, is_ready=is_ready)
         room = max(1, max_rows - len(head) - len(below))
-        first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
+        first = max(0, min(reviews.marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
 
     def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
         marked = None if isinstance(self.review, PlanComments) else self.selected  # a plan's line is marked instead
         rows: list[Row] = []
         for choice in choices:
-            mark, label_role = (MARK, "selected") if choice == marked else (("", " "), "")
+            mark, label_role = (reviews.MARK, "selected") if choice == marked else (("", " "), "")
             key_role, label_role = ("bold accent", label_role) if is_ready else ("muted", "muted")
             row: Row = [mark, (key_role, f" {choice.key:<{KEY_COLUMNS}}"), (label_role, choice.label)]
             rows += in_rows(row, columns, hang=KEY_COLUMNS + 2)  # 2: the mark and a blank
@@ -342,11 +340,11 @@ def _changes_text(question: events.ChangesApproval, columns: int, *, is_whole: b
     first_hunks = accumulate((change.hunks for change in question.changes), initial=0)  # their indices, and one more
     # A change with a single hunk has no `diff`: the hunk is its whole text.
     parts = [(c.diff or question.hunks[first], c) for c, first in zip(question.changes, first_hunks, strict=False)]
-    shown = [*chain.from_iterable(change_text(text, change, columns) for text, change in parts)]
+    shown = [*chain.from_iterable(reviews.change_text(text, change, columns) for text, change in parts)]
     has_files = sum(len(split_files(text)) for text, _ in parts) > 1  # else there is nothing to summarize
     if is_whole or not has_files or (count := rows_of(shown, columns)) <= MAX_DIFF_ROWS:
         return shown
-    brief = (change_text(text, change, columns, is_brief=True) for text, change in parts)
+    brief = (reviews.change_text(text, change, columns, is_brief=True) for text, change in parts)
     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
     return [*chain.from_iterable(brief), *wrapped([("muted", note)], columns, hang=2)]
 

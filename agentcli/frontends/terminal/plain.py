@@ -193,9 +193,14 @@ class PlainTerminal(TerminalActions):
         self.leave()
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        self,
+        title: str,
+        options: Sequence[tuple[str, str]],
+        *,
+        current: int | None = None,
+        can_keep: bool = False,
         is_first_start: bool = False,
-    ) -> ChoiceIndex | None:  # fmt: skip
+    ) -> ChoiceIndex | None:
         """Print the options with numbers, and read a choice: a number, y or n, or a word that narrows a long list."""
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())

@@ -47,9 +47,14 @@ class TerminalActions(Protocol):
     is_live: bool = False
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        self,
+        title: str,
+        options: Sequence[tuple[str, str]],
+        *,
+        current: int | None = None,
+        can_keep: bool = False,
         is_first_start: bool = False,
-    ) -> ChoiceIndex | None:  # fmt: skip
+    ) -> ChoiceIndex | None:
         """Let the person choose a (label, detail) pair, or type if it `is_first_start`; None if they cancel."""
 
     async def ask_secret(self, question: str) -> str | None:
@@ -250,9 +255,12 @@ class StatusCommand:
     """Runs the person's command whenever the figures have changed; `rows` are the first lines of its last output."""
 
     def __init__(
-        self, command: str, environment: Mapping[str, str], changed: Callable[[], None],
+        self,
+        command: str,
+        environment: Mapping[str, str],
+        changed: Callable[[], None],
         encode: Callable[[Status], bytes] = Status.to_json,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._command, self._environment, self._changed, self._encode = command.strip(), environment, changed, encode
         self._status: Status | None = None  # the figures of the newest run
         self._running: asyncio.Task[None] | None = None

@@ -312,9 +312,14 @@ class Picker:
     """
 
     def __init__(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        self,
+        title: str,
+        options: Sequence[tuple[str, str]],
+        *,
+        current: int | None = None,
+        can_keep: bool = False,
         is_first_start: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.title, self.can_keep, self.is_first_start = printable(title), can_keep, is_first_start
         self._options = [(printable(label), printable(detail)) for label, detail in options]
         self._current_index = None if is_first_start else current  # of the option that applies now, if one does

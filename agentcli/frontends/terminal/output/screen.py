@@ -17,10 +17,20 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.text.fragments import (  # isort: skip
-    Fragment, Row, advance, common_length, has_disputed_width, lines_of, merged, plain, row_width, rows_of, width,
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    advance,
+    common_length,
+    has_disputed_width,
+    lines_of,
+    merged,
+    plain,
+    row_width,
+    rows_of,
+    width,
     with_spaces,
-)  # fmt: skip
+)
 from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
@@ -44,9 +54,14 @@ class Screen(Renderer):
     """Replaces prompt_toolkit's renderer. `draw_region` gets columns and maximum rows, `draw_later` seconds."""
 
     def __init__(
-        self, output: Output, theme: Theme, draw_region: Callable[[int, int], Frame], *,
-        environment: Mapping[str, str], draw_later: Callable[[float], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        output: Output,
+        theme: Theme,
+        draw_region: Callable[[int, int], Frame],
+        *,
+        environment: Mapping[str, str],
+        draw_later: Callable[[float], None] | None = None,
+    ) -> None:
         self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
         self.synchronizes = False  # True once the terminal reports that it can

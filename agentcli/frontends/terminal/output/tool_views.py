@@ -48,9 +48,14 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int,
-    was_asked: bool = False, is_live: bool = True, unfold_key: str = "Ctrl-O",
-) -> ToolView:  # fmt: skip
+    event: ToolFinished,
+    title: str,
+    *,
+    columns: int,
+    was_asked: bool = False,
+    is_live: bool = True,
+    unfold_key: str = "Ctrl-O",
+) -> ToolView:
     """Return the view of a finished call. If the person `was_asked`, the diff and the answer are on the screen.
 
     The hint below a cut text names the `unfold_key`, if there is one. A live screen has the to-do list above the input.

@@ -39,9 +39,15 @@ class TurnView:
     """Prints the events of a session through `printer`; `activity` has the unfinished ones."""
 
     def __init__(
-        self, printer: Printer, *, is_live: bool = True, unfold_key: str = "Ctrl-O", wraps: bool = True,
-        home: str = "", shows_claims: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        printer: Printer,
+        *,
+        is_live: bool = True,
+        unfold_key: str = "Ctrl-O",
+        wraps: bool = True,
+        home: str = "",
+        shows_claims: bool = True,
+    ) -> None:
         """With `wraps`, prose is wrapped at words. Without `is_live`, text and started calls are printed at once."""
         # Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
         self._printer = printer
@@ -232,9 +238,13 @@ class TurnView:
         self._end_text()
         answer, columns = self._answers.get(event.id), self._printer.columns
         view = tool_view(
-            event, title, columns=columns, was_asked=answer is not None, is_live=self._is_live,
+            event,
+            title,
+            columns=columns,
+            was_asked=answer is not None,
+            is_live=self._is_live,
             unfold_key=self._unfold_key,
-        )  # fmt: skip
+        )
         if view.folded is not None:
             self.folded.append(view.folded)
         # True if an allowed call has succeeded, or a denied one was not run.
