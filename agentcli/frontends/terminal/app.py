@@ -338,7 +338,7 @@ class TerminalApp:
                 output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
-        end = "[stopped by the user; it may have partially run]" if end is None else end
+
         if end:
             view.print_line(end, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:  # a shorter one is on the screen, where the command printed it

@@ -17,13 +17,14 @@ from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import TWICE_S, run_program
+from agentcli.frontends.terminal.programs import run_program
 from agentcli.frontends.terminal.screen_commands import trust_command
 from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 
 ROWS_OF_QUESTION = 4  # kept free for the question itself below a page of its preview
+TWICE_S = 2.0  # a second Ctrl-C within this time is a repetition
 WIDTH = 80  # of tables and diffs
 MIN_NARROWED = 10  # options of a list that can be narrowed
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}  # answers and their keys

@@ -1,7 +1,6 @@
 """Runs other programs in the terminal, once our screen has released it: the person's commands, pagers, editors.
 
-A command gets a pseudo-terminal; keys and output pass unchanged. A lone Esc interrupts it, unless it reads
-single keys, as editors and pagers do.
+A command gets a pseudo-terminal; keys and output pass unchanged.
 """
 
 import asyncio
@@ -15,7 +14,6 @@ import signal
 import sys
 import tempfile
 import termios
-import time
 import tty
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -28,8 +26,7 @@ from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import as_shown
 
 CLIPBOARD_TIMEOUT_S = 2.0
-ESCAPE_ALONE_S = 0.02  # an Esc that nothing follows for this long is a key, not the start of a sequence
-TWICE_S = 2.0  # a second Esc or Ctrl-C within this time is a repetition
+
 LAST_OUTPUT_S = 0.3  # how long to wait for the last output when a command has ended
 MAX_KEPT_BYTES = 200_000  # kept of the output's beginning, and as many of its end
 _CHUNK = 65_536
@@ -41,10 +38,10 @@ _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
 
 
-async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
+async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str]:
     """Run a command in our terminal. `run` gets the path of a pseudo-terminal and starts the command there.
 
-    Returns the output, and the result of `run`, which is None if the person has interrupted it.
+    Returns the output, and the result of `run`.
     """
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     with closing(session):
@@ -87,13 +84,11 @@ class _PtySession:
         self._pty, self._tty = os.openpty()  # our end and the command's
         os.set_blocking(self._pty, False)
         self._unsent = bytearray()  # keys that the command has not taken yet
-        self._escape_timer: asyncio.TimerHandle | None = None
-        self._escape_pressed_at = float("-inf")  # when Esc last interrupted, by `time.monotonic()`
-        self._command: asyncio.Future[str] | None = None  # runs it; cancelled to end it
+
         self._output_ended = asyncio.Event()  # set once the output has ended
 
-    async def run(self, start: Callable[[str], Awaitable[str]]) -> str | None:
-        """Return the result of `start`, or None after an interrupt. `close` then restores the terminal."""
+    async def run(self, start: Callable[[str], Awaitable[str]]) -> str:
+        """Return the result of `start`. `close` then restores the terminal."""
         from prompt_toolkit.application.application import attach_winch_signal_handler  # plain screens do not load it
 
         termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
@@ -101,27 +96,21 @@ class _PtySession:
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile go to the command
         self._loop.add_reader(self._stdin, self._read_keys)
         self._loop.add_reader(self._pty, self._read_output)
-        self._command = asyncio.ensure_future(start(os.ttyname(self._tty)))
         with attach_winch_signal_handler(self._copy_window_size):
             try:
-                await asyncio.wait({self._command})
+                return await start(os.ttyname(self._tty))
             finally:
-                self._command.cancel()
-                await asyncio.wait({self._command})
                 os.close(self._tty)
                 self._tty = -1  # closed
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_OUTPUT_S):
                         await self._output_ended.wait()
-        return None if self._command.cancelled() else self._command.result()
 
     def close(self) -> None:
         """Restore the terminal, with the cursor at the start of a line."""
         self._loop.remove_reader(self._stdin)
         self._loop.remove_reader(self._pty)
         self._loop.remove_writer(self._pty)
-        if self._escape_timer is not None:
-            self._escape_timer.cancel()
         for end in (self._pty, self._tty):
             if end >= 0:
                 os.close(end)
@@ -153,34 +142,12 @@ class _PtySession:
             _write_all(self._stdout, data)
 
     def _read_keys(self) -> None:
-        """Pass keys on to the command, but hold back an Esc until it is known to be pressed alone."""
         data = b""
         with suppress(OSError):
             data = os.read(self._stdin, _CHUNK)
         if not data:  # the terminal is gone, which a signal reports as well
             self._loop.remove_reader(self._stdin)
-            return
-        if self._escape_timer is not None:  # the Esc that was held back begins a sequence
-            self._escape_timer.cancel()
-            self._escape_timer, data = None, b"\x1b" + data
-        if data.endswith(b"\x1b"):
-            self._escape_timer = self._loop.call_later(ESCAPE_ALONE_S, self._escape)
-        self._send(data.removesuffix(b"\x1b"))
-
-    def _escape(self) -> None:
-        """Handle a lone Esc: a key for a program that reads single keys, else an interrupt; a second Esc ends it."""
-        self._escape_timer = None
-        if self._tty < 0 or self._command is None:
-            return
-        _, _, _, modes, _, _, characters = termios.tcgetattr(self._tty)  # local modes, control characters
-        if not modes & termios.ICANON:  # the program reads single keys
-            self._send(b"\x1b")
-            return
-        before, self._escape_pressed_at = self._escape_pressed_at, time.monotonic()
-        if self._escape_pressed_at - before < TWICE_S or not modes & termios.ISIG:  # without ISIG no key interrupts
-            self._command.cancel()
-        else:
-            self._send(characters[termios.VINTR])  # the kernel sends SIGINT, even to processes that we may not signal
+        self._send(data)
 
     def _send(self, data: bytes) -> None:
         """Send keys to the command as soon as it reads them."""
