@@ -22,6 +22,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, join_fitting
+from agentcli.frontends.terminal.input.typed_text import TypedText
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S, message_text
 from agentcli.frontends.terminal.output.screen import Frame
@@ -32,7 +33,6 @@ from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_rows
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, wrapped
-from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
@@ -105,7 +105,7 @@ class TerminalApp:
         for report in self._console.early_reports:
             self.handle_report(report)
         for text in ([prompt] if prompt else []) + self._console.early_lines:
-            self.controller.submit(text)
+            self.controller.submit(TypedText(text))
 
     def _opened(self, opening: asyncio.Task[object]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
@@ -351,13 +351,13 @@ class TerminalApp:
         self._composer.area.set_text(text)
         self.changed()
 
-    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
+    def return_prompts(self, prompts: Sequence[TypedText]) -> bool:
         """Put prompts back into the input; if it is in use, name the key that does so later, and return False."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
             text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._view.print_line(text, "warning")
             return False
-        for content in reversed(prompts):  # each is put before the later ones
-            self._composer.put_before(self._composer.as_typed(content))
+        for prompt in reversed(prompts):  # each is put before the later ones
+            self._composer.put_before(prompt)
         self.changed()
         return True

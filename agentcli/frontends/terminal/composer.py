@@ -1,17 +1,13 @@
 """Adds pastes, images, history, stash, drafts and the external editor to the input."""
 
 import asyncio
-import base64
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
-from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input import typed_text
@@ -19,11 +15,9 @@ from agentcli.frontends.terminal.input.completion import FileIndex
 from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.input.typed_text import Drafts, Pastes, ProjectHistory, TypedText
 from agentcli.frontends.terminal.programs import edit_text
-from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.2  # after the first unsaved change
-_NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
-MAX_ENTRIES_COMPARED = 50  # of the history, with a returned message
+
 # What the input is used for: for a question, the answer, a denial in words, comments on a plan's lines, or a rule.
 Purpose = Literal["prompt", "answer", "denial", "plan_comment", "rule", "secret"]
 MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hint
@@ -55,7 +49,7 @@ class Composer:
         self._drafts = context.drafts
         self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt
         self._draft_session = ""  # the id of the session whose draft was restored last; empty before the first prompt
-        self.history, self._folder = context.history, context.folder
+        self.history = context.history
         # The number of the history entry in the input (1 is the newest, 0 none), and its text.
         self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
@@ -63,29 +57,28 @@ class Composer:
         self._stash: list[TypedText] = []
         self._save_timer: asyncio.TimerHandle | None = None  # saves the draft
         self._disk = ThreadPoolExecutor(1)  # one thread, so that drafts are written in order
-        self._last_paste = ("", "")  # its token and its contents
+
         self.area.buffer.on_text_changed += lambda _: self._save_draft_soon()
         self.area.buffer.recall = self.recall
 
     @property
     def text(self) -> str:
         """The typed text, with the contents of pastes in place of their tokens."""
-        return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()  # see `Pastes.typed`
+        return self.typed.expand()
 
     @property
     def typed(self) -> TypedText:
         """The typed text, as the history stores it."""
         return self.pastes.typed(self.area.buffer.text)
 
-    def take(self) -> tuple[str, str, Pastes]:
-        """Empty the input; return its text as shown, its text in full, and its pastes."""
-        self._attach_named_images()
-        shown, text, pastes = self.area.buffer.text, self.text, self.pastes
+    def take(self) -> TypedText:
+        """Empty the input, and return what was typed."""
+        typed = self.typed
         self.remember()
         self.area.replace_text("")
-        self.pastes, self._last_paste = Pastes(), ("", "")
+        self.pastes = Pastes()
         self.forget_draft()
-        return shown, text, pastes
+        return typed
 
     def put(self, sent: TypedText) -> None:
         """Replace the text by one from the history; undo does not restore the old text."""
@@ -119,24 +112,7 @@ class Composer:
         if by < 0:  # at the end of the first line, so that Down goes through the lines before the next entry
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
-    def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a prompt as it was typed, with tokens for its pastes; if the history lacks it, only for its images."""
-        blocks = typed_blocks(content)
-        for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
-            pastes = Pastes()
-            if sent.pastes and _stripped(pastes.blocks(pastes.adopt(sent))) == _stripped(blocks):
-                return sent
-        pastes, text = Pastes(), ""
-        for block in blocks:
-            if isinstance(block, Image) and isinstance(block.source, Base64Source):
-                text += pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
-            elif isinstance(block, Text):
-                text += block.text
-        return pastes.typed(text)
-
     def paste(self, data: str) -> None:
-        """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
-        buffer = self.area.buffer
         # Answers to questions, during which completion is off, take no images.
         if self.area.completes and (path := typed_text.image_path(data)) is not None:
             try:
@@ -144,25 +120,7 @@ class Composer:
                 return
             except (UserError, OSError) as error:  # then the path is inserted as text
                 self._console.hint.show(str(error))
-        last_token, last_text = self._last_paste
-        if data == last_text and buffer.document.text_before_cursor.endswith(last_token):
-            self._insert(self.pastes.expand(last_token), replaces=len(last_token))
-            self._last_paste = ("", "")
-            return
-        token = self.pastes.token_for(data)
-        # A short text gets no token but is inserted itself, cleaned; it may even look like a token.
-        has_token = token != data and token.startswith("[Pasted")
-        self._last_paste = (token, data) if has_token else ("", "")
-        self._insert(token)
-
-    def _attach_named_images(self) -> None:
-        """Replace each `@/PATH` of an image outside the folder by a token; the session attaches images inside it."""
-        is_prompt = not self.area.buffer.text.startswith(("!", "/"))
-        for mention in _NAMED_IMAGE.findall(self.area.buffer.text) if is_prompt else ():
-            if (path := typed_text.image_path(mention[1:])) is not None and not path.is_relative_to(self._folder):
-                with suppress(UserError, OSError):  # the session says why it is not attached
-                    text = self.area.buffer.text.replace(mention, self.pastes.add_image(*typed_text.read_image(path)))
-                    self.area.replace_text(text)
+        self._insert(self.pastes.token_for(data))
 
     async def paste_image(self) -> None:
         if (data := await typed_text.clipboard_image(self._console.environment)) is not None:
@@ -246,8 +204,3 @@ class Composer:
             after = await edit_text(before, self._console.environment)
         if after != before:
             self.area.set_text(after.rstrip("\n"))
-
-
-def _stripped(blocks: Sequence[Block]) -> list[object]:
-    """Return blocks to compare, their texts stripped because prompts are sent stripped."""
-    return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

@@ -20,7 +20,7 @@ from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_replacement
 from agentcli.frontends.run_end import describe_jobs, ended_jobs_notice
-from agentcli.frontends.terminal.input.typed_text import Pastes
+from agentcli.frontends.terminal.input.typed_text import TypedText, as_typed
 from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.session_text import replay
@@ -43,8 +43,8 @@ class TerminalController(OpenerHost):
         self._opening: asyncio.Task[Session] | None = None  # opens the first session
         self._pump: asyncio.Task[None] | None = None  # passes the session's events to the view
         self._tasks: set[asyncio.Task[None]] = set()  # prompts and commands being handled
-        # The newest messages: for each, the blocks that were sent, with attached files, and those that were typed.
-        self._sent: deque[tuple[tuple[Block, ...], tuple[Block, ...]]] = deque(maxlen=MAX_SENT)
+        # The newest messages: for each, the blocks that were sent, with attached files, and the typed text.
+        self._sent: deque[tuple[tuple[Block, ...], TypedText]] = deque(maxlen=MAX_SENT)
         self._unsent: tuple[Block, ...] = ()  # a message that came back unanswered while the input was in use
         self._can_continue = False  # True while the last turn is unfinished, so that Enter continues it
         self._submitting = asyncio.Lock()  # keeps texts in the order in which they were typed
@@ -204,20 +204,24 @@ class TerminalController(OpenerHost):
         bodies = (entry.body for entry in conversation.entries if entry.id in entry_ids)
         messages = [body for body in bodies if isinstance(body, User) and not body.is_reminder]
         returned = [message.content for message in messages if message.content not in sent_again]
-        as_typed = [next((typed for sent, typed in self._sent if sent == content), content) for content in returned]
-        if returned and not self._terminal.return_prompts(as_typed):
+        if returned and not self._terminal.return_prompts([self.as_typed(content) for content in returned]):
             self._unsent = tuple(block for content in returned for block in content)
 
-    def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run `text` as a command, or send it with its `pastes`; it steers a turn or, with `queue`, follows it."""
-        # `shown` is the text as it was typed, with tokens in place of its pastes; empty for a text without pastes.
-        if not self.is_open and text != "/resume":  # /resume opens its list at once, so it is not shown as queued
-            unsent = self.view.activity.queue.steering  # shown as "next"
-            self.view.activity.queue = Queued(steering=(*unsent, (Text(shown or text),)))
-        self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
+    def as_typed(self, content: Sequence[Block]) -> TypedText:
+        """Return a message as it was typed; one of an earlier run has only tokens for images, not for pastes."""
+        return next((typed for sent, typed in self._sent if sent == content), None) or as_typed(content)
 
-    async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
+    def submit(self, typed: TypedText, *, queue: bool = False) -> None:
+        """Run a command, or send a prompt; it steers a turn or, with `queue`, follows it."""
+        shown = typed.text.strip()
+        if not self.is_open and shown != "/resume":  # /resume opens its list at once, so it is not shown as queued
+            unsent = self.view.activity.queue.steering  # shown as "next"
+            self.view.activity.queue = Queued(steering=(*unsent, (Text(shown),)))
+        self.spawn(self._submit(typed, shown=shown, queue=queue))
+
+    async def _submit(self, typed: TypedText, *, shown: str, queue: bool) -> None:
         """Run a shell command (`!`) or a slash command, or send a prompt, once the first session is open."""
+        text = typed.expand().strip()
         async with self._submitting:
             try:
                 await self.start_opening()
@@ -231,8 +235,8 @@ class TerminalController(OpenerHost):
                 return
             parsed = self.commands.parse(text) if shown.startswith("/") else None
             if parsed is None:
-                content = pastes.insert_images(self._opener.attach(text, self.session, typed=shown))
-                self._sent.append((content, pastes.insert_images((Text(text),))))
+                content = typed.insert_images(self._opener.attach(text, self.session, typed=shown))
+                self._sent.append((content, typed))
                 self._send(content, shown=shown, queue=queue)
                 if notice := missing_files_notice(shown, self.session.snapshot().workspace.cwd):
                     self.view.print_line(notice, "warning")
@@ -255,7 +259,7 @@ class TerminalController(OpenerHost):
         match outcome:
             case AsPrompt(text, model, more):
                 content = (*self._opener.attach(text, self.session, typed=text), *more)
-                self._sent.append((content, (Text(f"/{command.name} {argument}".rstrip()),)))
+                self._sent.append((content, TypedText(f"/{command.name} {argument}".rstrip())))
                 self._send(content, shown="", queue=queue, model=model)  # the typed command is printed already
             case None:
                 self.view.print_line(f"/{command.name} was interrupted.", "warning")

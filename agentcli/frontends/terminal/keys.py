@@ -18,6 +18,7 @@ from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import Dialogs
 from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, sequence
+from agentcli.frontends.terminal.input.typed_text import TypedText
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.llm.messages import Block
@@ -99,9 +100,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
         elif self.dialogs.panel is not None and commands.is_command(text):
             self._keep_command_for_later()
         else:
-            shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
-            self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
+            self.controller.submit(self.composer.take(), queue=queue)
 
     def _keep_command_for_later(self) -> None:
         self.dialogs.end_writing()
@@ -157,7 +157,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if waiting == self.activity.queued:
             self.controller.view.taken_back.append(waiting[position])
             self.controller.session.submit(TakeBack(position))
-            self.composer.put_before(self.composer.as_typed(waiting[position]))
+            self.composer.put_before(self.controller.as_typed(waiting[position]))
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
@@ -184,7 +184,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self._clear_input()
         else:
             self.console.hint.show("", 0.0)
-            self.controller.submit("/rewind")
+            self.controller.submit(TypedText("/rewind"))
 
     def control_c(self) -> None:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""

@@ -15,6 +15,7 @@ from agentcli.frontends.choices import yes_or_no
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.input.typed_text import TypedText
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import run_program
@@ -79,7 +80,7 @@ class PlainTerminal(TerminalActions):
         # Without a session there is nothing to do; the error is raised below.
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
-            self._controller.submit(prompt)
+            self._controller.submit(TypedText(prompt))
         else:
             self.show_prompt_sign()
         try:
@@ -114,7 +115,7 @@ class PlainTerminal(TerminalActions):
         elif self._panels:
             self._answer(line)
         elif line:
-            self._controller.submit(line)
+            self._controller.submit(TypedText(line))
         elif not self._controller.is_busy:
             self._controller.handle_empty_enter()
             if not self._controller.is_busy:
@@ -213,7 +214,7 @@ class PlainTerminal(TerminalActions):
         finally:
             self._list_answer = None
         if is_first_start and answer and not answer.isdecimal():  # a prompt for later; the list stays open
-            self._controller.submit(answer)
+            self._controller.submit(TypedText(answer))
             return await self.choose(title, options, current=current, is_first_start=True)
         if (index := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
             return ChoiceIndex(index)

@@ -20,10 +20,10 @@ from agentcli.conversation.instructions import git_branch
 from agentcli.errors import UserError
 from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.input.typed_text import TypedText
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, in_rows, lines_of, plain, row_width
 from agentcli.frontends.terminal.text.theme import RAW
-from agentcli.llm.messages import Block
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.short_program import run_short_program
 
@@ -72,7 +72,7 @@ class TerminalActions(Protocol):
 
     def put_into_input(self, text: str) -> None: ...
 
-    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
+    def return_prompts(self, prompts: Sequence[TypedText]) -> bool:
         """Put prompts that the model has not answered back into the input; return False if that is impossible."""
         return False
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.llm.media import dimensions_of, media_type_of
@@ -83,6 +84,27 @@ class TypedText(msgspec.Struct, frozen=True):
     text: str
     pastes: dict[str, str | Image] = {}
 
+    def expand(self) -> str:
+        """Return the text with each paste in place of its token; image tokens stay."""
+
+        def replace(token: re.Match[str]) -> str:
+            paste = self.pastes.get(token[0])
+            return paste if isinstance(paste, str) else token[0]
+
+        return _TOKEN.sub(replace, self.text)
+
+    def insert_images(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """Return a prompt's blocks with images in place of their tokens. The first block has the typed text."""
+        if not blocks or not isinstance(first := blocks[0], Text):
+            return blocks
+        parts: list[Block] = []
+        position = 0
+        for token in _TOKEN.finditer(first.text):
+            if isinstance(image := self.pastes.get(token[0]), Image):
+                parts += [Text(first.text[position : token.start()]), image]
+                position = token.end()
+        return (*without_empty_text([*parts, Text(first.text[position:])]), *blocks[1:])
+
     def without_images(self) -> "TypedText":
         text = _TOKEN.sub(lambda found: "" if isinstance(self.pastes.get(found[0]), Image) else found[0], self.text)
         return TypedText(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
@@ -109,26 +131,6 @@ class Pastes:
         size = dimensions_of(data)
         image = Image(Base64Source(media_type, base64.b64encode(data).decode()))
         return self._new_token("Image", f"{size[0]}×{size[1]}" if size else "", image)
-
-    def expand(self, text: str) -> str:
-        """Return `text` with each paste in place of its token; image tokens stay."""
-        return "".join(piece if isinstance(piece, str) else token for token, piece in self._pieces(text))
-
-    def blocks(self, text: str) -> tuple[Block, ...]:
-        """Return the blocks to send: the expanded text, split at its images; none is blank."""
-        blocks: list[Block] = []
-        for _, piece in self._pieces(text):
-            if isinstance(piece, str) and blocks and isinstance(before := blocks[-1], Text):
-                blocks[-1] = Text(before.text + piece)
-            else:
-                blocks.append(Text(piece) if isinstance(piece, str) else piece)
-        return without_empty_text(blocks)
-
-    def insert_images(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        """Return a prompt's blocks with images in place of their tokens. The first block has the typed text."""
-        if blocks and isinstance(first := blocks[0], Text):
-            return (*self.blocks(first.text), *blocks[1:])
-        return blocks
 
     def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
         """Return start and end of the token that holds the character before `cursor`."""
@@ -161,14 +163,16 @@ class Pastes:
     def _tokens(self, text: str) -> Iterator[re.Match[str]]:
         return (found for found in _TOKEN.finditer(text) if found.group() in self._contents)
 
-    def _pieces(self, text: str) -> Iterator[tuple[str, str | Image]]:
-        """Yield the tokens with their contents, and the texts between them, each with "" in place of a token."""
-        position = 0
-        for found in self._tokens(text):
-            yield "", text[position : found.start()]
-            yield found.group(), self._contents[found.group()]
-            position = found.end()
-        yield "", text[position:]
+
+def as_typed(content: Sequence[Block]) -> TypedText:
+    """Return the text that was typed for a prompt, with tokens in place of its images."""
+    pastes, text = Pastes(), ""
+    for block in typed_blocks(content):
+        if isinstance(block, Image) and isinstance(block.source, Base64Source):
+            text += pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
+        elif isinstance(block, Text):
+            text += block.text
+    return pastes.typed(text)
 
 
 def clean_paste(text: str) -> str:

@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.typed_text import MAX_IMAGE_BYTES, Pastes, TypedText, clean_paste
-from agentcli.llm.messages import Base64Source, Image, Text
+from agentcli.llm.messages import Base64Source, Block, Image, Text
 from tests.conformance.wire_rules import picture
 
 PNG = base64.b64decode(picture(120, 80))
 IMAGE = Image(Base64Source("image/png", base64.b64encode(PNG).decode()))
+
+
+def sent(pastes: Pastes, text: str) -> tuple[Block, ...]:
+    typed = pastes.typed(text)
+    return typed.insert_images((Text(typed.expand()),))
 
 
 def test_a_long_paste_is_a_token_and_a_short_one_itself() -> None:
@@ -24,14 +29,14 @@ def test_a_long_paste_is_a_token_and_a_short_one_itself() -> None:
     assert pastes.token_for("line\n" * 119 + "line") == "[Pasted #1 +120 lines]"
     assert pastes.token_for("line\n" * 120) == "[Pasted #2 +120 lines]"
     assert pastes.token_for("x" * 2_400) == "[Pasted #3 2,400 characters]"
-    assert pastes.expand("a [Pasted #3 2,400 characters]b") == f"a {'x' * 2_400}b"
+    assert pastes.typed("a [Pasted #3 2,400 characters]b").expand() == f"a {'x' * 2_400}b"
 
 
 def test_a_token_that_was_not_made_is_text() -> None:
     pastes = Pastes()
     for text in ("[Pasted #1 +120 lines]", "[Image #1]"):
-        assert pastes.expand(text) == text
-        assert pastes.blocks(text) == (Text(text),)
+        assert pastes.typed(text).expand() == text
+        assert sent(pastes, text) == (Text(text),)
         assert pastes.token_at(text, 5) is None
 
 
@@ -43,7 +48,7 @@ def test_a_token_that_was_not_made_is_text() -> None:
 def test_every_paste_comes_back_where_it_was(parts: list[tuple[str, str]]) -> None:
     pastes = Pastes()
     shown = "".join(typed + pastes.token_for(pasted) for typed, pasted in parts)
-    assert pastes.expand(shown) == "".join(typed + clean_paste(pasted) for typed, pasted in parts)
+    assert pastes.typed(shown).expand() == "".join(typed + clean_paste(pasted) for typed, pasted in parts)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +93,15 @@ def test_an_image_no_model_takes_is_refused() -> None:
 def test_what_is_sent_is_parted_by_its_images() -> None:
     pastes = Pastes()
     image, paste = pastes.add_image(PNG, "image/png"), pastes.token_for("line\n" * 20)
-    assert pastes.blocks(f"what is {image}? {paste}end") == (
+    assert sent(pastes, f"what is {image}? {paste}end") == (
         Text("what is "),
         IMAGE,
         Text("? " + "line\n" * 20 + "end"),
     )
-    assert pastes.blocks(f"{image} {image}") == (IMAGE, IMAGE)
-    assert pastes.blocks(f"no {paste}") == (Text("no " + "line\n" * 20),)
-    assert pastes.blocks("  ") == ()
-    assert pastes.expand(f"{image} {paste}") == f"{image} " + "line\n" * 20
+    assert sent(pastes, f"{image} {image}") == (IMAGE, IMAGE)
+    assert sent(pastes, f"no {paste}") == (Text("no " + "line\n" * 20),)
+    assert sent(pastes, "  ") == ()
+    assert pastes.typed(f"{image} {paste}").expand() == f"{image} " + "line\n" * 20
 
 
 def test_a_token_moves_and_goes_as_one() -> None:
@@ -121,8 +126,8 @@ def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
     assert contents == {paste: "line\n" * 20, image: IMAGE}
     later = Pastes()
     later.adopt(TypedText(f"{paste} {image}", {**contents, "no token": "x"}))
-    assert later.blocks(f"{paste}{image}") == (Text("line\n" * 20), IMAGE)
-    assert later.expand("no token") == "no token"
+    assert sent(later, f"{paste}{image}") == (Text("line\n" * 20), IMAGE)
+    assert later.typed("no token").expand() == "no token"
     assert later.token_for("next\n" * 20) == "[Pasted #2 +20 lines]"
 
 
@@ -131,4 +136,4 @@ def test_a_token_that_means_something_else_here_gets_a_number_of_its_own() -> No
     here = pastes.token_for("here\n" * 20)
     adopted = pastes.adopt(TypedText(f"old {here} and {here}", {here: "old\n" * 20}))
     assert adopted == "old [Pasted #2 +20 lines] and [Pasted #2 +20 lines]"
-    assert pastes.expand(f"{here}|{adopted}") == "here\n" * 20 + "|old " + "old\n" * 20 + " and " + "old\n" * 20
+    assert pastes.typed(f"{here}|{adopted}").expand() == "here\n" * 20 + "|old " + "old\n" * 20 + " and " + "old\n" * 20
