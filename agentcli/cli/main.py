@@ -192,7 +192,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal
-    palette = palette_for(terminal.theme, config.environment, is_terminal=True)
+    palette = palette_for(terminal.theme, config.environment)
     own_colours = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
     theme = Theme(palette, own_colours, is_true_colour=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)

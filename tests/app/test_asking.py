@@ -609,7 +609,7 @@ def test_a_sentence_at_a_hunk_decides_nothing(open_terminal: Open, tmp_path: Pat
     terminal.type("y")
     terminal.see("Apply hunk 2 of 2")
     terminal.type("n")
-    terminal.see("(?s)declined: 2 \\(line 3\\).*› /agents")
+    terminal.see("(?s)1 of 2 hunks.*› /agents")
 
 
 # In a row

@@ -51,7 +51,7 @@ def make_sample(repository: Path) -> None:
 async def _tour(repository: Path) -> TurnView:
     """Show the turns of all prompts, and return the view. Raises `UserError`."""
     is_terminal = sys.stdout.isatty()
-    output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ, is_terminal=True)) if is_terminal else None)
+    output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ)) if is_terminal else None)
     output.columns = shutil.get_terminal_size().columns if is_terminal else output.columns
     view = TurnView(output, unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")

@@ -200,15 +200,13 @@ class QuestionPanel:
             comment = "" if answer.allowed else comment  # the comment of a yes is the plan itself
         elif answer.scope != "once":
             yes += f", and allowed{_SCOPES[answer.scope]}"
-        declined = ""
         if answer.allowed and answer.hunks is not None:
-            declined = exposed(reviews.declined_hunks(question, answer))
             yes += f" · {len(answer.hunks)} of {len(question.hunks)} {reviews.hunk_word(question)}s"
         mark = ("ok", "✓") if answer.allowed else ("error", "✗")
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
         shown_subject = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", shown_subject)], columns)
-        shown_comment = ("muted", (f" · “{exposed(comment)}”" if comment else "") + declined)
+        shown_comment = ("muted", f" · “{exposed(comment)}”" if comment else "")
         return [*wrapped([*line, shown_comment], columns, hang=2), ("", "\n")]
 
     def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:

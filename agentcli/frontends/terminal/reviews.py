@@ -31,24 +31,6 @@ def hunk_word(question: AnyQuestion) -> str:
     return "file" if all(change.what not in ("folder", "repository", "tree") for change in question.changes) else "part"
 
 
-def declined_hunks(question: AnyQuestion, answer: Approve) -> str:
-    """Name the hunks that a review left out: by number and line, or with several changes by file and line or count."""
-    places: dict[str, list[str]] = {}  # the hunks' first changed lines, by file or, with one file, by the hunk's number
-    for number, hunk in enumerate(question.hunks, 1):
-        if number - 1 not in (answer.hunks or ()):
-            header = re.search(
-                r"^@@ -\S+ \+(\d+).*\n((?: .*\n)*)", hunk, re.MULTILINE
-            )  # with the unchanged lines below
-            line = int(header[1]) + header[2].count("\n") if header else 0  # 0 also for a file that is deleted
-            name = (path_of(hunk) or hunk.strip().partition("\n")[0]) if question.changes else f"{number}"
-            place = f":{line}" if question.changes else f" (line {line})"
-            places.setdefault(name, []).append(place if line else "")
-    names = [
-        f"{name} ({len(lines)} hunks)" if len(lines) > 1 else f"{name}{lines[0]}" for name, lines in places.items()
-    ]
-    return f" · declined: {', '.join(names)}" if names else ""
-
-
 def is_risky(change: ChangeSummary) -> bool:
     """Return True for a change that takes something away, or of a file that other programs run by themselves."""
     return change.kind == "deleted" or bool(change.permanent_loss) or change.is_auto_executed

@@ -49,7 +49,7 @@ class Appearance:
     def use(self, choice: str) -> None:
         self.choice = choice
         environment = self._console.environment
-        palette = palette_for(choice, environment, is_terminal=True, background=self._background)
+        palette = palette_for(choice, environment, background=self._background)
         if self._console.theme.use(palette, own_codes(self._own.get(choice, {}), environment)):
             self._console.redraw()
 

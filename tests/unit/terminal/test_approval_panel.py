@@ -241,18 +241,6 @@ def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | Non
     assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False))
 
 
-def test_declined_hunks_of_many_files_are_named_by_file() -> None:
-    head = "--- a/{0}\n+++ b/{0}\n"
-    gone = "--- a/README.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-text\n"
-    hunks = (gone, *(f"{head.format('cli.py')}{HUNK}",) * 3, head.format("config.py") + HUNK, HUNK)
-    names = ("README.md", "cli.py", "config.py", "last.py")
-    changes = tuple(ChangeSummary(name=name, kind="changed", what="file") for name in names)
-    call = ToolUse("1", "bash", {"command": "make"})
-    asked = QuestionPanel(ChangesApproval("1", "", call=call, reason="", preview="", hunks=hunks, changes=changes))
-    line = " ".join(plain(asked.outcome(Approve("1", True, hunks=(5,)), 100)).split())
-    assert line == "✓ Applied · 1 of 6 hunks · make · declined: README.md, cli.py (3 hunks), config.py:1"
-
-
 def test_the_changes_of_a_dry_run_command_are_shown_and_decided_file_by_file() -> None:
     diff = f"--- a/src/a.py\n+++ b/src/a.py\n{HUNK}"
     first = ChangeSummary(name="src/a.py", kind="changed", what="file", diff=diff, hunks=2)

@@ -56,8 +56,6 @@ CHANGE_BACKGROUNDS = {
     "dark": (_ON_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_ON_DARK, "high-contrast-dark", 231),
     "light": (_ON_LIGHT, "light", 16), "high-contrast-light": (_ON_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
-# The background by the last part of COLORFGBG, which some terminals set: `15;0` is light on dark.
-_COLORFGBG = {str(number): "light" if number in (7, *range(9, 16)) else "dark" for number in range(16)}
 
 
 class Theme:
@@ -154,28 +152,21 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     """Return the SGR parameters for an index of 256 colours, the name of one of the first sixteen, or `#rrggbb`."""
     if colour == "default":
         return "39"  # the terminal's own colour of text
-    has_256 = has_256_colours(environment)
     if isinstance(colour, str) and colour in COLOUR_NAMES:
         colour = COLOUR_NAMES.index(colour)
-    if isinstance(colour, int) and (has_256 or colour < 16):
+    if isinstance(colour, int):
         return _colour_code(colour)
-    if isinstance(colour, str) and (has_true_colours(environment) or environment.get("TERM", "").endswith("-direct")):
+    if has_true_colours(environment):
         return f"38;2;{int(colour[1:3], 16)};{int(colour[3:5], 16)};{int(colour[5:7], 16)}"
     from rich.color import Color, ColorSystem  # 5 ms that few terminals need
 
-    exact = Color.parse(colour if isinstance(colour, str) else f"color({colour})")
-    if has_256:
-        return _colour_code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
-    rgb = exact.get_truecolor()  # among 8 colours, the one with the same strong parts keeps the hue
-    return _colour_code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
+    return _colour_code(Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT).number or 0)
 
 
-def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """Return the palette for a theme, ours or the person's own; NO_COLOR and FORCE_COLOR are respected."""
-    is_off = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb" or choice == "none"
-    if is_off or not (is_terminal or environment.get("FORCE_COLOR")):
+def palette_for(choice: str, environment: Mapping[str, str], background: str = "") -> str:
+    """Return the palette for a theme, ours or the person's own; NO_COLOR is respected."""
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
         return "none"
-    background = background or _COLORFGBG.get(environment.get("COLORFGBG", "").rpartition(";")[2], "")
     if choice == "high-contrast":
         return f"high-contrast-{background or 'dark'}"
     if choice in PALETTES:
