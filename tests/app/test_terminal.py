@@ -781,27 +781,14 @@ def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, 
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
-def test_line_by_line_an_approval_counts_once_all_of_the_request_was_shown(open_terminal: Open, tmp_path: Path) -> None:
+def test_line_by_line_all_of_a_request_is_shown_before_its_question(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([writing(100), {"text": "so be it"}], "--plain", "go", rows=30)
-    for last in (24, 50, 76):
-        terminal.see(rf"line {last}\nEnter for more")
-        terminal.type("y\n")
     terminal.see(r"line 99\n(.|\n)*Write this file\?")
+    assert "line 50" in terminal.transcript()
     assert not (tmp_path / "project" / "new.txt").exists()
     terminal.type("y\n")
     terminal.see("so be it")
     assert (tmp_path / "project" / "new.txt").exists()
-
-
-def test_line_by_line_v_shows_the_rest_of_a_request(open_terminal: Open) -> None:
-    terminal = open_terminal([writing(300), {"text": "so be it"}], "--plain", "go")
-    terminal.see("Enter for more")
-    assert "line 299" not in terminal.transcript()
-    terminal.type("v\n")
-    terminal.see(r"line 299(.|\n)*Write this file\?")
-    assert "line 150" in terminal.transcript()
-    terminal.type("a smaller one\n")
-    terminal.see("so be it")
 
 
 def test_line_by_line_no_key_is_named_that_does_not_exist(open_terminal: Open) -> None:

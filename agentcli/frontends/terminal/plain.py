@@ -21,13 +21,12 @@ from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import run_program
 from agentcli.frontends.terminal.screen_commands import trust_command
 from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
-from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.theme import Theme
 
-ROWS_OF_QUESTION = 4  # kept free for the question itself below a page of its preview
 TWICE_S = 2.0  # a second Ctrl-C within this time is a repetition
 WIDTH = 80  # of tables and diffs
-MIN_NARROWED = 10  # options of a list that can be narrowed
+
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}  # answers and their keys
 
 
@@ -123,13 +122,10 @@ class PlainTerminal(TerminalActions):
 
     def _answer(self, line: str) -> None:
         """Take a line as an answer: a choice by its key or number, else words. An empty line is a no."""
-        # But until the whole preview was printed, an empty line or a yes prints more of it.
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
-        shows_all = choice is not None and choice.id == "view"
-        if shows_all or (panel.unread and (not word or (choice is not None and choice.is_yes))):
-            shown = panel.preview(WIDTH, is_whole=True) if shows_all else panel.unread
-            self._print_preview(panel, shown, shows_all=shows_all)
+        if choice is not None and choice.id == "view":
+            self._print_question(panel, is_whole=True)
             return
         commands = self._controller.commands  # a mistyped one may be an answer to the model, such as /srv
         is_model_question = isinstance(panel.question, Question)
@@ -148,28 +144,16 @@ class PlainTerminal(TerminalActions):
     def _show_question(self) -> None:
         self._view.end_question()
         if self._panels:
-            self._print_preview(self._panels[0], self._panels[0].preview(WIDTH))
+            self._print_question(self._panels[0])
 
-    def _print_preview(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
-        """Print as much of a preview as the window has room for, and ask once all of it was printed."""
-        # A pipe has no pages: there, and in a window of unknown size, everything is printed at once.
-        size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
-        panel.unread = []
-        if size.lines and size.columns and not shows_all:
-            shown, panel.unread = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
-        self._view.print_question(shown)
+    def _print_question(self, panel: QuestionPanel, *, is_whole: bool = False) -> None:
+        self._view.print_question(panel.preview(WIDTH, is_whole=is_whole))
         self._print_choices(panel)
 
     def _print_choices(self, panel: QuestionPanel) -> None:
-        """Print a question's choices below its preview, or how to see the rest of the preview."""
-        if panel.unread:
-            count = rows_of(panel.unread, os.get_terminal_size(self._stdin).columns)
-            text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
-        else:
-            self._output.print([("", f"{line}\n") for line in panel.plain_lines()])
-            words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
-            text = f"Choose, or {words}: "
-        self._output.print([("", text)])
+        self._output.print([("", f"{line}\n") for line in panel.plain_lines()])
+        words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
+        self._output.print([("", f"Choose, or {words}: ")])
 
     def _interrupted(self) -> None:
         """Handle Ctrl-C: interrupt what runs, else close a list, else leave when it is pressed twice."""
@@ -203,11 +187,10 @@ class PlainTerminal(TerminalActions):
         can_keep: bool = False,
         is_first_start: bool = False,
     ) -> ChoiceIndex | None:
-        """Print the options with numbers, and read a choice: a number, y or n, or a word that narrows a long list."""
+        """Print the options with numbers, and read a choice: a number, y or n."""
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
-        answers = "a number" if len(options) < MIN_NARROWED else "a number, or a word to narrow the list"
-        self._output.print([("", f"{title} (type {answers}, or Enter to cancel): ")])
+        self._output.print([("", f"{title} (type a number, or Enter to cancel): ")])
         self._list_answer = asyncio.get_running_loop().create_future()
         try:
             answer = await self._list_answer
@@ -218,10 +201,7 @@ class PlainTerminal(TerminalActions):
             return await self.choose(title, options, current=current, is_first_start=True)
         if (index := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
             return ChoiceIndex(index)
-        if len(options) >= MIN_NARROWED and answer and not answer.isdecimal():
-            found = [n for n, texts in enumerate(options) if answer.lower() in " ".join(texts).lower()]
-            narrowed = await self.choose(title, [options[n] for n in found]) if found else None
-            return None if narrowed is None else ChoiceIndex(found[narrowed])
+
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:

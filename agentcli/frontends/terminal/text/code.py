@@ -23,7 +23,7 @@ MAX_LINE_CHARS = 2_000  # some lexers take quadratic time for a long line
 Token = tuple[_TokenType, str]
 # A lexer's rules, by state: the function that matches, the action on a match, and the state that follows.
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
-# By the opening of a comment or string: its end, and its token. With "<<" the language has here-documents.
+# By the opening of a comment or string: its end, and its token.
 Spans = dict[str, tuple[str, _TokenType]]
 _ALIASES = {
     "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
@@ -39,9 +39,6 @@ _ROLES: dict[_TokenType, str] = {
 }  # fmt: skip
 # Openings and ends of constructs that some lexers know only as a single token over several lines.
 _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
-_QUOTES = (('"', '"'), ("'", "'"))  # only in the languages below; elsewhere an apostrophe would colour all that follows
-_QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
-_HERE_DOCUMENT = lazy_pattern(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
 
 
 @lru_cache(maxsize=1)
@@ -57,8 +54,8 @@ class CodeHighlighter:
         self._lexer = lexer_for(language)
         is_php = getattr(self._lexer, "startinline", False)  # its lines come without the opening tag
         self._stack = ["root", "php"] if is_php else ["root"]  # the states of the lexer, the present one last
-        # A comment or string that a line has left open: the pattern that closes it, and its token.
-        self._span: tuple[re.Pattern[str], _TokenType] | None = None
+        # A comment or string that a line has left open: the text that closes it, and its token.
+        self._span: tuple[str, _TokenType] | None = None
 
     def line(self, text: str) -> list[Fragment]:
         """Return the next line, without its line break. Only what the lines before have left open is remembered."""
@@ -79,26 +76,20 @@ class CodeHighlighter:
         start, spans = 0, _spans(lexer)
         if self._span is not None:
             closing, token = self._span
-            found = closing.search(text)
-            start = found.end() if found else len(text)
-            yield token, text[:start]
-            if found is None:
+            if closing not in text:
+                yield token, text
                 return
+            start = text.index(closing) + len(closing)
+            yield token, text[:start]
             self._span = None
-        openings = tuple(opening for opening in spans if opening != "<<")
         for at, token, part in _lex(lexer, text + "\n", start, self._stack):
-            # Within a String, such as `"'a"`, an opening opens nothing.
-            if openings and text.startswith(openings, at) and token not in String:
-                opening = next(one for one in openings if text.startswith(one, at))
-                end, kind = spans[opening]
-                if end not in text[at + len(opening) :]:
-                    self._span = re.compile((r"(?<!\\)" if end == '"' else "") + re.escape(end)), kind
-                    yield kind, text[at:]
-                    return
+            # Within a String, such as `"/*"`, an opening opens nothing.
+            opening = next((one for one in spans if text.startswith(one, at) and token not in String), "")
+            if opening and spans[opening][0] not in text[at + len(opening) :]:
+                self._span = spans[opening]
+                yield self._span[1], text[at:]
+                return
             yield token, part.rstrip("\n")
-        if "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):  # its text begins with the next line
-            indentation = r"\t*" if here[1] else ""  # `<<-` allows tabs before the end
-            self._span = re.compile(rf"^{indentation}{here[3]}$"), String.Heredoc
 
 
 def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
@@ -153,8 +144,7 @@ def lexer_for(language: str) -> Lexer | None:
 def _spans(lexer: RegexLexer) -> Spans:
     """Return the comments and strings that this lexer recognizes only if it sees all their lines at once."""
     spans: Spans = {}
-    quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
-    for opening, closing in (*_SPANS, *quotes):
+    for opening, closing in _SPANS:
         text = f"{opening} a\nb {closing}"
         _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])  # not an empty one
         if part == text and (kind in Comment or kind in String):
@@ -162,9 +152,6 @@ def _spans(lexer: RegexLexer) -> Spans:
             deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
             if stack == ["root"]:  # else the lexer has a state of its own for a construct that is open
                 spans[opening] = closing, kind
-    _, kind, part = next(iter(lexer.get_tokens_unprocessed("<<X\na b\nX")))
-    if kind in String and "a b" in part:
-        spans["<<"] = "", String.Heredoc  # each here-document names its own end
     return spans
 
 

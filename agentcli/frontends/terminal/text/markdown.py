@@ -11,8 +11,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, l
 from agentcli.patterns import lazy_pattern
 
 RULE = "─" * 24
-MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
-MAX_MARK_CHARS = 400  # read of a line to find its kind; with longer marks, a line is plain text
+MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts; the marks of a longer line are not read
 _QUOTE_MARK = lazy_pattern(r"[ \t]*>[ ]?")
 _FENCE = lazy_pattern(r"(`{3,}|~{3,})")
 _RULE = lazy_pattern(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
@@ -56,7 +55,7 @@ class MarkdownStream:
         self._width, self._wraps = width, wraps
         self._output: list[Fragment] = []  # not returned yet
         self._open_line = ""  # the line that has not ended
-        self._continued: MarkdownLine | None = None  # set while the open line continues a printed part of a paragraph
+
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header
@@ -70,10 +69,10 @@ class MarkdownStream:
     def feed(self, text: str) -> list[Fragment]:
         """Take more text; return what can be printed now."""
         first, *rest = text.split("\n")
-        self._extend_open_line(first)
+        self._open_line += first
         for piece in rest:
             self._end_line()
-            self._extend_open_line(piece)
+            self._open_line = piece
         return self._take_output()
 
     def close(self) -> list[Fragment]:
@@ -100,6 +99,8 @@ class MarkdownStream:
             return rows
         if self._fence is not None:
             rows = [*([] for _ in range(self._empty_lines)), [("", self._open_line[-MAX_PARAGRAPH_CHARS:])]]
+        elif len(self._open_line) > MAX_PARAGRAPH_CHARS:
+            rows = lines_of(wrap_line([("", self._open_line[-MAX_PARAGRAPH_CHARS:])], width))
         else:
             ahead = copy(self)  # it wraps, because rows must fit the screen
             vars(ahead).update(_output=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
@@ -115,26 +116,10 @@ class MarkdownStream:
             self._preview = (0, 0, [])  # else a next block of the same length would find the old preview
         return out
 
-    def _extend_open_line(self, text: str) -> None:
-        """Add to the open line; print all but the last word of a paragraph's line that has become too long."""
-        self._open_line += text
-        while len(self._open_line) > MAX_PARAGRAPH_CHARS and self._fence is None:
-            source = self._open_line
-            if (line := self._classify(source)).kind != "text":
-                return
-            word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
-            cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
-            self._end_table()
-            self._open_line = source[:cut]
-            self._end_line()
-            self._end_paragraph()
-            self._open_line = source[cut:].lstrip(" ")
-            self._continued = MarkdownLine(kind="text", prefix=hang_of(line.prefix), quotes=line.quotes)
-
     def _classify(self, source: str) -> MarkdownLine:
         """Return the kind of a line, which depends on the paragraph or list before it."""
-        if self._continued is not None:
-            return self._continued
+        if len(source) > MAX_PARAGRAPH_CHARS:
+            return MarkdownLine(kind="text")
         possible_header = self._table if self._alignments is None else []  # it may turn out to be a paragraph
         paragraph = self._paragraph or possible_header
         quotes = paragraph[0][0].quotes if paragraph else None
@@ -146,7 +131,6 @@ class MarkdownStream:
         if self._fence is not None and self._continue_fence(self._fence, source):
             return
         line = self._classify(source)
-        self._continued = None
         if line.kind != "table":
             self._end_table()
         content = source[line.start :]
@@ -188,7 +172,10 @@ class MarkdownStream:
         """Print text with its inline markup applied; each row has the marks of its line in the source."""
         from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
-        rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
+        source = "\n".join(text for _, text in lines)
+        # Longer than this is only a single line, whose markup would take too long to read.
+        fragments = inline_fragments(source, roles) if len(source) <= 2 * MAX_PARAGRAPH_CHARS else [(roles, source)]
+        rows = lines_of(fragments) or [[]]
         for number, row in enumerate(rows):
             prefix = lines[min(number, len(lines) - 1)][0].prefix
             full_row = [*prefix, *row]
@@ -280,18 +267,16 @@ def _without_indentation(code: str, columns: int) -> str:
 
 def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> MarkdownLine:
     """Read the marks of a line; `paragraph_quotes` is the number of quote marks before an open paragraph."""
-    head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
     line = MarkdownLine(kind="text")
     at = container = 0  # the end of the marks that were read: in the source, and its column on the screen
     while True:
-        line.start = len(head) - len(head[at:].lstrip(" \t"))
-        space = head[at : line.start]
+        line.start = len(text) - len(text[at:].lstrip(" \t"))
+        space = text[at : line.start]
         # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
         line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - container
-        if line.start == len(head):
-            line.prefix.append(("", space if is_cut else ""))  # in a cut line, text follows the space
-            line.kind = "blank" if line.item_text_column is None and not is_cut else "text"
+        if line.start == len(text):
+            line.kind = "blank" if line.item_text_column is None else "text"
             return line
         is_item = line.item_text_column is not None
         in_paragraph = paragraph_quotes is not None and not is_item and line.quotes <= paragraph_quotes
@@ -303,17 +288,16 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
         line.prefix.append(("", space))
         if is_indented and in_paragraph:
             return line
-        if head[line.start] == ">":
-            at = line.start + (2 if head.startswith(" ", line.start + 1) else 1)
+        if text[line.start] == ">":
+            at = line.start + (2 if text.startswith(" ", line.start + 1) else 1)
             line.quotes += 1
             line.column_in_quote = 0
             line.prefix.append(("marker", "> "))
         else:
-            line.kind = _kind_of(head, line.start, in_paragraph=in_paragraph, in_list=in_list)
+            line.kind = _kind_of(text, line.start, in_paragraph=in_paragraph, in_list=in_list)
             if line.kind != "item":
-                line.kind = "text" if is_cut and line.kind == "rule" else line.kind
                 return line
-            marker = _MARKER.match(head, line.start)
+            marker = _MARKER.match(text, line.start)
             assert marker is not None, "an item begins with its marker"
             at = marker.end()
             line.prefix.append(("marker", marker[0]))
@@ -323,21 +307,21 @@ def _read_marks(text: str, *, paragraph_quotes: int | None, in_list: bool) -> Ma
         container = line.column = line.column + at - line.start
 
 
-def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
+def _kind_of(text: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
     """Return the kind of the line from `start` on, or "item" for a list marker."""
     # Outside of lists, only an item with text, bulleted or numbered 1, ends a paragraph (CommonMark 0.31, section 5.2).
-    if _RULE.fullmatch(head, start):
+    if _RULE.fullmatch(text, start):
         return "rule"
-    match head[start]:
+    match text[start]:
         case "#":
-            return "heading" if _HEADING.match(head, start) else "text"
+            return "heading" if _HEADING.match(text, start) else "text"
         case "`" | "~":
-            return "fence" if _FENCE.match(head, start) else "text"
+            return "fence" if _FENCE.match(text, start) else "text"
         case "|":
             return "table"
         case _:
-            item = _ITEM.match(head, start)
+            item = _ITEM.match(text, start)
             if item is None or not in_paragraph or in_list:
                 return "item" if item else "text"
-            is_empty = not head[item.end() :].strip(" \t")
+            is_empty = not text[item.end() :].strip(" \t")
             return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"
