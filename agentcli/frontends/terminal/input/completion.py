@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import time
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,9 +26,8 @@ FRESH_S = 10.0  # a later query lists the files again
 FIRST_LISTING_S = 1.0  # the longest that a query waits for the first listing
 LISTING_TIMEOUT_S = 60.0
 MAX_ENTRIES = 10_000  # of a folder outside the project
-_BLOCK_PATHS = 1_500  # searched before the event loop runs again, in a millisecond or two
-# The tier of a path, 0 for the best, and its place among the paths of that tier.
-Rank = tuple[int, tuple[int, str]]
+_BLOCK_PATHS = 1_000  # searched before the event loop runs again, in a millisecond or two
+Rank = tuple[int, int, str]  # the tier of a path, 0 for the best, and its place among the paths of that tier
 # Given a command's name and the typed argument, returns the values that may replace it, each with a note.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
 _COMMAND = lazy_pattern(r"/([^\s/]*)\Z")
@@ -113,36 +111,31 @@ class FileIndex:
         self, list_files: Callable[[], Awaitable[Sequence[str]]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._list_files, self._clock = list_files, clock
-        self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
+        self._paths: Sequence[str] | None = None
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
-        self._newest_search = 0  # its number
 
     async def match(self, query: str, limit: int = 12, *, is_wanted: Callable[[], bool] = lambda: True) -> list[str]:
-        """Return the best matches, best first; none if a later query has begun, or `is_wanted` returns False.
+        """Return the best matches, best first; none as soon as `is_wanted` returns False.
 
         A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
         letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
         """
-        search = self._newest_search = self._newest_search + 1  # a search ends when a later one has begun
         is_listing = self._listing is not None and not self._listing.done()
         if not is_listing and self._clock() - self._listed_at > FRESH_S:
             self._listing = asyncio.get_running_loop().create_task(self._list())
-        if self._blocks is None and self._listing is not None:
+        if self._paths is None and self._listing is not None:
             await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
-        if len(query) > MAX_QUERY_CHARS or "\n" in query:
-            return []
-        pattern = _Pattern(query)
+        pattern, paths = _Pattern(query[:MAX_QUERY_CHARS]), self._paths or ()
         is_folder = not query or query.endswith("/")
-        for find in (pattern.entries, pattern.matches) if is_folder else (pattern.matches,):
+        for rank in (pattern.rank_entry, pattern.rank) if is_folder else (pattern.rank,):
             best: list[tuple[Rank, str]] = []
-            for block in self._blocks or ():
-                if search != self._newest_search or not is_wanted():
+            for start in range(0, len(paths), _BLOCK_PATHS):
+                if not is_wanted():
                     return []
-                best = heapq.nsmallest(limit, [*best, *find(block)])
-                last_tier = best[-1][0][0] if len(best) == limit else None
-                if last_tier == 0:
-                    break  # all are of the best tier, and the paths of later blocks are longer
+                ranked = ((rank(path), path) for path in paths[start : start + _BLOCK_PATHS])
+                found = [(place, path) for place, path in ranked if place is not None]
+                best = heapq.nsmallest(limit, [*best, *found])
                 await asyncio.sleep(0)
             if best:
                 return [path for _, path in best]
@@ -154,11 +147,10 @@ class FileIndex:
             await asyncio.wait([self._listing])
 
     async def _list(self) -> None:
-        """List the files anew for this query and later ones."""
         files: Sequence[str] = ()
         with suppress(OSError, ToolError):  # without files, only completion is missing
             files = await self._list_files()
-        self._blocks = await asyncio.to_thread(_build_blocks, files)
+        self._paths = await asyncio.to_thread(_with_folders, files)
         self._listed_at = self._clock()
 
 
@@ -189,48 +181,41 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
     return [path for _, _, path in heapq.nsmallest(limit, found)]
 
 
-def _build_blocks(files: Sequence[str]) -> list[str]:
-    """Return the files and their folders in order of length, in blocks of lines."""
+def _with_folders(files: Sequence[str]) -> Sequence[str]:
     folders: set[str] = set()
     for folder in {path.rpartition("/")[0] for path in files}:
         while folder and f"{folder}/" not in folders:
             folders.add(f"{folder}/")
             folder = folder.rpartition("/")[0]
-    by_length: defaultdict[int, list[str]] = defaultdict(list)  # sorting all at once would hold up the event loop
-    for path in itertools.chain(files, folders):
-        by_length[len(path)].append(path)
-    paths = [path for length in sorted(by_length) for path in sorted(by_length[length])]
-    return ["\n".join(paths[at : at + _BLOCK_PATHS]) + "\n" for at in range(0, len(paths), _BLOCK_PATHS)]
+    return [*files, *folders]
 
 
 class _Pattern:
-    """A compiled query. Its expressions match every line of a block; group 1 is empty in lines that do not fit."""
+    """A query. A path's rank is None if it does not match; the lowest rank is best."""
 
     def __init__(self, query: str) -> None:
         self._query = query
         self._ignores_case = query == query.lower()
-        # Plain letters, without flags, are fastest in `re`; the second branch consumes lines that do not match.
-        in_order = "".join(rf"[^{letter}\n]*{letter}" for letter in map(re.escape, query))
-        self._letters = re.compile(rf"({in_order})[^\n]*\n|[^\n]*\n")
-        self._entries = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
+        self._letters = re.compile("".join(rf"[^{letter}]*{letter}" for letter in map(re.escape, query)))
         # `fr/te` matches in `agentcli/frontends/terminal`.
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
-    def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
-        # Not in tier 0, at which a search ends early: names are not in order of length.
-        return (((1, _sort_key(path)), path) for path in self._lines(self._entries, block))
+    def rank_entry(self, path: str) -> Rank | None:
+        """Return the rank among the entries of the folder that the query names, of which hidden ones come last."""
+        compared = path.lower() if self._ignores_case else path
+        name = compared.removeprefix(self._query).removesuffix("/")
+        is_entry = compared.startswith(self._query) and name and "/" not in name
+        return (0, *_sort_key(path)) if is_entry else None
 
-    def matches(self, block: str) -> Iterator[tuple[Rank, str]]:
-        lines = self._lines(self._letters, block)
-        return (((self._tier(path), (len(path), path)), path) for path in lines if path != self._query)
-
-    def _lines(self, expression: re.Pattern[str], block: str) -> list[str]:
-        found = expression.findall(block.lower() if self._ignores_case else block)
-        return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
+    def rank(self, path: str) -> Rank | None:
+        compared = path.lower() if self._ignores_case else path
+        if path == self._query or not self._letters.match(compared):
+            return None
+        return self._tier(compared), len(path), path
 
     def _tier(self, path: str) -> int:
         """Return the index of the strictest of three conditions that a path meets; 3 for none."""
-        query, path = self._query, path.lower() if self._ignores_case else path
+        query = self._query
         name_start = path.rfind("/", 0, -1) + 1  # a folder's path also ends in a slash
         if "/" in query:
             fits = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path)), query in path

@@ -174,18 +174,6 @@ def test_files_are_listed_at_the_first_query_and_again_when_they_are_old() -> No
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
-def test_a_later_query_ends_the_one_before() -> None:
-    async def run() -> None:
-        index = FileIndex(Listing([f"file{n}.py" for n in range(20_000)]))
-        await index.match("f")
-        earlier = asyncio.ensure_future(index.match("e9999"))
-        await asyncio.sleep(0)
-        assert await index.match("file1", 1) == ["file1.py"]
-        assert await earlier == []
-
-    asyncio.run(run())
-
-
 def test_a_query_that_is_not_wanted_any_more_gives_nothing() -> None:
     assert with_index(PROJECT, lambda index: index.match("main", is_wanted=lambda: False)) == []
     assert with_index(PROJECT, lambda index: index.match("", is_wanted=lambda: False)) == []
