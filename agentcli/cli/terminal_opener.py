@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import msgspec
 
@@ -49,8 +48,6 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         opener.commands(notices.append),
         settings=config.settings.terminal,
         context=InputContext(
-            folder=config.cwd,
-            home=Path.home(),
             files=FileIndex(lambda: ripgrep_files(config.cwd)),
             history=ProjectHistory(state / "history" if is_stored else None, folder_text(project_root(config.cwd))),
             drafts=drafts,
@@ -198,7 +195,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         )
         question, chosen = "How do you want to connect a model?", None  # the index of the option chosen last
         while True:
-            chosen = await terminal.choose(question, options, current=chosen, is_first_start=True)
+            chosen = await terminal.choose(question, options, current=chosen, is_startup=True)
             if chosen is None or options[chosen][0] == "Quit":
                 raise missing
             try:

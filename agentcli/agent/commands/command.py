@@ -24,12 +24,6 @@ _ELSEWHERE = {
 }
 
 
-class ChoiceIndex(int):
-    """The index of a choice in a list. With `keeps`, the choice is also for later sessions."""
-
-    keeps = False
-
-
 class CommandHost(Protocol):
     """The front end of a command: its session, ways to talk to the person, and other sessions."""
 
@@ -54,10 +48,8 @@ class CommandHost(Protocol):
     async def store_setting(self, key: str, value: Any) -> str:
         """Write `section.key` to the person's settings, or remove it with None; return where. Raises `UserError`."""
 
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        """Let the person choose an option (label, detail), with `can_keep` also for good. None without a picker."""
+    async def choose(self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None) -> int | None:
+        """Let the person choose an option (label, detail); return its index. None without a picker."""
         return None
 
     async def confirm(self, shown: str, question: str) -> bool | None:

@@ -54,12 +54,12 @@ async def _run_model(host: CommandHost, argument: str) -> Outcome:
         if name_now not in (label for label, _ in options):
             options.insert(0, (name_now, ""))
         current = [label for label, _ in options].index(name_now)
-        picked = await host.choose("Model · window · $ per million tokens", options, current=current, can_keep=True)
+        picked = await host.choose("Model · window · $ per million tokens", options, current=current)
         if picked is None:
             return marked_list(
                 options, current, "To switch: /model PROVIDER/MODEL (models that are not listed work too)"
             )
-        name, keeps = options[picked][0], picked.keeps
+        name = options[picked][0]
     level = _parse_effort(effort) if effort.strip() else None
     sentences = [await host.check_model(name)]
     host.session.submit(SetModel(name))
@@ -81,10 +81,10 @@ async def _run_effort(host: CommandHost, argument: str) -> Outcome:
         options = [("default", f"{session.runtime.models.effort or 'model default'}"), *_EFFORT_HINTS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.model.effort or "default")
-        picked = await host.choose("Reasoning effort", options, current=current, can_keep=True)
+        picked = await host.choose("Reasoning effort", options, current=current)
         if picked is None:
             return marked_list(options, current, "To change it: /effort LEVEL")
-        level, keeps = names[picked], picked.keeps
+        level = names[picked]
     effort = None if level == "default" else _parse_effort(level)
     session.submit(SetEffort(effort))
     text = f"Effort is {effort or session.runtime.models.effort or 'the model default'} from the next request on"

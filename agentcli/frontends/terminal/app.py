@@ -9,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 
 from agentcli.agent.calls.run import run_in_terminal
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
 from agentcli.agent.state import todo_items
@@ -92,7 +92,7 @@ class TerminalApp:
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, controller=controller, opener=opener, appearance=self._appearance)
-        completer = PromptCompleter(commands, arguments, context.files, folder=context.folder, home=context.home)
+        completer = PromptCompleter(commands, arguments, context.files)
         console.area.buffer.completer = completer
 
     def start(self, prompt: str | None) -> None:
@@ -206,7 +206,7 @@ class TerminalApp:
 
     def _placeholder(self) -> str:
         """Return the text of the empty input: the keys that have an effect now, else a hint for a prompt."""
-        if (picker := self._dialogs.picker) is not None and picker.is_first_start:
+        if (picker := self._dialogs.picker) is not None and picker.is_startup:
             return "Your first prompt · it is sent once a model is connected"
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
@@ -314,12 +314,11 @@ class TerminalApp:
         options: Sequence[tuple[str, str]],
         *,
         current: int | None = None,
-        can_keep: bool = False,
-        is_first_start: bool = False,
-    ) -> ChoiceIndex | None:
-        if is_first_start:
+        is_startup: bool = False,
+    ) -> int | None:
+        if is_startup:
             self._console.print([])  # makes the banner part of the transcript, above what is printed meanwhile
-        picker = Picker(title, options, current=current, can_keep=can_keep, is_first_start=is_first_start)
+        picker = Picker(title, options, current=current, is_startup=is_startup)
         return await self._dialogs.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:

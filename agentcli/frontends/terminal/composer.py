@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -33,8 +32,6 @@ MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hi
 class InputContext(Struct, frozen=True, kw_only=True):
     """The services that the input needs in a folder; `drafts` is None if nothing of the session is stored."""
 
-    folder: Path
-    home: Path
     files: FileIndex
     history: ProjectHistory
     drafts: Drafts | None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.commands.command import AsPrompt, ChoiceIndex, CommandSet, SlashCommand
+from agentcli.agent.commands.command import AsPrompt, CommandSet, SlashCommand
 from agentcli.agent.loop import is_unanswered
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
@@ -348,12 +348,10 @@ class TerminalController(OpenerHost):
         with self.view.activity.hide_command_rows():
             return await self._opener.ask_key(self._terminal, provider)
 
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
+    async def choose(self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None) -> int | None:
         """Let the person choose. Raises `NothingChosen` if they close the list; an empty one returns None at once."""
         with self.view.activity.hide_command_rows():
-            chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
+            chosen = await self._terminal.choose(title, options, current=current)
         if chosen is None and options:
             raise NothingChosen
         return chosen

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 
 from prompt_toolkit.buffer import Buffer
 
-from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.errors import UserError
@@ -38,7 +37,7 @@ class Dialogs:
         self._console, self._controller, self._composer = console, controller, composer
         self._area, self._view, self._notify = composer.area, controller.view, notify
         self._picker: Picker | None = None
-        self._list_result: asyncio.Future[ChoiceIndex | None] | None = None  # of `_picker`; None if it is closed
+        self._list_result: asyncio.Future[int | None] | None = None  # of `_picker`; None if it is closed
         self.purpose: Purpose = "prompt"
         self._secret_result: asyncio.Future[str | None] | None = None  # of `ask_secret`
         self._panels: list[QuestionPanel] = []  # the open questions; the first one is shown
@@ -84,7 +83,7 @@ class Dialogs:
     def picker(self) -> Picker | None:
         return self._picker if self._list_result is not None and not self._list_result.done() else None
 
-    def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
+    def pick(self, picker: Picker) -> asyncio.Future[int | None]:
         """Open a list at once, so that the next key is for it. The result is None if the person closes it."""
         self.close_list()
         self._stop_showing()  # prints held output, which may explain the list; the question returns after it
@@ -93,13 +92,11 @@ class Dialogs:
         self._console.changed()
         return self._list_result
 
-    def close_list(self, *, chooses: bool = False, keeps: bool = False) -> None:
-        """Close the list. With `chooses`, the result is the marked option; with `keeps`, also for later sessions."""
+    def close_list(self, *, chooses: bool = False) -> None:
+        """Close the list. With `chooses`, the result is the marked option."""
         if self.picker is None or self._list_result is None or (chooses and self.picker.marked_index is None):
             return  # no list is open, or one in which no option matches the typed text: it stays open
-        choice = ChoiceIndex(self.picker.marked_index or 0)
-        choice.keeps = keeps
-        self._list_result.set_result(choice if chooses else None)
+        self._list_result.set_result(self.picker.marked_index if chooses else None)
 
     @property
     def panel(self) -> QuestionPanel | None:
@@ -113,7 +110,7 @@ class Dialogs:
     @property
     def hides_input(self) -> bool:
         """True while a list or a question's choices replace the prompt, whose text returns afterwards."""
-        list_hides = self.picker is not None and not self.picker.is_first_start
+        list_hides = self.picker is not None and not self.picker.is_startup
         return list_hides or self.takes_keys or self._lingering is not None
 
     @property

@@ -255,14 +255,14 @@ class KeyActions(Struct, eq=False, kw_only=True):
 class _When:
     """The states in which keys differ: a list or a question takes them, or the input does.
 
-    Below a list that `is_first_start` the person can write: the list gets only the keys that the text does not need.
+    Below a list that `is_startup` the person can write: the list gets only the keys that the text does not need.
     """
 
     def __init__(self, actions: KeyActions) -> None:
         dialogs, buffer = actions.dialogs, actions.buffer
         self.has_list: Filter = Condition(lambda: dialogs.picker is not None)
         self.question_takes_keys: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
-        self.list_takes_text: Filter = self.has_list & Condition(lambda: not actions.picker.is_first_start)
+        self.list_takes_text: Filter = self.has_list & Condition(lambda: not actions.picker.is_startup)
         self.input_takes_keys = ~self.list_takes_text & ~self.question_takes_keys
         self.input_takes_answer: Filter = Condition(lambda: dialogs.purpose != "prompt")
         self.input_takes_prompt = self.input_takes_keys & ~self.input_takes_answer & ~self.has_list
@@ -349,7 +349,6 @@ def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     dialogs = actions.dialogs
     # Below a list, Enter and Esc are for the input while it has a text.
     list_takes_enter = when.has_list & (when.list_takes_text | when.is_empty)
-    can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
         yield (key,), partial(dialogs.press, key), when.question_takes_keys
     for key in map(chr, range(0x20, 0x7F)):  # one by one, to override vi's bindings of single keys
@@ -362,7 +361,6 @@ def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         (("pageup",), lambda: actions.picker.move(-5), when.has_list),
         (("pagedown",), lambda: actions.picker.move(5), when.has_list),
         (("enter",), partial(dialogs.close_list, chooses=True), list_takes_enter),
-        (("c-s",), partial(dialogs.close_list, chooses=True, keeps=True), can_keep),
         (("escape",), dialogs.close_list, list_takes_enter),
         (("backspace",), actions.type_into_list, when.list_takes_text),
         ((Keys.Any,), actions.type_into_list, when.list_takes_text),

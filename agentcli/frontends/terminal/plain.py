@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.choices import yes_or_no
@@ -184,9 +184,8 @@ class PlainTerminal(TerminalActions):
         options: Sequence[tuple[str, str]],
         *,
         current: int | None = None,
-        can_keep: bool = False,
-        is_first_start: bool = False,
-    ) -> ChoiceIndex | None:
+        is_startup: bool = False,
+    ) -> int | None:
         """Print the options with numbers, and read a choice: a number, y or n."""
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
@@ -196,13 +195,13 @@ class PlainTerminal(TerminalActions):
             answer = await self._list_answer
         finally:
             self._list_answer = None
-        if is_first_start and answer and not answer.isdecimal():  # a prompt for later; the list stays open
+        if is_startup and answer and not answer.isdecimal():  # a prompt for later; the list stays open
             self._controller.submit(TypedText(answer))
-            return await self.choose(title, options, current=current, is_first_start=True)
+            return await self.choose(title, options, current=current, is_startup=True)
         if (index := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
-            return ChoiceIndex(index)
+            return index
 
-        return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
+        return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
         self._view.print_line("A key typed here would be visible. To store one, run agentcli login PROVIDER.")

@@ -107,9 +107,9 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
-        if (picked := await host.choose("Theme", options, current=current, can_keep=True)) is None:
+        if (picked := await host.choose("Theme", options, current=current)) is None:
             return marked_list(options, current, "To choose another: /theme NAME")
-        choice, keeps = names[picked], picked.keeps
+        choice = names[picked]
     if choice not in names:
         raise UsageError(f"There is no theme {choice!r}. Choose one of {', '.join(names)}.")
     appearance.use(choice)

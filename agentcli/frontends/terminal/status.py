@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.commands.model import TIME_TO_LIVE_S
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
@@ -52,10 +52,9 @@ class TerminalActions(Protocol):
         options: Sequence[tuple[str, str]],
         *,
         current: int | None = None,
-        can_keep: bool = False,
-        is_first_start: bool = False,
-    ) -> ChoiceIndex | None:
-        """Let the person choose a (label, detail) pair, or type if it `is_first_start`; None if they cancel."""
+        is_startup: bool = False,
+    ) -> int | None:
+        """Let the person choose a (label, detail) pair, or type if it `is_startup`; None if they cancel."""
 
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agentcli.agent.commands.command import AsDiff, ChoiceIndex, CommandHost, CommandSet, Outcome, Topic
+from agentcli.agent.commands.command import AsDiff, CommandHost, CommandSet, Outcome, Topic
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -74,15 +74,11 @@ class FakeHost:
         self.kept[key] = value
         return f"Kept {key}."
 
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
+    async def choose(self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None) -> int | None:
         self.asked.append(list(options))
         if not self.picks:
             return None
-        picked = ChoiceIndex(self.picks.pop(0))
-        picked.keeps = can_keep
-        return picked
+        return self.picks.pop(0)
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         return self.picks.pop(0) == 0 if self.picks else None

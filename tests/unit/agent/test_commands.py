@@ -110,7 +110,7 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         await host.says("/model")
         await host.says("/effort")
         assert (state.model.name, state.model.effort) == ("scripted/other", "medium")
-        assert host.kept == {"provider.model": "scripted/other", "tokens.effort": "medium"}
+        assert host.kept == {"provider.model": "scripted/script", "tokens.effort": None}
         for wrong in ("/model nothing", "/model scripted/script hard", "/effort hard"):
             with pytest.raises(UsageError):
                 await host.says(wrong)

@@ -2,8 +2,6 @@
 
 import asyncio
 import heapq
-import itertools
-import os
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -25,7 +23,6 @@ MAX_QUERY_CHARS = 200
 FRESH_S = 10.0  # a later query lists the files again
 FIRST_LISTING_S = 1.0  # the longest that a query waits for the first listing
 LISTING_TIMEOUT_S = 60.0
-MAX_ENTRIES = 10_000  # of a folder outside the project
 _BLOCK_PATHS = 1_000  # searched before the event loop runs again, in a millisecond or two
 Rank = tuple[int, int, str]  # the tier of a path, 0 for the best, and its place among the paths of that tier
 # Given a command's name and the typed argument, returns the values that may replace it, each with a note.
@@ -41,11 +38,8 @@ _UNSHOWABLE = lazy_pattern('[\x01-\x1f\x7f-\x9f"\ufffd]')
 class PromptCompleter(Completer):
     """Completes `/name` at the start of the input, its argument from `arguments`, and `@path` after white space."""
 
-    def __init__(
-        self, commands: Iterable[SlashCommand], arguments: Arguments, files: "FileIndex", *, folder: Path, home: Path
-    ) -> None:
-        self._commands, self._arguments = commands, arguments
-        self._files, self._folder, self._home = files, folder, home
+    def __init__(self, commands: Iterable[SlashCommand], arguments: Arguments, files: "FileIndex") -> None:
+        self._commands, self._arguments, self._files = commands, arguments, files
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Yield commands and arguments; files need `get_completions_async`."""
@@ -74,11 +68,7 @@ class PromptCompleter(Completer):
             return
         is_quoted = mention["quoted"] is not None
         query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
-        if query in ("~", "..") or query.startswith(("/", "~/", "../")):  # the index has only the project's files
-            paths = await asyncio.to_thread(paths_elsewhere, query, self._folder, self._home)
-        else:
-            paths = await self._files.match(query, is_wanted=lambda: _is_current(document))
-        for path in paths:
+        for path in await self._files.match(query, is_wanted=lambda: _is_current(document)):
             text = _as_mention(path, is_quoted=is_quoted, after=document.text_after_cursor)
             yield Completion(text, -len(mention[0]), display=path)
 
@@ -161,24 +151,6 @@ async def ripgrep_files(root: Path) -> Sequence[str]:
     end = await run_short_program(argv, timeout_s=LISTING_TIMEOUT_S, max_bytes=MAX_LISTED_BYTES, cwd=root)
     listed = end.stdout.decode(errors="replace").split("\0")[:-1]
     return await asyncio.to_thread(lambda: [name for name in listed if not _UNSHOWABLE.search(name)])
-
-
-def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list[str]:
-    """List the names in a typed folder that contain the typed name, prefixes first; hidden ones if a dot is typed."""
-    if query in ("~", ".."):
-        return [f"{query}/"]
-    typed, _, name = query.rpartition("/")
-    folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"  # the slash is for a query such as /et
-    ignores_case = name == name.lower()
-    found: list[tuple[bool, tuple[int, str], str]] = []
-    with suppress(OSError), os.scandir(folder) as entries:  # a folder that cannot be read offers nothing
-        for entry in itertools.islice(entries, MAX_ENTRIES):
-            compared = entry.name.lower() if ignores_case else entry.name
-            if name in compared and (name.startswith(".") or not entry.name.startswith(".")):
-                path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
-                if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
-                    found.append((not compared.startswith(name), _sort_key(path), path))
-    return [path for _, _, path in heapq.nsmallest(limit, found)]
 
 
 def _with_folders(files: Sequence[str]) -> Sequence[str]:

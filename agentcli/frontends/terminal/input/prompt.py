@@ -307,7 +307,7 @@ def option_row(
 class Picker:
     """A list to choose from: arrows move, typing narrows, Enter selects.
 
-    `options` are labels with details; the one at `current` is marked, and selected first. With `is_first_start` the
+    `options` are labels with details; the one at `current` is marked, and selected first. With `is_startup` the
     input stays, and typed text goes there.
     """
 
@@ -317,12 +317,11 @@ class Picker:
         options: Sequence[tuple[str, str]],
         *,
         current: int | None = None,
-        can_keep: bool = False,
-        is_first_start: bool = False,
+        is_startup: bool = False,
     ) -> None:
-        self.title, self.can_keep, self.is_first_start = printable(title), can_keep, is_first_start
+        self.title, self.is_startup = printable(title), is_startup
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current_index = None if is_first_start else current  # of the option that applies now, if one does
+        self._current_index = None if is_startup else current  # of the option that applies now, if one does
         self._marked_position = current or 0  # of the marked option among those that match the query
         self._query = ""  # typed to narrow the list
 
@@ -390,8 +389,7 @@ class Picker:
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
-        leave = [] if self.is_first_start else ["Esc to cancel"]  # a first start needs a model before anything else
-        keep = ["Ctrl-S to keep it for good"] if self.can_keep else []
-        text = join_fitting([count, "Enter to select", *leave, *keep], columns - 2)
+        leave = [] if self.is_startup else ["Esc to cancel"]  # a first start needs a model before anything else
+        text = join_fitting([count, "Enter to select", *leave], columns - 2)
         rows.append(clipped([("muted", f"  {text}")], columns))
         return rows[: max(0, max_rows)]

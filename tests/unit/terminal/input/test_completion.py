@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent, Completion
@@ -35,18 +34,18 @@ def arguments(name: str, typed: str) -> Iterable[tuple[str, str]]:
     return [(value, note) for value, note in values if value.startswith(typed)]
 
 
-def completions(text: str, after: str = "", *, home: Path = Path("/")) -> list[Completion]:
+def completions(text: str, after: str = "") -> list[Completion]:
     async def complete() -> list[Completion]:
-        completer = PromptCompleter(COMMANDS, arguments, FileIndex(files), folder=home / "work/project", home=home)
+        completer = PromptCompleter(COMMANDS, arguments, FileIndex(files))
         document = Document(text + after, len(text))
         return [found async for found in completer.get_completions_async(document, CompleteEvent())]
 
     return asyncio.run(complete())
 
 
-def results(text: str, after: str = "", *, home: Path = Path("/")) -> list[str]:
+def results(text: str, after: str = "") -> list[str]:
     """The input before the cursor after each completion."""
-    return [text[: len(text) + found.start_position] + found.text for found in completions(text, after, home=home)]
+    return [text[: len(text) + found.start_position] + found.text for found in completions(text, after)]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_commands_and_arguments_are_shown_with_a_note() -> None:
 
 def test_a_command_that_came_later_is_offered() -> None:
     commands = list(COMMANDS)
-    completer = PromptCompleter(commands, arguments, FileIndex(files), folder=Path(), home=Path())
+    completer = PromptCompleter(commands, arguments, FileIndex(files))
     commands.append(SlashCommand("shout", "say it louder", run))
     assert [c.text for c in completer.get_completions(Document("/sh"), CompleteEvent())] == ["/shout "]
 
@@ -132,39 +131,3 @@ def test_a_space_or_quotation_mark_that_is_there_is_not_written_twice(after: str
     assert results("@ma", after)[0] == "@main.py"
     assert results("/mod", after)[0] == "/model"
     assert results('@"my a', after=f'"{after}') == ['@"src/my app.py']
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    for name in ("work/project/x", "work/Other/", "work/.hidden", "notes.md", "no tes/a", "work/other.md"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir() if name.endswith("/") else path.touch()
-    (tmp_path / "work/loop").symlink_to("loop")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("@~", ["@~/"]),
-        ("@..", ["@../"]),
-        ("@~/no", ['@"~/no tes/', "@~/notes.md "]),
-        ("see @~/work/OT", []),
-        ("see @~/work/Ot", ["see @~/work/Other/"]),
-        ("@../oth", ["@../Other/", "@../other.md "]),
-        ("@../.h", ["@../.hidden "]),
-        ("@../lo", ["@../loop "]),
-        ('@"~/no tes/', ['@"~/no tes/a" ']),
-        ("@../../ote", ["@../../notes.md "]),
-        ("@../nothing/x", []),
-        ("@~/notes.md", []),
-    ],
-)
-def test_paths_out_of_the_project_are_offered_by_folder(home: Path, typed: str, offered: list[str]) -> None:
-    assert results(typed, home=home) == offered
-
-
-def test_absolute_paths_are_offered(home: Path) -> None:
-    assert results(f"@{home}/no", home=home) == [f'@"{home}/no tes/', f"@{home}/notes.md "]
-    assert "@/etc/" in results("@/et", home=home)
