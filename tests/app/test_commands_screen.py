@@ -357,8 +357,8 @@ def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) ->
     rows = terminal.transcript().splitlines()
     model, rename = (next(row for row in rows if row.startswith(f"  /{name} ")) for name in ("model", "rename"))
     if columns == 40:  # the meaning stands below
-        at = rows.index("  /model          [MODEL]")
-        assert rows[at + 1 : at + 3] == [f"{'':18}show the models, or", f"{'':18}switch to another one"]
+        at = rows.index("  /model [MODEL]")
+        assert rows[at + 1 : at + 3] == ["    show the models, or switch to", "    another one"]
     else:
         assert model.index("[MODEL]") == rename.index("NAME") == 18
         assert model.index("show the models") == rename.index("rename this")

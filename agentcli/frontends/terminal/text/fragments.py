@@ -241,12 +241,13 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """Break whole lines at words; the rows that follow are indented by `hang` columns.
 
     Without `hang`, they are indented to the end of a mark at the line's start, or to the column after a gap of two
-    spaces in the first half of the row.
+    spaces. If that leaves less than half of the row, the text after the gap is put on a line of its own.
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_empty_end=True)):
-        indent = _text_column(plain(line), columns) if hang is None else hang
-        out += [("", "\n" if number else ""), *wrap_line(line, columns, [("", " " * indent)])]
+        for row in _name_above_meaning(line, columns) if hang is None else [line]:
+            indent = _text_column(plain(row), columns) if hang is None else hang
+            out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
     return merged(out)
 
 
@@ -256,6 +257,18 @@ def _text_column(row: str, columns: int) -> int:
     if found is None or 2 * width(found[0]) > columns:
         found = _COLUMN_AFTER_MARK.match(row)
     return width(found[0]) if found else 0
+
+
+def _name_above_meaning(line: Row, columns: int) -> list[Row]:
+    """Return the line; if less than half of a row is left after its gap, a name and, below it, its meaning."""
+    if len(line) != 1:  # only lines of one role, as the output of slash commands has
+        return [line]
+    roles, text = line[0]
+    *names, meaning = re.split(" {2,}", text.strip())
+    if not names or width(text) <= columns or 2 * width(text[: text.rindex(meaning)]) <= columns:
+        return [line]
+    indent = " " * (len(text) - len(text.lstrip()))
+    return [[(roles, f"{indent}{' '.join(names)}")], [(roles, f"{indent}  {meaning}")]]
 
 
 @lru_cache(maxsize=4096)

@@ -66,8 +66,9 @@ def test_a_list_of_names_hangs_from_its_second_column() -> None:
         "               that answers",
     ]
     assert rows("  /model  [NAME]  choose the model that answers", 30) == [
-        "  /model  [NAME]  choose the",
-        "          model that answers",
+        "  /model [NAME]",
+        "    choose the model that",
+        "    answers",
     ]
     assert rows("✗ one two three", 9) == ["✗ one two", "  three"]
     assert rows("one two three", 9, hang=2) == ["one two", "  three"]
