@@ -1,5 +1,6 @@
 """Handles text with roles, which decide its look: its width in cells, its rows, and line breaks between words."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
