@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
-from agentcli.infra.sandbox.git_config import SYSTEM_GIT
+from agentcli.infra.sandbox.git_config import SYSTEM_GIT, read_small_file
 from agentcli.infra.sandbox.mount_points import MountPointList, is_mount_point, real_path
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
@@ -310,31 +310,45 @@ class Protection(msgspec.Struct, kw_only=True):
     missing_files: dict[str, bytes] = msgspec.field(default_factory=dict)
     problems: list[str] = msgspec.field(default_factory=list)
 
-    def protect(self, folder: str, name: str) -> None:
-        """Protect `name`, relative to a folder, from being written, created or replaced; its parents from renaming."""
-        parts = [part for part in name.split("/") if part not in {"", "."}]
-        path = f"{folder}/{parts[0]}"
-        for part in parts[1:]:
-            if kind_of(path) != "folder":
-                break
-            _append_once(self.writable, path)
+    def protect(self, folder: str, name: str, if_missing: bytes | None = None) -> None:
+        """Protect `name`, relative to a folder, from being written, created or replaced; its parents from renaming.
+
+        A missing one becomes a file with the content `if_missing`, which must mean the same as no file, or a folder.
+        """
+        *outer, last = [part for part in name.split("/") if part not in {"", "."}]
+        path = folder
+        for part in outer:
             path = f"{path}/{part}"
-        match kind_of(path):
-            case "symlink":
-                self.problems.append(f"{path} is a symbolic link, which a command can replace.")
-                target = os.path.realpath(path)
-                if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
-                    _append_once(self.read_only, target)
-            case kind if kind == "nothing" or is_mount_point(path):  # another command's mount point will disappear
-                _append_once(self.missing_folders, path)
-            case _:
-                _append_once(self.read_only, path)
+            if kind_of(path) != "folder":
+                self._protect_entry(path, folder, None)
+                return
+            _append_once(self.writable, path)
+        self._protect_entry(f"{path}/{last}", folder, if_missing)
+
+    def _protect_entry(self, path: str, folder: str, if_missing: bytes | None) -> None:
+        kind = kind_of(path)
+        if kind == "symlink":
+            self.problems.append(f"{path} is a symbolic link, which a command can replace.")
+            target = os.path.realpath(path)
+            if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
+                _append_once(self.read_only, target)
+        # What looks like a mount point may be another command's, and will disappear.
+        elif if_missing is not None and (kind == "nothing" or (kind == "file" and _has_content(path, if_missing))):
+            self.missing_files[path] = if_missing
+        elif kind == "nothing" or is_mount_point(path):
+            _append_once(self.missing_folders, path)
+        else:
+            _append_once(self.read_only, path)
 
     def add(self, other: Self) -> None:
         for name in ("writable", "read_only", "missing_folders", "problems"):
             for path in getattr(other, name):
                 _append_once(getattr(self, name), path)
         self.missing_files |= other.missing_files
+
+
+def _has_content(file: str, content: bytes) -> bool:
+    return read_small_file(file).encode(errors="surrogateescape") == content
 
 
 def _append_once(paths: list[str], path: str) -> None:

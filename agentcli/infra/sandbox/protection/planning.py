@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from agentcli.infra.sandbox.confinement import Bounds, Protection, is_inside, is_real, kind_of, resolve_existing
-from agentcli.infra.sandbox.git_config import NamedPaths, find_named_paths, read_linked_path, read_small_file
+from agentcli.infra.sandbox.git_config import NamedPaths, find_named_paths, read_linked_path
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.secret_files import TICK_NS, Stamp, stamp_of
 
@@ -198,7 +198,7 @@ class RepositoryPlanner:
             gaps.append(f"{folder} has a config that git does not read, or git is not installed")
         gaps += _add_entry(folder, "config", plan)
         gaps += _add_worktree_config(folder, named, plan)
-        gaps += _add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan)
+        gaps += _add_entry(folder, "commondir", plan, COMMON_FOLDER_IS_HERE)
         self._add_named(named, folder, worktree, plan)
         return gaps
 
@@ -231,14 +231,10 @@ class RepositoryPlanner:
             for each in (os.path.normpath(path), os.path.realpath(path))
         }
         for path, is_file in is_file_by_path.items():
-            self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
-            is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
-            is_mount_point = path in plan.read_only and _has_content(path, NO_CONFIGURATION)  # of another command
-            if is_file and (is_missing or is_mount_point):  # git would refuse a folder at this path
-                (plan.missing_folders if is_missing else plan.read_only).remove(path)
-                plan.missing_files[path] = NO_CONFIGURATION
+            around = [base for base in (worktree, folder) if base and is_inside(path, base)]
+            self._add_path(path, around, NO_CONFIGURATION if is_file else None, plan)
 
-    def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
+    def _add_path(self, path: str, around: list[str], if_missing: bytes | None, plan: Protection) -> None:
         """Protect a path and its parents below the innermost folder of `around`, or else the innermost writable one."""
         base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
@@ -246,7 +242,7 @@ class RepositoryPlanner:
         if path == base or any(is_inside(folder, path) for folder in self._writable):
             plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
             return
-        plan.protect(base, os.path.relpath(path, base))
+        plan.protect(base, os.path.relpath(path, base), if_missing)
 
 
 def looks_like_git_dir(folder: str) -> bool:
@@ -269,30 +265,15 @@ def modules_in(folder: str, depth: int = 0) -> list[str]:
 
 def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> list[str]:
     """Add `config.worktree`. It must be a file if git reads it, which depends on `extensions.worktreeConfig`."""
-    if named.has_worktree_config:
-        return _add_file(folder, "config.worktree", b"", plan)
-    return _add_entry(folder, "config.worktree", plan)
+    return _add_entry(folder, "config.worktree", plan, b"" if named.has_worktree_config else None)
 
 
-def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
-    """Add a file; if there is none, one with the content `if_missing`, which means the same to git."""
-    path = f"{folder}/{name}"  # with that content, it may be another command's mount point
-    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _has_content(path, if_missing)):
-        plan.missing_files[path] = if_missing
-        return []
-    return _add_entry(folder, name, plan)
-
-
-def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
+def _add_entry(folder: str, name: str, plan: Protection, if_missing: bytes | None = None) -> list[str]:
     """Add a file or folder; return the reason if it cannot be protected."""
     if kind_of(f"{folder}/{name}") == "symlink":
         return [f"{folder}/{name} is a symbolic link, which a command could replace"]
-    plan.protect(folder, name)
+    plan.protect(folder, name, if_missing)
     return []
-
-
-def _has_content(file: str, content: bytes) -> bool:
-    return read_small_file(file).encode(errors="surrogateescape") == content
 
 
 def _folders_in(folder: str) -> list[str]:
