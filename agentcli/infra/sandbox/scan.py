@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
@@ -44,6 +43,7 @@ _REPLACED_EVENTS = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
 _OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000  # IN_Q_OVERFLOW: events were lost; IN_IGNORED: the watch has ended
 # With the flags IN_ONLYDIR, IN_DONT_FOLLOW and IN_EXCL_UNLINK.
 _WATCHED = _ENTRY_EVENTS | _REPLACED_EVENTS | 0x01000000 | 0x02000000 | 0x04000000
+_MAX_WATCHES = 30_000  # of one tree; a user usually has 65,536 or more, and other programs need some
 _HEADER = struct.Struct("iIII")  # of an event: watch number, bits, a cookie, length of the name that follows
 _NO_FOLDER = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk cannot read such a folder either
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -63,14 +63,13 @@ class FolderWatch:
         """Start to watch a folder."""
         if not self.is_complete:
             return
-        watch = -1  # the folder cannot be watched
-        if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _max_watches():
+        if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _MAX_WATCHES:
             watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _WATCHED)
-            if watch < 0 and ctypes.get_errno() in _NO_FOLDER:
+            if watch >= 0:
+                self._paths[watch] = path
                 return
-        if watch >= 0:
-            self._paths[watch] = path
-            return
+            if ctypes.get_errno() in _NO_FOLDER:
+                return
         self.is_complete = False  # changes in this folder would be missed, so all folders must be read again anyway
         self._paths.clear()
         if self._close is not None:
@@ -103,15 +102,6 @@ class FolderWatch:
                     end = start + _HEADER.size + length
                     yield watch, event, data[end - length : end].rstrip(b"\0")
                     start = end
-
-
-@cache
-def _max_watches() -> int:
-    # One tree may use half of the watches that a user may have.
-    try:
-        return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // 2
-    except (OSError, ValueError):
-        return 0
 
 
 class _Folder(msgspec.Struct, kw_only=True):

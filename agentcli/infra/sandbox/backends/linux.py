@@ -48,7 +48,7 @@ from agentcli.infra.sandbox.confinement import (
 )
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.mount_points import MountPoints, open_real
-from agentcli.infra.sandbox.network.relay import python_folders, relay_command, relay_environment
+from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
 
 # The PATH is not searched: a project can change it, and Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
@@ -128,13 +128,12 @@ class MountPlanner:
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
         """Return the mounts in their order, outer folders first. Raises `OSError` if a path changed meanwhile."""
         resources = self._bounds.resources
-        python = python_folders() if resources.proxy_socket is not None else []
         private = private_folders()
         self._mounts += [Mount(folder, mode="1777") for folder in private]
-        for path in (*self._shown_in_private, *python):  # these stay visible, also in a folder that is now private
+        for path in self._shown_in_private:
             if is_private(path) and path not in (*private, *self._bound_folders) and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))
-        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside of `_bound_folders`, and in them
+        hidden_outside, hidden_inside = self._plan_hiding()  # outside of `_bound_folders`, and in them
         self._hide(hidden_outside)
         for path in sorted({*self._bound_folders, *protection.writable}, key=_outer_first):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
@@ -156,7 +155,7 @@ class MountPlanner:
         self.descriptors.append(open_real(path))
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
-    def _plan_hiding(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
+    def _plan_hiding(self) -> tuple[list[HideStep], list[HideStep]]:
         """Plan what to hide outside of `_bound_folders`, and what to hide inside them, after these are mounted."""
         visible = (*self._shown_in_private, *self._bound_folders)
         masked = [
@@ -165,7 +164,7 @@ class MountPlanner:
             if not is_private(place.path) or _is_in_any(place.path, visible)
         ]
         # A path with a link in it is not shown, because a command may have changed the link.
-        shown = resolve_existing(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
+        shown = resolve_existing([*filter(is_real, map(str, self._bounds.readable_again))])
         # Programs look for settings in the home. If it is inside a hidden folder, they must be able to enter it.
         reachable = (*self._bound_folders, os.path.realpath(self._bounds.home))
 

@@ -35,13 +35,6 @@ def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
     return {spelling: f"http://{LOOPBACK}:{PORT}" for name in names for spelling in (name, name.lower())} | others
 
 
-def python_folders() -> list[str]:
-    """Return the folders of Python that the relay needs in the sandbox."""
-    prefix = os.path.realpath(sys.base_prefix)  # not shown as a whole, because it may be `~/.local`
-    programs = str(Path(os.path.realpath(sys.executable)).parent)
-    return list(dict.fromkeys((programs, f"{prefix}/lib", f"{prefix}/{sys.platlibdir}")))
-
-
 def main() -> None:
     """Start the relay in the sandbox, then become the command; the arguments are those of `relay_command`."""
     proxy_socket, ports, *command = sys.argv[1:]
