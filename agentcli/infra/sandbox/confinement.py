@@ -50,8 +50,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     `masked` files and folders cannot be read, except for paths in `readable_again`: the longer path wins, and the
     exception if both are equal. `writable` paths can also be written under `workspace-write`; they must exist, and they
     win over protection. `protected` paths cannot be written, created, renamed or removed: names relative to each root,
-    and absolute paths inside the roots. If `.git` is one of them, whole repositories are read-only; otherwise commits
-    work, but files that git would execute stay protected.
+    and absolute paths inside the roots. Commits work, but files that git would execute are protected as well.
     """
 
     profile: Profile

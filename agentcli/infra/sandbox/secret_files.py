@@ -160,9 +160,8 @@ class SecretValues:
         self._git = ""  # the path of git
         self._files: dict[Path, tuple[Stamp, frozenset[str]]] = {}  # secret file -> its stamp and values
         self._lock = threading.Lock()
-        self._heads: dict[Path, str] = {}  # root -> the commit that was HEAD at the first call
-        # Root -> the values of the last search in its commit, and those that were found.
-        self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
+        # Root -> the commit that was HEAD at the first call, the values of the last search in it, and those found.
+        self._committed: dict[Path, tuple[str, frozenset[str], frozenset[str]]] = {}
 
     def values_in(
         self, files: Collection[Path], roots: Sequence[Path], *, apart_from: Path | None = None
@@ -241,23 +240,22 @@ class SecretValues:
 
     def _find_committed(self, root: Path, values: frozenset[str]) -> frozenset[str]:
         """Return the values that an ordinary file of the commit contains; none if there is no commit."""
-        if root not in self._heads:
-            self._heads[root] = self._git_output(_HEAD, root).decode().strip()
-        if not values or not self._heads[root]:
-            return frozenset()
-        searched, found = self._committed.get(root, (frozenset[str](), frozenset[str]()))
-        if searched != values:
-            found = self._grep_commit(values, root)
-            self._committed[root] = (values, found)
+        if root not in self._committed:
+            head = self._git_output(_HEAD, root).decode().strip()
+            self._committed[root] = head, frozenset(), frozenset()
+        head, searched, found = self._committed[root]
+        if head and searched != values:
+            found = self._grep_commit(head, values, root)
+            self._committed[root] = head, values, found
         return found
 
-    def _grep_commit(self, values: frozenset[str], root: Path) -> frozenset[str]:
+    def _grep_commit(self, head: str, values: frozenset[str], root: Path) -> frozenset[str]:
         """Return the values that git finds in the commit outside its secret files."""
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern per line
-        grep = (*_GREP, self._heads[root], "--", ".", *secret)
+        grep = (*_GREP, head, "--", ".", *secret)
         found = self._git_output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 

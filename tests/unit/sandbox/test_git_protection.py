@@ -197,11 +197,6 @@ LAYOUTS = {
         "rm .git/hooks; mkdir .git/hooks; git commit -q --allow-empty -m x", refused=2,
         holds="test -L ws/.git/hooks", said="cannot commit",
     ),
-    # For commands that run for long: outside, hooks and configuration may be replaced while they do.
-    "a whole repository can be protected": Layout(
-        "repo ws", "git log --format=%s; git commit --allow-empty -m x", out="first\n", refused=1,
-        bounds={"protected": (".git",)},
-    ),
     "a granted path wins over a protected name": Layout(
         "mkdir ws/.vscode", "echo '{}' >.vscode/settings.json", holds="test -e ws/.vscode/settings.json",
         bounds={"protected": (".vscode",), "writable": ("ws/.vscode",)},

@@ -50,16 +50,15 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
 
 def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_committable: int) -> Protection:
     """Plan for the roots, the repositories below them, and the granted folders."""
-    plan, scan, may_commit = Protection(), bounds.resources.scan, ".git" not in bounds.protected
+    plan, scan = Protection(), bounds.resources.scan
 
     def plan_below_root(make_plan: Callable[..., Protection], folder: str, number: int) -> Protection:
-        can_commit = may_commit and (number < max_committable or is_inside(cwd, folder))
-        found = make_plan(folder, may_commit=can_commit)
-        return found if can_commit else _limit_mounts(found, folder, number)
+        may_commit = number < max_committable or is_inside(cwd, folder)
+        found = make_plan(folder, may_commit=may_commit)
+        return found if may_commit else _limit_mounts(found, folder, number)
 
     for root in map(str, bounds.roots):
-        if may_commit:
-            plan.add(planner.plan_repository(root))
+        plan.add(planner.plan_repository(root))
         # `join` leaves absolute names unchanged; those outside this root are skipped.
         for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118
             if path != root and is_inside(path, root):
@@ -70,7 +69,7 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
         for number, folder in enumerate(nested):
             plan.add(plan_below_root(planner.plan_nested, folder, number))
         if looks_like_git_dir(root):
-            plan.add(planner.plan_git_folder(root, may_commit=may_commit, is_root=True))
+            plan.add(planner.plan_git_folder(root, may_commit=True, is_root=True))
         # Bare repositories, and those with a worktree elsewhere; others are already protected through their worktrees.
         for number, folder in enumerate(filter(looks_like_git_dir, nested)):
             if folder not in plan.writable:
