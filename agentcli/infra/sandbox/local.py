@@ -247,7 +247,6 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """The sandbox's weakness, and reverted changes of killed sessions."""
         reverts = self._confinement.clean_up()  # runs once; each later call returns the same reverts
         done, failed = "; ".join(reverts.reverted), "; ".join(reverts.not_reverted)
         parts = (
@@ -259,7 +258,6 @@ class LocalFacts:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """The facts about the confinement for the person, one per line."""
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:

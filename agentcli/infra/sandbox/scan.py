@@ -60,7 +60,6 @@ class FolderWatch:
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
 
     def add(self, path: str) -> None:
-        """Start to watch a folder."""
         if not self.is_complete:
             return
         if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _MAX_WATCHES:

@@ -223,7 +223,6 @@ class SecretValues:
         self._tracked[root] = state, frozenset(map(os.fsdecode, names))
 
     def _read_objects(self, objects: Sequence[str], root: Path) -> None:
-        """Read the secret values in git's objects with these ids."""
         free_bytes = MAX_BYTES
         sizes: dict[str, int] = {}
         described = self._git_output(_SIZES, root, "\n".join(objects).encode()) if objects else b""

@@ -6,7 +6,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -232,20 +232,17 @@ class SessionConfinement:
             log.warning("nothing is noted for after a kill: %s", error)
         return self._cleanup_note
 
-    @contextmanager
-    def _revert_afterwards(self, bounds: confinement.Bounds, cwd: Path, note: CleanupNote | None) -> Iterator[Reverts]:
+    def _revert_afterwards(
+        self, bounds: confinement.Bounds, cwd: Path, note: CleanupNote | None
+    ) -> AbstractContextManager[Reverts]:
         """Revert a command's changes to protected files if the backend cannot prevent them."""
         if self.backend.keeps_names or bounds.profile != "workspace-write":
-            yield Reverts()
-            return
+            return nullcontext(Reverts())
         if self._snapshot is None:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._displaced, note)
-        with self._snapshot.reverting(
-            _plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable
-        ) as reverts:
-            yield reverts
+        return self._snapshot.reverting(_plan_reverts(bounds, cwd), roots=bounds.roots, granted=bounds.writable)
 
     def accept(self, path: Path, content: bytes) -> None:
         """Do not revert the content that a tool wrote to a protected file, because the person approved it."""

@@ -269,12 +269,8 @@ def _rule(what: str, filters: Sequence[str]) -> str:
 
 
 def _spellings(path: Path) -> list[str]:
-    """Return a path and, if a link into /private gives it another name, that one: `/tmp/a` and `/private/tmp/a`."""
-    text = os.path.normpath(path)
-    for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
-        if text == name or text.startswith(name + "/"):
-            return [text, "/private" + text]
-    return [text, text.removeprefix("/private")] if text.startswith("/private/") else [text]
+    """Return a path as it is written, and the real one, which the system compares: `/tmp/a` and `/private/tmp/a`."""
+    return list(dict.fromkeys((os.path.normpath(path), os.path.realpath(path))))
 
 
 def _without_case(text: str) -> str:

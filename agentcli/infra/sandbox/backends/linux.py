@@ -231,7 +231,6 @@ def render_mounts(launch: Launch) -> Iterator[Launch]:
 
 
 def _mount_options(mount: Mount) -> tuple[str, ...]:
-    """Return bubblewrap's options for a mount."""
     if not mount.source:
         return ("--perms", mount.mode, "--tmpfs", mount.path)
     option = "--bind" if mount.is_writable else "--ro-bind"
