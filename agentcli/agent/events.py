@@ -388,11 +388,10 @@ class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
     broke_off: bool = False
 
 
-Event = (
-    TurnStarted | TurnEnded | PromptProgress | ReplyStarted | BlockStarted | TextDelta | ThinkingDelta | InputDelta
-    | BlockEnded | ToolStarted | OutputDelta | ToolFinished | ClientToolRequested | Steered | QueueChanged | ModeChanged
-    | ProviderSwitched | Retry | AnyQuestion | ApprovalSettled | Compaction | UsageReported | EntryStored | Notice
-    | TakenOver | SubagentStarted | SubagentEnded | HookRan | Done | TurnFailed
-)  # fmt: skip
+RequestEvent = TurnStarted | TurnEnded | PromptProgress | ReplyStarted | UsageReported | Retry | ProviderSwitched
+ReplyEvent = BlockStarted | TextDelta | ThinkingDelta | InputDelta | BlockEnded
+CallEvent = ToolStarted | OutputDelta | ToolFinished | ClientToolRequested | HookRan | SubagentStarted | SubagentEnded
+SessionEvent = QueueChanged | Steered | ModeChanged | ApprovalSettled | Compaction | EntryStored | Notice | TakenOver
+Event = RequestEvent | ReplyEvent | CallEvent | SessionEvent | AnyQuestion | Done | TurnFailed
 
 Emit = Callable[[Event], None]  # synchronous and never waits

@@ -313,11 +313,12 @@ class EventStore(Protocol):
     async def close(self) -> None: ...
 
 
-EventName = Literal[
-    "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure",
-    "PermissionRequest", "PermissionDenied", "Notification", "Stop", "StopFailure", "SubagentStart", "SubagentStop",
-    "PreCompact", "PostCompact", "UserPromptExpansion", "DirectoryAdded",
-]  # fmt: skip
+TurnEventName = Literal[
+    "UserPromptSubmit", "UserPromptExpansion", "Stop", "StopFailure", "SubagentStart", "SubagentStop"
+]
+CallEventName = Literal["PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied"]
+SessionEventName = Literal["SessionStart", "SessionEnd", "Notification", "PreCompact", "PostCompact", "DirectoryAdded"]
+EventName = Literal[TurnEventName, CallEventName, SessionEventName]
 Decision = Literal["", "allow", "ask", "deny"]
 
 

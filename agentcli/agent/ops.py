@@ -156,7 +156,6 @@ class ClientResult(Answer, frozen=True, tag="client_result"):
         content_blocks(self.content)
 
 
-Op = (
-    Prompt | Steer | TakeBack | RunQueued | GoOn | Interrupt | Pause | Approve | SetModel | SetMode | SetAttended
-    | SetEffort | Background | RunCommand | CommandRan | ClientResult
-)  # fmt: skip
+TurnOp = Prompt | Steer | TakeBack | RunQueued | GoOn | Interrupt | Pause | Background
+SettingOp = SetModel | SetMode | SetAttended | SetEffort
+Op = TurnOp | SettingOp | Approve | RunCommand | CommandRan | ClientResult

@@ -7,16 +7,19 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.conversation.entries import (  # isort: skip
-    Assistant, Body, CallAllowed, CallAsked, CallDenied, CallKept, CallsHandedOver, CallTried, Compaction, Entry,
-    Pinned, Queued, Result, Retracted, Rewound, User,
-)  # fmt: skip
-from agentcli.llm.messages import (  # isort: skip
-    Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, without_empty_text,
-)  # fmt: skip
-from agentcli.llm.models import (  # isort: skip
-    BYTES_PER_TOKEN, MESSAGE_SIZE, SAFETY, Calibration, ModelInfo, Size, prefix_size, sent_back, size_of,
-)  # fmt: skip
+from agentcli.conversation import entries as log
+from agentcli.llm import models
+from agentcli.llm.messages import (
+    Block,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    without_empty_text,
+)
 from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import ToolSpec
 
@@ -33,9 +36,9 @@ class Queue:
         self.steering: deque[Content] = deque()
         self.follow_ups: deque[Content] = deque(follow_ups)
 
-    def entry(self) -> Queued:
+    def entry(self) -> log.Queued:
         """Return the whole queue as an entry, which is stored in one transaction with a message that leaves it."""
-        return Queued(tuple(self.steering), tuple(self.follow_ups))
+        return log.Queued(tuple(self.steering), tuple(self.follow_ups))
 
     def remove(self, position: int | None = None) -> bool:
         """Remove the message at a position (steering messages come first), or the newest; return False without one."""
@@ -57,23 +60,25 @@ class Queue:
 class Conversation:
     """All entries of a session in the order in which they were stored, and the current branch."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self.entries: list[Entry] = []
-        self.path: list[Entry] = []  # from the root to the newest entry of the branch, without retracted ones
+    def __init__(self, entries: Iterable[log.Entry] = ()) -> None:
+        self.entries: list[log.Entry] = []
+        self.path: list[log.Entry] = []  # from the root to the newest entry of the branch, without retracted ones
         self.open_calls: dict[str, ToolUse] = {}  # calls of the path without a result, by id, oldest first
         self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
         self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
         self.pending_calls: dict[str, ToolUse] = {}  # open calls that the client was asked to run, by id
         self.applied_changes: dict[str, tuple[str, ...]] = {}  # by open call: names of applied changes of its dry run
-        self.last_reply: Entry | None = None
+        self.last_reply: log.Entry | None = None
         self.size = RequestSize(self)
         self.prepared = PreparedMessages()
         self._messages: list[Message] = []  # those of the next request
         self.add(*entries)
-        queued = next((entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued)), Queued())
+        queued = next(
+            (entry.body for entry in reversed(self.entries) if isinstance(entry.body, log.Queued)), log.Queued()
+        )
         self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
 
-    def add(self, *entries: Entry) -> None:
+    def add(self, *entries: log.Entry) -> None:
         """Append entries whose ids and parents come from a log."""
         for entry in entries:
             self._place(entry)
@@ -86,21 +91,21 @@ class Conversation:
         return self.path[position - 1].id if position else None
 
     @property
-    def request_entries(self) -> list[Entry]:
+    def request_entries(self) -> list[log.Entry]:
         """The entries of a request: the path, or its newest compaction with the entries it keeps, and later entries."""
         compacted, start = self.compacted_entries()
         return [*compacted, *self.path[start:]]
 
-    def compacted_entries(self) -> tuple[list[Entry], int]:
+    def compacted_entries(self) -> tuple[list[log.Entry], int]:
         """Return the newest compaction with the entries it keeps, and the position after it; without one, [] and 0."""
-        after = next((n for n in range(len(self.path), 0, -1) if isinstance(self.path[n - 1].body, Compaction)), 0)
+        after = next((n for n in range(len(self.path), 0, -1) if isinstance(self.path[n - 1].body, log.Compaction)), 0)
         return (apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else []), after
 
     @property
     def pins(self) -> list[str]:
         facts: list[str] = []
         for entry in self.path:
-            if isinstance(entry.body, Pinned):
+            if isinstance(entry.body, log.Pinned):
                 text = entry.body.text
                 facts = [fact for fact in facts if fact != text] + ([] if entry.body.is_removed else [text])
         return facts
@@ -122,18 +127,18 @@ class Conversation:
     def valid_messages(self) -> tuple[Message, ...]:
         return self.prepared.valid(self.messages)  # repaired if a provider would reject them
 
-    def _place(self, entry: Entry) -> None:
+    def _place(self, entry: log.Entry) -> None:
         """Put an entry at the end of the path. It begins a branch if its parent is not the last entry of the path."""
         body = entry.body
-        if isinstance(body, Rewound):
+        if isinstance(body, log.Rewound):
             self._set_path(self.path[: self._find(body.before, len(self.path))])
         elif entry.parent_id is not None and self.path and entry.parent_id != self.path[-1].id:
             self._branch_off(entry.parent_id)
-        if isinstance(body, Retracted):
+        if isinstance(body, log.Retracted):
             start = self._find(next(iter(body.ids), ""), len(self.path))
             self._set_path(self.path[:start] + [other for other in self.path[start:] if other.id not in body.ids])
         self.path.append(entry)
-        if isinstance(body, Compaction):
+        if isinstance(body, log.Compaction):
             self._rebuild()
         else:
             self._follow_calls(entry)
@@ -144,14 +149,14 @@ class Conversation:
         if (on_path := self._find(parent_id, -1)) >= 0:
             self._set_path(self.path[: on_path + 1])
             return
-        branch: list[Entry] = []
+        branch: list[log.Entry] = []
         next_id: str | None = parent_id
         for entry in reversed(self.entries):  # parents come before their children
             if entry.id == next_id:
                 branch.append(entry)
                 next_id = entry.parent_id
         if branch:
-            retracted = {id for entry in branch if isinstance(entry.body, Retracted) for id in entry.body.ids}
+            retracted = {id for entry in branch if isinstance(entry.body, log.Retracted) for id in entry.body.ids}
             self._set_path([entry for entry in reversed(branch) if entry.id not in retracted])
 
     def _find(self, entry_id: str, otherwise: int) -> int:
@@ -159,7 +164,7 @@ class Conversation:
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
 
-    def _set_path(self, path: list[Entry]) -> None:
+    def _set_path(self, path: list[log.Entry]) -> None:
         if path != self.path:
             self.path = path
             self._rebuild()
@@ -171,48 +176,50 @@ class Conversation:
             self._follow_calls(entry)
         self._messages = messages_of(self.request_entries)
 
-    def _follow_calls(self, entry: Entry) -> None:
+    def _follow_calls(self, entry: log.Entry) -> None:
         """Update the newest reply and the facts about open calls for an entry that is added to the path."""
         match entry.body:
-            case Assistant(content=content):
+            case log.Assistant(content=content):
                 self.last_reply = entry
                 self.open_calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
-            case Result(result=result):
+            case log.Result(result=result):
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
                 self.dry_runs.discard(result.tool_use_id)
                 self.pending_calls.pop(result.tool_use_id, None)
                 self.applied_changes.pop(result.tool_use_id, None)
-            case CallAsked(id):
+            case log.CallAsked(id):
                 self.unanswered.add(id)
-            case CallTried(id):
+            case log.CallTried(id):
                 self.dry_runs.add(id)
-            case CallsHandedOver(ids):
+            case log.CallsHandedOver(ids):
                 self.pending_calls |= {id: self.open_calls[id] for id in ids if id in self.open_calls}
-            case CallKept(id, names):
+            case log.CallKept(id, names):
                 self.applied_changes[id] = names
-            case CallAllowed(id) | CallDenied(id):  # a decision about the call, or about the changes of its dry run
+            case log.CallAllowed(id) | log.CallDenied(
+                id
+            ):  # a decision about the call, or about the changes of its dry run
                 self.unanswered.discard(id)
                 self.dry_runs.discard(id)
 
 
-def apply_compaction(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
+def apply_compaction(path: Sequence[log.Entry], compaction: log.Entry) -> list[log.Entry]:
     """Return a compaction and the entries before it that it keeps."""
     body = compaction.body
-    assert isinstance(body, Compaction)
+    assert isinstance(body, log.Compaction)
     first = next((n for n, entry in enumerate(path) if entry.id == body.first_kept), len(path))
-    remaining = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
+    remaining = (entry for entry in path[first:] if not isinstance(entry.body, log.Compaction))
     return [compaction, *(_as_compacted(entry, body.stubs) for entry in remaining)]
 
 
-def messages_of(entries: Iterable[Entry]) -> list[Message]:
+def messages_of(entries: Iterable[log.Entry]) -> list[Message]:
     messages: list[Message] = []
     for entry in entries:
         _add_message(messages, entry.body)
     return messages
 
 
-def _add_message(messages: list[Message], body: Body) -> None:
+def _add_message(messages: list[Message], body: log.Body) -> None:
     """Append the message of an entry, if it has one; neighbouring messages of the user are joined."""
     if (message := _message(body)) is None:
         return
@@ -223,31 +230,31 @@ def _add_message(messages: list[Message], body: Body) -> None:
         messages.append(message)
 
 
-def _message(body: Body) -> Message | None:
+def _message(body: log.Body) -> Message | None:
     """Return the message of an entry; None for an entry that does not reach the model."""
     match body:
-        case User(content) | Assistant(content=content):
+        case log.User(content) | log.Assistant(content=content):
             content = without_empty_text(content)
-            return Message("user" if isinstance(body, User) else "assistant", content) if content else None
-        case Compaction(carried=carried):
+            return Message("user" if isinstance(body, log.User) else "assistant", content) if content else None
+        case log.Compaction(carried=carried):
             return Message("user", (Text(carried),)) if carried.strip() else None
-        case Result(result=result):
+        case log.Result(result=result):
             return Message("user", (result,))
     return None
 
 
-def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
+def _as_compacted(entry: log.Entry, stubs: dict[str, str]) -> log.Entry:
     """Return the entry with a stub in place of its content, or without thinking that is signed for the old context."""
     stub, body = stubs.get(entry.id), entry.body
     match body:
-        case User() if stub is not None:
-            shown: Body = User((Text(stub),), body.is_reminder)
-        case Result(result=result) if stub is not None:
+        case log.User() if stub is not None:
+            shown: log.Body = log.User((Text(stub),), body.is_reminder)
+        case log.Result(result=result) if stub is not None:
             shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
-        case Assistant(content=content) if stub is not None:
+        case log.Assistant(content=content) if stub is not None:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
-        case Assistant(content=content):
+        case log.Assistant(content=content):
             shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
         case _:
             return entry
@@ -270,7 +277,7 @@ class ProviderCount(NamedTuple):
     """A provider's count of the tokens of a reply and everything before it."""
 
     tokens: int = 0
-    size: Size = Size()  # the size that agentcli measures for the same content
+    size: models.Size = models.Size()  # the size that agentcli measures for the same content
     uncertain: int = 0  # tokens of reasoning, which the provider may not count in later requests
 
 
@@ -278,18 +285,18 @@ class RequestSize:
     """Measures the next request: a provider's count of an earlier one, and an estimate of the content added since."""
 
     def __init__(self, conversation: Conversation) -> None:
-        self.calibration = Calibration()
+        self.calibration = models.Calibration()
         self._conversation = conversation
         self._learned: set[str] = set()  # ids of replies from which the calibration has learned
         self._prefix: tuple[str, tuple[ToolSpec, ...]] = ("", ())  # the newest system text and tools
-        self._prefix_size = Size()
-        self._model: ModelInfo | None = None  # the model of the last call of `tokens`
+        self._prefix_size = models.Size()
+        self._model: models.ModelInfo | None = None  # the model of the last call of `tokens`
         self._forget_sizes()
 
-    def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
+    def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: models.ModelInfo) -> int:
         """Return the tokens of the next request: the model's newest count, and an estimate of later content."""
         if (system, tools) != self._prefix:
-            self._prefix, self._prefix_size = (system, tools), prefix_size(system, tools)
+            self._prefix, self._prefix_size = (system, tools), models.prefix_size(system, tools)
         if self._model != model:  # sizes differ, because each model is sent different thinking and images
             self._forget_sizes()
         self._model = model
@@ -297,23 +304,23 @@ class RequestSize:
         counted = self._counted.get(model.name, ProviderCount())  # default: estimate all of it
         added = self._entries.plus(self._prefix_size).minus(counted.size)
         if not model.takes_images:  # a short text is sent in place of each image
-            added = Size(added.ascii, added.foreign)
-        return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
+            added = models.Size(added.ascii, added.foreign)
+        return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * models.SAFETY))
 
     def now(self) -> int:
         """Return the tokens for the model and the prefix of the last call of `tokens`; 0 without one."""
         return self.tokens(*self._prefix, self._model) if self._model else 0
 
     def _forget_sizes(self) -> None:
-        self._path: list[Entry] = []  # the measured path; a rewound conversation has a new list
+        self._path: list[log.Entry] = []  # the measured path; a rewound conversation has a new list
         self._measured = 0  # the number of measured entries of `_path`
-        self._entries = Size()  # the size of the measured entries
+        self._entries = models.Size()  # the size of the measured entries
         self._counted: dict[str, ProviderCount] = {}  # the newest count of each model
 
-    def _measure_new_entries(self, model: ModelInfo) -> None:
+    def _measure_new_entries(self, model: models.ModelInfo) -> None:
         """Add the sizes of new entries for `model`, or of all entries if the path was replaced or compacted."""
         path = self._conversation.path
-        if path is not self._path or any(isinstance(entry.body, Compaction) for entry in path[self._measured :]):
+        if path is not self._path or any(isinstance(entry.body, log.Compaction) for entry in path[self._measured :]):
             self._forget_sizes()
             self._path = path
             compacted, self._measured = self._conversation.compacted_entries()
@@ -323,18 +330,18 @@ class RequestSize:
             self._add(entry, model)
         self._measured = len(path)
 
-    def _add(self, entry: Entry, model: ModelInfo) -> None:
+    def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
         """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones."""
         body, prompt_size = entry.body, self._entries.plus(self._prefix_size)  # `prompt_size`: of the reply's request
         size = _size(body, model)
         self._entries = self._entries.plus(size)
-        if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
+        if not isinstance(body, log.Assistant) or not body.usage.prompt_tokens or body.is_estimated:
             return
         model_name, usage = f"{body.provider}/{body.model}", body.usage
         if entry.id not in self._learned:
             self._learned.add(entry.id)
             self._learn(model_name, usage.prompt_tokens, prompt_size)
-        sent = sent_back(body.content, model)  # the blocks of the reply that the next request has
+        sent = models.sent_back(body.content, model)  # the blocks of the reply that the next request has
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         has_unsent_uncounted = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
         # It is unknown how many of such a reply's tokens the next request has: use only the count of its prompt.
@@ -343,19 +350,25 @@ class RequestSize:
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
         reported = usage.reasoning_tokens - unsent
-        measured = int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN)  # not every provider reports reasoning
+        measured = int(
+            models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN
+        )  # not every provider reports reasoning
         uncertain = max(reported, measured)
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
 
-    def _learn(self, name: str, prompt_tokens: int, prompt_size: Size) -> None:
+    def _learn(self, name: str, prompt_tokens: int, prompt_size: models.Size) -> None:
         """Learn a model's tokens per byte from what was added since its last count, if both are certain enough."""
         last = self._counted.get(name, ProviderCount())
         added = prompt_size.minus(last.size)
-        if not added.media and last.uncertain <= MAX_UNCERTAIN_SHARE * added.bytes / BYTES_PER_TOKEN:
+        if not added.media and last.uncertain <= MAX_UNCERTAIN_SHARE * added.bytes / models.BYTES_PER_TOKEN:
             self.calibration.learn(name, added, prompt_tokens - last.tokens)
 
 
-def _size(body: Body, model: ModelInfo) -> Size:
+def _size(body: log.Body, model: models.ModelInfo) -> models.Size:
     """Return the size of an entry's message; an empty size for an entry that does not reach the model."""
     message = _message(body)
-    return size_of(sent_back(message.content, model), model.name).plus(MESSAGE_SIZE) if message else Size()
+    return (
+        models.size_of(models.sent_back(message.content, model), model.name).plus(models.MESSAGE_SIZE)
+        if message
+        else models.Size()
+    )

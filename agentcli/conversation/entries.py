@@ -331,14 +331,12 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
     stored: str = ""
 
 
-# fmt: off
-Body = (
-    User | Assistant | Result | Compaction  # what reaches the model
-    | ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
-    | CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
-    | SkillActivated | SkillEnded | FilesChanged | FilesRestored | Unreadable
-)
-# fmt: on
+MessageBody = User | Assistant | Result | Compaction  # what reaches the model
+CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver
+PathBody = Rewound | HeadMoved | Labelled | Retracted
+SessionBody = ContextNote | Pinned | PlanAccepted | ProviderSwitch | Queued | Paid | ResetAwaited
+SkillBody = SkillActivated | SkillEnded
+Body = MessageBody | CallBody | PathBody | SessionBody | SkillBody | FilesChanged | FilesRestored | Unreadable
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,18 +1,14 @@
 """Reads the history of a conversation: its turns, active skills and title; also searches its whole log."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
-from math import log
 
 from msgspec import Struct
 
+from agentcli.conversation import entries as log
 from agentcli.conversation.conversation import Conversation
-
-from agentcli.conversation.entries import (  # isort: skip
-    Assistant, Body, Compaction, Entry, Pinned, PlanAccepted, Result, SkillActivated, SkillEnded, Unreadable, User,
-    reminder,
-)  # fmt: skip
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
@@ -37,7 +33,7 @@ class Step(Struct, frozen=True):
     """An entry that reaches the model. `number` is its position in the log, from 1 on, by which `recall` finds it."""
 
     number: int
-    entry: Entry
+    entry: log.Entry
 
 
 class TurnSteps(Struct, frozen=True):
@@ -48,12 +44,12 @@ class TurnSteps(Struct, frozen=True):
 
     @property
     def calls(self) -> list[ToolUse]:
-        replies = (step.entry.body for step in self.steps if isinstance(step.entry.body, Assistant))
+        replies = (step.entry.body for step in self.steps if isinstance(step.entry.body, log.Assistant))
         return [use for reply in replies for use in calls_in(reply)]
 
     @property
-    def observations(self) -> list[Result]:
-        return [step.entry.body for step in self.steps if isinstance(step.entry.body, Result)]
+    def observations(self) -> list[log.Result]:
+        return [step.entry.body for step in self.steps if isinstance(step.entry.body, log.Result)]
 
 
 def turn_steps(conversation: Conversation) -> list[TurnSteps]:
@@ -63,7 +59,7 @@ def turn_steps(conversation: Conversation) -> list[TurnSteps]:
     # By `id()`, because two results may have the same id.
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
-        if isinstance(entry.body, User | Assistant | Result):
+        if isinstance(entry.body, log.User | log.Assistant | log.Result):
             if not turns or (entry.is_prompt and has_prompt):
                 turns.append([])
             has_prompt = has_prompt or entry.is_prompt
@@ -71,74 +67,74 @@ def turn_steps(conversation: Conversation) -> list[TurnSteps]:
     return [TurnSteps(number, tuple(steps)) for number, steps in enumerate(turns, 1)]
 
 
-def text_of(body: Body) -> str:
+def text_of(body: log.Body) -> str:
     """Return the text of a reply or a result; empty for any other entry."""
-    if isinstance(body, Assistant):
+    if isinstance(body, log.Assistant):
         return "".join(block.text for block in body.content if isinstance(block, Text))
-    return body.result.text if isinstance(body, Result) else ""
+    return body.result.text if isinstance(body, log.Result) else ""
 
 
-def calls_in(reply: Assistant) -> list[ToolUse]:
+def calls_in(reply: log.Assistant) -> list[ToolUse]:
     return [block for block in reply.content if isinstance(block, ToolUse)]
 
 
-def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
+def transcript_lines(entries: Iterable[log.Entry]) -> Iterator[str]:
     """Yield a conversation as lines for a person: its texts and calls, with one line for each result."""
     for body in (entry.body for entry in entries):
         match body:
-            case User(is_reminder=False):
+            case log.User(is_reminder=False):
                 yield f"› {body.text}\n"
-            case Assistant():
+            case log.Assistant():
                 calls = [f"• {call_title(use.name, use.input)}" for use in calls_in(body)]
                 yield from (part for part in (text_of(body).strip(), *calls) if part)
-            case Result(result=result, summary=summary):
+            case log.Result(result=result, summary=summary):
                 yield f"  {'✗' if result.is_error else '✓'} {body.name} {summary}"
-            case Compaction(carried=carried):
+            case log.Compaction(carried=carried):
                 yield f"[summary] {carried}"
-            case Unreadable(error, stored):
+            case log.Unreadable(error, stored):
                 yield f"[{error}] {stored}".rstrip()
 
 
-def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
+def active_skills(path: Sequence[log.Entry]) -> list[log.SkillActivated]:
     """Return the skills that are active at the end of a path, oldest first."""
-    active: dict[str, SkillActivated] = {}
+    active: dict[str, log.SkillActivated] = {}
     for entry in path:
-        if isinstance(entry.body, SkillActivated):
+        if isinstance(entry.body, log.SkillActivated):
             active[entry.body.id] = entry.body
-        elif isinstance(entry.body, SkillEnded):
+        elif isinstance(entry.body, log.SkillEnded):
             active.pop(entry.body.id, None)
     return list(active.values())
 
 
-def skill_reminder(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
+def skill_reminder(activated: log.SkillActivated, path: Sequence[log.Entry]) -> log.User | None:
     """Return the reminder with the instructions of an activated skill; None if the model was not given any."""
     later = dropwhile(lambda entry: entry.body is not activated, path)
-    messages = (entry.body for entry in later if isinstance(entry.body, User))
+    messages = (entry.body for entry in later if isinstance(entry.body, log.User))
     return next((message for message in messages if skill_of(message) == activated.skill.name), None)
 
 
-def skill_of(message: User) -> str:
+def skill_of(message: log.User) -> str:
     """Return the name of the skill whose instructions a reminder contains; empty for any other message."""
     found = _INSTRUCTIONS.match(message.text) if message.is_reminder else None
     return found[1] if found else ""
 
 
-def carried_reminders(path: Sequence[Entry]) -> list[User]:
+def carried_reminders(path: Sequence[log.Entry]) -> list[log.User]:
     """Return the reminders that a compaction keeps whole: those of active skills, and the newest accepted plan."""
     skills = (skill_reminder(activated, path) for activated in active_skills(path))
-    plans = [entry.body.text for entry in path if isinstance(entry.body, PlanAccepted)]
-    newest_plan = [reminder(f"The plan that the user has accepted:\n{plan}") for plan in plans[-1:]]
+    plans = [entry.body.text for entry in path if isinstance(entry.body, log.PlanAccepted)]
+    newest_plan = [log.reminder(f"The plan that the user has accepted:\n{plan}") for plan in plans[-1:]]
     return [*(skill for skill in skills if skill is not None), *newest_plan]
 
 
-def title_of(entries: Iterable[Entry]) -> str:
+def title_of(entries: Iterable[log.Entry]) -> str:
     """Return the oldest prompt in one line."""
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 
 def short_prompt(body: object) -> str:
     """Return the first line of a prompt that has some content, shortened; empty for any other entry."""
-    if not isinstance(body, User) or body.is_reminder:
+    if not isinstance(body, log.User) or body.is_reminder:
         return ""
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
     prose = [line for line in lines if not _NO_PROSE.fullmatch(line)]
@@ -197,7 +193,7 @@ class LogSearch:
             found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
-                score = sum(log(1 + len(texts) / entry_counts[n]) for n in found) + has_phrase * _PHRASE_SCORE
+                score = sum(math.log(1 + len(texts) / entry_counts[n]) for n in found) + has_phrase * _PHRASE_SCORE
                 rarest = min(found, key=lambda n: entry_counts[n], default=0)
                 at = lower.find(phrase) if has_phrase else found[rarest]
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
@@ -205,12 +201,12 @@ class LogSearch:
                 scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
-    def _numbered(self) -> Iterator[tuple[int, Entry]]:
+    def _numbered(self) -> Iterator[tuple[int, log.Entry]]:
         """Yield the entries that can be found, newest first: an id that a model has used twice means its last use."""
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
-            is_of_recall = isinstance(entry.body, Result) and entry.body.name == "recall"
-            if isinstance(entry.body, User | Assistant | Result | Pinned) and not is_of_recall:
+            is_of_recall = isinstance(entry.body, log.Result) and entry.body.name == "recall"
+            if isinstance(entry.body, log.User | log.Assistant | log.Result | log.Pinned) and not is_of_recall:
                 yield number, entry
 
 
@@ -220,36 +216,36 @@ def distinctive_words(query: str) -> list[str]:
     return [word for word in words if word not in _COMMON_WORDS] or words
 
 
-def _heading(number: int, body: Body) -> str:
+def _heading(number: int, body: log.Body) -> str:
     match body:
-        case User():
+        case log.User():
             speaker = "note" if body.is_reminder else "user"
-        case Result(name=name, result=result):
+        case log.Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
-        case Assistant():
+        case log.Assistant():
             speaker = "you"  # the model reads it
         case _:
             speaker = type(body).__name__.lower()  # "pinned"
     return f"[#{number} {speaker}]"
 
 
-def _searched_text(body: Body) -> str:
+def _searched_text(body: log.Body) -> str:
     match body:  # calls of `recall` are left out, because they contain the words of earlier searches
-        case User(content) | Assistant(content=content):
+        case log.User(content) | log.Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
             texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)
             return "\n".join(filter(None, texts))
-        case Result(result=result):
+        case log.Result(result=result):
             return result.text
-        case Pinned(text):
+        case log.Pinned(text):
             return text
         case _:
             return ""
 
 
-def _media(body: Body) -> tuple[Image | Document, ...]:
+def _media(body: log.Body) -> tuple[Image | Document, ...]:
     match body:
-        case User(content) | Result(result=ToolResult(content=tuple() as content)):
+        case log.User(content) | log.Result(result=ToolResult(content=tuple() as content)):
             return tuple(block for block in content if isinstance(block, Image | Document))
         case _:
             return ()

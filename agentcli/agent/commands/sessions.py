@@ -5,14 +5,11 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from agentcli.agent import undo
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in, numbered_list
 from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
 from agentcli.agent.session import Session
 from agentcli.agent.state import Point, points
-
-from agentcli.agent.undo import (  # isort: skip
-    Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, blame, format_author, undo,
-)  # fmt: skip
 from agentcli.conversation.entries import Labelled
 from agentcli.conversation.history import counted, shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
@@ -179,21 +176,26 @@ SESSION_COMMANDS = (
 
 
 async def undo_in(
-    session: Session, direction: Direction, how: str, confirm: Confirm, *, turn: TurnChanges | None = None
-) -> UndoResult:
+    session: Session,
+    direction: undo.Direction,
+    how: str,
+    confirm: undo.Confirm,
+    *,
+    turn: undo.TurnChanges | None = None,
+) -> undo.UndoResult:
     """Call `undo` in an open session, and include changes by jobs that still run."""
     _require_idle(session, "then undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.changes_in_progress():
         session.append(*changed)
-    host = UndoHost(
+    host = undo.UndoHost(
         checkpoints=checkpoints,
         append=session.append,
         locks=calls.services.locks,
         shown=calls.workspace.shown,
         confirm=confirm,
     )
-    return await undo(session.state.conversation.entries, direction, how, host, turn=turn)
+    return await undo.undo(session.state.conversation.entries, direction, how, host, turn=turn)
 
 
 def _require_idle(session: Session, then: str) -> None:
@@ -207,7 +209,7 @@ def _checkpoints_of(session: Session) -> Checkpoints:
     return checkpoints
 
 
-async def _undo_or_redo(direction: Direction, host: CommandHost, argument: str) -> Outcome:
+async def _undo_or_redo(direction: undo.Direction, host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "yes", "list"):
         raise UsageError(f"Usage: /{direction} (asks first), /{direction} list or /{direction} yes (does not ask).")
     return (await undo_in(host.session, direction, argument, host.confirm)).text
@@ -217,11 +219,11 @@ async def _run_why(host: CommandHost, argument: str) -> Outcome:
     if not argument:
         raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
     find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
-    authors = [line.author for line in await blame(argument, find, host.stored_sessions, read) if line.author]
+    authors = [line.author for line in await undo.blame(argument, find, host.stored_sessions, read) if line.author]
     if not authors:
         return f"No session wrote to {argument}."
     newest = max(authors, key=lambda author: author.at)
-    return format_author(newest, age(time.time() - newest.at))
+    return undo.format_author(newest, age(time.time() - newest.at))
 
 
 _PARTS = ("conversation", "files", "both")
@@ -244,7 +246,7 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
         if chosen is None:
             return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = offered[chosen]
-    changes = History(session.state.conversation.entries).since(point.entry_id)
+    changes = undo.History(session.state.conversation.entries).since(point.entry_id)
     if not part and not name and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{counted(count, 'file')} changed since then"

@@ -18,10 +18,18 @@ from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.media import Medium, media_in, with_media
-
-from agentcli.llm.messages import (  # isort: skip
-    Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Usage, encode_json,
-)  # fmt: skip
+from agentcli.llm.messages import (
+    Block,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+    encode_json,
+)
 from agentcli.llm.models import ModelInfo, RequestTarget, estimate, max_estimate
 
 

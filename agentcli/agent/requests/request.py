@@ -293,10 +293,16 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
     if text.strip():
         turn.answer.parts.append(text)
         partial_reply = entries.Assistant(
-            content=(Text(text),), provider=target.provider.name, model=target.provider.model, usage=used,
-            stop_reason="interrupted", cost_usd=cost, duration_ms=duration_ms, retries=attempt.retries,
+            content=(Text(text),),
+            provider=target.provider.name,
+            model=target.provider.model,
+            usage=used,
+            stop_reason="interrupted",
+            cost_usd=cost,
+            duration_ms=duration_ms,
+            retries=attempt.retries,
             first_token_ms=attempt.first_token_ms,
-        )  # fmt: skip
+        )
         add(turn, partial_reply)
     else:
         add(turn, entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))

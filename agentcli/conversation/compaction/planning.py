@@ -7,11 +7,7 @@ from itertools import product
 from msgspec import Struct, field, structs
 
 from agentcli.conversation import entries
-
-from agentcli.conversation.compaction.digest import (  # isort: skip
-    BRIEF, FACTORS, FEW_FILES, MAX_FILES, Carried, DigestWriter, Length, Passage, Scorer, is_about, pick_excerpts,
-    stub_of,
-)  # fmt: skip
+from agentcli.conversation.compaction import digest
 from agentcli.conversation.conversation import Conversation, apply_compaction, messages_of
 from agentcli.conversation.history import Step, TurnSteps, distinctive_words, text_of
 from agentcli.llm.messages import Message, Text
@@ -90,7 +86,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     conversation: Conversation
     turns: Sequence[TurnSteps]
-    carried: Carried  # in every plan
+    carried: digest.Carried  # in every plan
     settings: CompactionSettings
     budget: Budget
     trigger: entries.CompactionTrigger = "auto"
@@ -141,12 +137,14 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result_chars, message_chars = self.settings.result_chars, self.settings.message_chars
-        for kind, factor in product((entries.Result, object), reversed(FACTORS)):  # `object`: entries of any kind
+        for kind, factor in product(
+            (entries.Result, object), reversed(digest.FACTORS)
+        ):  # `object`: entries of any kind
             for step, turn in older:
                 is_small_enough, is_dropped = tokens <= _FILL * limit, stubs.get(step.entry.id) == ""
                 if is_small_enough or is_dropped or not isinstance(step.entry.body, kind):
                     continue
-                stub = stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
+                stub = digest.stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
                 if stub is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
                     tokens -= self.budget.size(shown) - self.budget.size(stub)
@@ -160,9 +158,11 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
-        few_size, many_size = (self.budget.size(self._carried_text([], files)) for files in (FEW_FILES, MAX_FILES))
+        few_size, many_size = (
+            self.budget.size(self._carried_text([], files)) for files in (digest.FEW_FILES, digest.MAX_FILES)
+        )
         shows_many = many_size - few_size < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - few_size)
-        files, carried_size = (MAX_FILES, many_size) if shows_many else (FEW_FILES, few_size)
+        files, carried_size = (digest.MAX_FILES, many_size) if shows_many else (digest.FEW_FILES, few_size)
         room -= self.budget.prefix + carried_size  # for the turns
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
@@ -170,7 +170,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             start = remaining[0].steps[0]
             tail_only = entries.Compaction(first_kept=start.entry.id, stubs=stubs)
             free = room - self.budget.count(self._messages(tail_only))
-            brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
+            brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
             preferred = free - int((1 - _FILL) * limit)  # the rest is for the next turns
@@ -186,7 +186,9 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         excerpts of the omitted text get a fifth of the room, if possible. Otherwise one line replaces the oldest turns,
         and excerpts get most of the room.
         """
-        shortest_size, brief_size = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
+        shortest_size, brief_size = (
+            sum(self._turn_size(turn, length) for turn in covered) for length in (0, digest.BRIEF)
+        )
         room = free
         if brief_size > free:
             prompts_fit = shortest_size <= free
@@ -211,8 +213,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return texts
 
     @cached_property
-    def _writer(self) -> DigestWriter:
-        return DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
+    def _writer(self) -> digest.DigestWriter:
+        return digest.DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
 
     @cached_property
     def _sizes(self) -> dict[tuple[int, int, int], int]:
@@ -226,14 +228,14 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return self._sizes[key]
 
     @cached_property
-    def _all_sentences(self) -> list[Passage]:
+    def _all_sentences(self) -> list[digest.Passage]:
         return [sentence for turn in self.turns for sentence in self._writer.excerpt_candidates(turn, None)]
 
-    def _excerpts(self, shown: Iterable[tuple[TurnSteps, Length | None]], room: int) -> list[str]:
+    def _excerpts(self, shown: Iterable[tuple[TurnSteps, digest.Length | None]], room: int) -> list[str]:
         """Return excerpts of the text that turns omit at their lengths, in at most `room` tokens."""
-        scorer = Scorer(self._all_sentences, distinctive_words(self.carried.focus.lower()))
+        scorer = digest.Scorer(self._all_sentences, distinctive_words(self.carried.focus.lower()))
         sentences = [sentence for turn, length in shown for sentence in self._writer.excerpt_candidates(turn, length)]
-        lines = pick_excerpts(sentences, room, self.budget.size, scorer)
+        lines = digest.pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
     def _choose_lengths(self, covered: Sequence[TurnSteps], room: int, preferred: int) -> tuple[int, list[int]] | None:
@@ -258,7 +260,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             for position in order:
                 turn = covered[position]
                 more = self._turn_size(turn, length) - self._turn_size(turn, length - 1)
-                if chosen[position] == length - 1 and total + more <= (room if length <= BRIEF else preferred):
+                if chosen[position] == length - 1 and total + more <= (room if length <= digest.BRIEF else preferred):
                     chosen[position] = length
                     total += more
         return 0, chosen
@@ -267,7 +269,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """Return the positions of turns in the order in which they get longer: about the focus first, then newest."""
         words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
-        return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
+        return sorted(order, key=lambda position: not digest.is_about(covered[position], words)) if words else order
 
     def _split(self, tail: Tail) -> tuple[list[TurnSteps], list[TurnSteps]]:
         """Return the turns that the digest covers and those that stay. One turn may be split between two rounds."""
@@ -292,7 +294,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 stub = (self._writer.start_of_newest(step) or None) if tail.cuts_prompt else None
             elif max_chars < _NO_LIMIT and isinstance(step.entry.body, entries.Result | entries.Assistant):
                 message_chars = max(max_chars, self.settings.message_chars)
-                stub = stub_of(step, turn.number, result=max_chars, message=message_chars)
+                stub = digest.stub_of(step, turn.number, result=max_chars, message=message_chars)
             if stub is not None:
                 stubs[step.entry.id] = stub
         return stubs
@@ -306,12 +308,12 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 if is_carried or entries.SHORTENED_SOON in body.text:
                     yield step.entry.id
 
-    def _carried_text(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
+    def _carried_text(self, texts: Sequence[str], max_files: int = digest.MAX_FILES) -> str:
         """Return the text with which later requests begin. `texts` are the texts of older turns."""
         what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
-        digest = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
-        parts = "\n\n".join([heading, *digest, *self.carried.parts(max_files)])
+        older = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
+        parts = "\n\n".join([heading, *older, *self.carried.parts(max_files)])
         return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.reminders])
 
     def _build(

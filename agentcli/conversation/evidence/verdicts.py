@@ -9,15 +9,12 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from agentcli.tables import read_table
-
-from agentcli.conversation.entries import (  # isort: skip
-    Assistant, CallAllowed, Entry, FileChange, FilesChanged, FilesRestored, Result, User, is_same_state,
-)  # fmt: skip
+from agentcli.conversation import entries as log
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import CommandNode
+from agentcli.tables import read_table
 
 CallPlace = tuple[int, int]  # the position of a call's reply in the log, and the call's position in that reply
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries are at the end of an output
@@ -57,28 +54,33 @@ class Record:
     """The calls and file changes in a conversation's log. If it `is_complete`, no changes are missing."""
 
     def __init__(
-        self, path: Iterable[Entry], cwd: str, content_id: ContentId = lambda path: None, *, is_complete: bool = True
+        self,
+        path: Iterable[log.Entry],
+        cwd: str,
+        content_id: ContentId = lambda path: None,
+        *,
+        is_complete: bool = True,
     ) -> None:
         self.cwd, self.content_id, self.is_complete = cwd, content_id, is_complete
-        self.changes: list[tuple[FileChange, CallPlace, str]] = []  # each with its call, and the id of its entry
+        self.changes: list[tuple[log.FileChange, CallPlace, str]] = []  # each with its call, and the id of its entry
         self.ends: list[CallEnd] = []
         self.turn_start: CallPlace = (0, 0)  # the start of the newest turn
         calls: dict[str, tuple[CallPlace, ToolUse]] = {}
         for n, entry in enumerate(path):
             match entry.body:
-                case User(is_reminder=False):
+                case log.User(is_reminder=False):
                     self.turn_start = (n, 0)
-                case Assistant(content=content):
+                case log.Assistant(content=content):
                     uses = [block for block in content if isinstance(block, ToolUse)]
                     calls |= {call.id: ((n, place), call) for place, call in enumerate(uses)}
-                case CallAllowed(id, dict(input)) if id in calls:  # the person changed what the model wrote
+                case log.CallAllowed(id, dict(input)) if id in calls:  # the person changed what the model wrote
                     calls[id] = (calls[id][0], structs.replace(calls[id][1], input=input))
-                case FilesChanged(id, changes):
+                case log.FilesChanged(id, changes):
                     at = calls[id][0] if id in calls else (n, 0)
                     self.changes += [(change, at, entry.id) for change in changes]
-                case FilesRestored(_, changes):
+                case log.FilesRestored(_, changes):
                     self.changes += [(change, (n, 0), entry.id) for change in changes]
-                case Result() as result:
+                case log.Result() as result:
                     at, call = calls.get(result.result.tool_use_id, ((n, 0), None))
                     self.ends.append(_call_end(at, entry.id, call.input if call else {}, result))
 
@@ -91,19 +93,19 @@ class Record:
         """Return True if source files have changed since a run, so that it proves nothing about them."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
-    def is_claim_about(self, change: FileChange, claim: Statement) -> bool:
+    def is_claim_about(self, change: log.FileChange, claim: Statement) -> bool:
         """Return True if a claim names the changed file, perhaps only by the end of its path, or names no file."""
         path, named = PurePath(change.path), PurePath(claim.target).parts
         return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
 
-    def _is_source(self, change: FileChange) -> bool:
+    def _is_source(self, change: log.FileChange) -> bool:
         path, excluded = PurePath(change.path.removeprefix(f"{self.cwd}/")), runner_tables()["no_source"]
         is_folder = any(state is not None and state.kind == "folder" for state in (change.before, change.after))
         is_excluded = path.suffix in excluded["endings"] or path.name in excluded["names"]
         return not (is_folder or is_excluded or set(path.parts) & set(excluded["folders"]))
 
 
-def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
+def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: log.Result) -> CallEnd:
     """Return what verdicts need of a call and its result."""
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
@@ -321,7 +323,7 @@ def _compare_files(claim: Statement, record: Record) -> Comparison:
     found = [(change, id) for change, at, id in record.changes if at >= since and record.is_claim_about(change, claim)]
     changes, ids = [change for change, _ in found], [id for _, id in found]
     if is_unchanged:
-        is_same = claim.target and changes and is_same_state(changes[0].before, changes[-1].after)
+        is_same = claim.target and changes and log.is_same_state(changes[0].before, changes[-1].after)
         # In an incomplete record any call of the turn may have changed the file.
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return bool(not changes or is_same) if is_known else None, ids
@@ -334,7 +336,7 @@ def _compare_files(claim: Statement, record: Record) -> Comparison:
     is_true = {
         "file_created": before is None and last.after is not None,
         "file_deleted": last.after is None and any(change.before for change in changes),
-        "file_changed": last.after is not None and not is_same_state(before, last.after),
+        "file_changed": last.after is not None and not log.is_same_state(before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may no longer be true.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
