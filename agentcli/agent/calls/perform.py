@@ -11,9 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from agentcli.agent.calls.dry_run_review import (  # isort: skip
-    Obstacle, ask_about_obstacle, dry_run_output, lacks_hosts, last_lines, review_changes,
-)  # fmt: skip
+from agentcli.agent.calls import dry_run_review
+from agentcli.agent.calls.dry_run_review import Obstacle
 from agentcli.agent.calls.model import Call, SessionCalls, done_future
 from agentcli.agent.calls.report import Report, count_recorded
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
@@ -141,11 +140,13 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
         try:
             if permitted.dry_run == "on_request":
                 obstacle = await asyncio.to_thread(_find_doubt, permitted, report)
-                if obstacle is not None and (lines := last_lines(report.result.output, call.report.mask)):
+                if obstacle is not None and (
+                    lines := dry_run_review.last_lines(report.result.output, call.report.mask)
+                ):
                     call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
             elif opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle, report):
+            if obstacle is None or not await dry_run_review.ask_about_obstacle(call, permitted, obstacle, report):
                 return await _apply(call, permitted, report)
         finally:
             await report.dry_run.discard()
@@ -211,7 +212,7 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
         findings.append("timed out" if result.timed_out else f"failed (exit {result.exit_code})")
     if not (report.dry_run.changes or too_much):
         findings.append("changed nothing")
-    if not findings and not lacks_hosts(permitted):
+    if not findings and not dry_run_review.lacks_hosts(permitted):
         return None
     return Obstacle(why=", ".join(filter(None, (*findings, permitted.network))), then="run it for real")
 
@@ -261,13 +262,15 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         is_planning = turn.state.mode == "plan"  # plan mode applies nothing anyway, so this is not an error
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
-        output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded")
+        output = dry_run_review.dry_run_output(
+            report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded"
+        )
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
         uses_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
         hint = "; /tmp is empty again for the next command" if uses_tmp else ""
-        return dry_run_output(report, "", f"changed nothing{hint}")
-    review = await review_changes(call, permitted, report)
+        return dry_run_review.dry_run_output(report, "", f"changed nothing{hint}")
+    review = await dry_run_review.review_changes(call, permitted, report)
     if review.approved:
         if not review.is_answered:
             turn.store(CallAllowed(call.use.id))  # if the person answered, their answer is in the log already

@@ -285,7 +285,7 @@ def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     if call.name not in ("cd", "pushd"):
         return state, state
     targets = [field for field in call.fields[1:] if field.text not in ("-L", "-P", "--")]
-    if not targets and call.name == "cd" and state.home is not None:
+    if not targets and call.name == "cd":
         targets = [Field(state.home)]
     if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -` or `pushd +1`: an earlier folder
         return state.in_unknown_folder(), state

@@ -22,7 +22,7 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
     call = read_git_call(words[1:])
     for option_value in call.folders:
         state = state.entering(option_value)
-    if call.problem or not call.words or not state.folders or state.home is None:
+    if call.problem or not call.words or not state.folders:
         return effects
     name, found = call.words[0].text, list[Effects | None]()  # None: it is not certain what is reached
     for folder in state.folders:

@@ -24,7 +24,7 @@ def is_system_path(field: Field, state: State, *, includes_home_content: bool = 
     Unless it `includes_home_content`, a glob of everything in the home is not such a path, but the home itself is.
     """
     paths = state.paths(field) if field.text else []
-    home = normal(state.home) if state.home is not None else "/"  # a home that is not known adds no paths
+    home = normal(state.home)
     return any(_is_system_path(normal(path), field.is_glob, home, includes_home_content) for path in paths)
 
 
@@ -156,7 +156,7 @@ class ReadCheck:
 
 
 def reason_to_ask(
-    layers: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
+    layers: Sequence[Sequence[Field]], values: Sequence[str], effects: Effects, check: ReadCheck, *, why: str
 ) -> str:
     """Return the reason to ask before a command runs; an empty string if its changes can be shown afterwards.
 
@@ -173,7 +173,7 @@ def reason_to_ask(
     return check.outside_problem([*_paths_of_call(layers, values), *paths])
 
 
-def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
+def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[str], state: State) -> tuple[str, ...]:
     """Return the paths in the words of a command that are secret by their names, whatever it does with them.
 
     For `layers` and `values` see `reason_to_ask`.
@@ -182,11 +182,7 @@ def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[Field], st
     possible = _paths_of_call(layers, values)
     possible += [field for fields in layers for field in fields[1:] if not field.is_known]
     paths = (normal(path) for field in possible for path in state.paths(field) or state.likely_paths(field))
-    return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), _home(state))))
-
-
-def _home(state: State) -> PurePath | None:
-    return PurePath(state.home) if state.home is not None else None
+    return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), PurePath(state.home))))
 
 
 def _words_without_messages(fields: Sequence[Field]) -> list[Field]:
@@ -206,9 +202,9 @@ def _excludes(before: Field, field: Field) -> bool:
     return bool(is_exclusion or re.fullmatch(r"--(?:exclude(?:-dir|-from)?|ignore)", before.text))
 
 
-def _paths_of_call(layers: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
+def _paths_of_call(layers: Sequence[Sequence[Field]], values: Sequence[str]) -> list[Field]:
     """Return what may be paths in a command's words and in the values of its variables."""
-    paths = [path for value in values for path in _paths_in_code(value.text)]
+    paths = [path for value in values for path in _paths_in_code(value)]
     return [*paths, *(path for fields in layers for path in _path_words(fields))]
 
 
@@ -270,7 +266,7 @@ def sensitive_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[st
         may_write = not names_its_paths(name) and not git_only_reads
         for part in _words_and_path_parts(fields):
             for path in map(PurePath, state.paths(part) or state.likely_paths(part)):
-                if is_secret(path, _home(state)) or (may_write and is_auto_executed(path)):
+                if is_secret(path, PurePath(state.home)) or (may_write and is_auto_executed(path)):
                     found.append(normal(str(path)))
         if _sets_program_of_git(words):
             found += map(normal, state.paths(Field(".git/config")))  # where the setting is written

@@ -248,7 +248,7 @@ def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
         return "agentcli can't predict where cd leads"
-    return check.problem(targets or [Field(check.state.home or UNKNOWN_TEXT)], shows="names")
+    return check.problem(targets or [Field(check.state.home)], shows="names")
 
 
 def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:

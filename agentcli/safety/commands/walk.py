@@ -31,35 +31,33 @@ _CHANGES_HOME = re.compile(  # an assignment to HOME, or a builtin that may set 
     r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
     r"[^\n;&|]*(?<![$\w{])HOME\b"
 )
+_USES_HOME = re.compile(r"~|\$\{?HOME|\bcd\b")
 
 
 def analyse(command: str, *, workspace: WorkspaceView) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
+    too_long = "the command is too long to check" if len(command) > MAX_CHARS else ""
+    command = f"{command[:200]}…" if too_long else command
     # Bash treats these characters like letters; people and other programs see nothing, a blank or a line end.
     odd = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if odd else command
     disguise = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
-    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if disguise else command
-    if len(text) > MAX_CHARS:
-        why = "the command is too long to check"
-        segment = Segment(text=text[:200] + "…", verdict="ask", reason=why)
-        doubts = Doubts(must_ask=why, unreadable=why)
-        return CommandAnalysis(
-            segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
-        )
+    home_change = "it changes HOME and uses it" if _CHANGES_HOME.search(text) and _USES_HOME.search(text) else ""
+    doubt = too_long or disguise or home_change
     scratch = _scratch_files(text)
-    if "GIT_" in text:  # a variable such as GIT_DIR may lead git elsewhere
+    if doubt or "GIT_" in text:  # HOME, or a variable such as GIT_DIR, may lead git elsewhere
         workspace = structs.replace(workspace, git_setup=lambda folder: None)
     is_readable = workspace.is_readable
     walk = Walk(structs.replace(workspace, is_readable=lambda path: str(path) in scratch or is_readable(path)))
     state = State(folders=(str(workspace.cwd),), home=str(workspace.home), start=str(workspace.cwd))
-    changes_home = _CHANGES_HOME.search(text) is not None
+    walk.unreadable = home_change
+    if too_long:
+        walk.note_unjudged(too_long)
     try:
-        walk.run(text, structs.replace(state, home=None) if changes_home else state, WalkContext())
-        if changes_home:  # first the home was unknown; but the command may use it before it sets another one
-            walk.add_questions_in(text, state)
+        walk.run(text, state)
     except RecursionError:
-        walk.runs_unseen = walk.unreadable = walk.unjudged = "it is nested too deeply"
-    return structs.replace(_combine_verdicts(walk, disguise, text), scratch=scratch)
+        walk.note_unjudged("it is nested too deeply")
+    return structs.replace(_combine_verdicts(walk, doubt, text), scratch=scratch)
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
@@ -76,8 +74,11 @@ def _scratch_files(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _combine_verdicts(walk: "Walk", disguise: str, text: str) -> CommandAnalysis:
-    """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it."""
+def _combine_verdicts(walk: "Walk", doubt: str, text: str) -> CommandAnalysis:
+    """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it.
+
+    `doubt` says why the text may mean something else than it shows.
+    """
     too_many = f"it has more than {MAX_SEGMENTS} commands" if walk.command_count > MAX_SEGMENTS else ""
     problem = walk.runs_unseen or too_many
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
@@ -85,22 +86,28 @@ def _combine_verdicts(walk: "Walk", disguise: str, text: str) -> CommandAnalysis
         ("allow", _ONLY_READS),
         *((segment.verdict, segment.reason) for segment in walk.segments),
         ("block" if walk.catastrophe else "allow", walk.catastrophe),
-        ("ask" if disguise else "allow", disguise),
+        ("ask" if doubt else "allow", doubt),
         ("try" if problem else "allow", problem),
         ("ask" if shows_secret else "allow", "it may show a variable that holds a secret"),
     ]
     worst, reason = max(found, key=lambda each: _RANKS[each[0]])
+    if worst == "block" and (syntax_error := read_commands(text).syntax_error):  # bash would run nothing of it
+        walk.must_ask = f"a part of it would be refused: {reason}"
+        worst, reason = "ask", syntax_error
     effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
     if problem:  # more may run than the segments show; list at least the programs that are visible, for the person
         doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
         programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
         effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
-    must_ask = walk.script_catastrophe and f"a part of it would be refused: {walk.script_catastrophe}"
-    doubts = Doubts(effects=walk.script_effects, must_ask=must_ask or walk.unjudged, unreadable=walk.unreadable)
     return CommandAnalysis(
-        segments=tuple(walk.segments), verdict=worst, reason=reason, effects=effects, problem=disguise or problem,
-        doubts=doubts, deletes_unseen=walk.deletes_unseen if problem else "",
-    )  # fmt: skip
+        segments=tuple(walk.segments),
+        verdict=worst,
+        reason=reason,
+        effects=effects,
+        problem=doubt or problem,
+        doubts=Doubts(effects=walk.script_effects, must_ask=walk.must_ask, unreadable=walk.unreadable),
+        deletes_unseen=walk.deletes_unseen if problem else "",
+    )
 
 
 def _is_shown(char: str) -> bool:
@@ -129,35 +136,28 @@ class Walk:
         self.runs_unseen = ""  # why commands other than `segments` may run: it contains a `for` loop
         self.deletes_unseen = ""  # why it may delete paths that it does not name: `rm -r "$folder"`
         self.unreadable = ""  # why deny and ask rules cannot be checked against all of it: `sh -c "$text"`
-        self.unjudged = ""  # why a part of it was not judged: it has too many commands
+        self.must_ask = ""  # why only a person may allow it: a part was not judged, or a script of it must never run
         self.catastrophe = ""  # why it must never run
-        self.script_catastrophe = ""  # why a script that it may run must never run
         self.script_effects = Effects()  # the effects of scripts that it may run
         self.command_count = 0  # the number of commands judged so far, in all scripts
         self._script_files: set[str] = set()  # the files that are run as scripts; names without folders
         self._is_stdin_replaced = False  # True once `exec <file` has redirected the input of all later commands
         self._traits: set[str] = set()  # the parts of a reverse shell found so far (see `reverse_shell_traits`)
 
-    def run(self, text: str, state: State, context: WalkContext) -> None:
+    def run(self, text: str, state: State) -> None:
         """Walk through a whole text, then look for dangers that only its commands together show."""
-        self._walk_text(text, state, context)
+        self._walk_text(text, state, WalkContext())
         effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.script_effects)
         if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
         if catastrophes.makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or catastrophes.REVERSE_SHELL
 
-    def add_questions_in(self, text: str, state: State) -> None:
-        """Walk through the same text in another state, and add the segments that need a question in that state."""
-        for segment in self._walk_possible_script(text, state, is_shown=False).segments:
-            if segment not in self.segments and segment.verdict in ("ask", "block"):
-                self.segments.append(structs.replace(segment, verdict="ask"))  # the state is only possible
-
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         """Walk through a text that a shell runs, and return the shell's state after it."""
         reading = read_commands(text)
         if not reading.is_complete:
-            self._note_unjudged(reading.problem)
+            self.note_unjudged(reading.problem)
         if reading.problem:  # a loop, a function or a syntax error: its commands may not be all that runs
             self.runs_unseen = self.runs_unseen or reading.problem
             if reading.has_function and re.search(catastrophes.FORK_BOMB, text):
@@ -169,26 +169,12 @@ class Walk:
             words = [(Field("for"), *loop_words)]  # the words of a `for` are judged like a program's arguments
             effects = Effects(reads=named_secrets(words, (), state), names=sensitive_files(words, state))
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
-        count_before, catastrophe_before = len(self.segments), self.catastrophe
-        state_after = self._walk_commands(reading.commands, state, context)
-        if reading.syntax_error:  # bash would run nothing of the text, so a catastrophe only leads to a question
-            self.script_catastrophe = self.script_catastrophe or self._find_catastrophe(count_before)
-            self.segments[count_before:] = [
-                structs.replace(each, verdict="ask", reason=reading.syntax_error) if each.verdict == "block" else each
-                for each in self.segments[count_before:]
-            ]
-            self.catastrophe = catastrophe_before
-        return state_after
+        return self._walk_commands(reading.commands, state, context)
 
-    def _find_catastrophe(self, first: int = 0) -> str:
-        """Return the reason why the command must never run, or "". Only segments from index `first` on are searched."""
-        found = (segment.reason for segment in self.segments[first:] if segment.verdict == "block")
-        return self.catastrophe or next(found, "")
-
-    def _note_unjudged(self, why: str) -> None:
+    def note_unjudged(self, why: str) -> None:
         self.runs_unseen = self.runs_unseen or why
         self.unreadable = self.unreadable or why
-        self.unjudged = self.unjudged or why
+        self.must_ask = self.must_ask or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
         """Walk through pipelines, joined by `&&`, `||`, `;` and the like, and return the state after the last one."""
@@ -225,7 +211,7 @@ class Walk:
         """Judge a simple command or a subshell, and the commands substituted in it."""
         self.command_count += 1
         if self.command_count > _MAX_COMMANDS:
-            self._note_unjudged("it has too many commands to check")
+            self.note_unjudged("it has too many commands to check")
             return state, state
         for script in node.substitutions:  # they run before the wrappers, so a rule for a wrapper does not cover them
             self._walk_commands(script, state, structs.replace(context, problem="", allow_forms=()))
@@ -236,33 +222,32 @@ class Walk:
             problem = context.problem or redirects.problem
             self._walk_commands(node.subshell, state, structs.replace(context, stdin_text=stdin_text, problem=problem))
         if node.words:
-            call = calls.unwrap([state.expand(word) for word in node.words], state)
-            return self._judge_call(node, call, redirects, state, context=context)
+            return self._judge_call(node, redirects, state, context=context)
         # Without a program there are only redirections, assignments or a subshell, which no allow rule covers.
         # `_add_segment` decides if their problem leads to a question or to a dry run.
         if problem := redirects.problem or ("it sets a variable" if node.assignments else context.problem):
             deny = (" ".join(node.text.split()), *context.deny_forms)
             segment = Segment(text=node.text, reason=problem, effects=redirects.effects, deny_forms=deny)
-            values = [state.expand(value) for _, value in node.assignments]
+            values = [state.expand(value).text for _, value in node.assignments]
             self._add_segment(segment, state, catastrophe=redirects.catastrophe, values=values)
         return state, state
 
     def _judge_call(
-        self, node: CommandNode, call: calls.ProgramCall, redirects: calls.RedirectEffects, state: State, *,
-        context: WalkContext,
-    ) -> StatesAfter:  # fmt: skip
+        self, node: CommandNode, redirects: calls.RedirectEffects, state: State, *, context: WalkContext
+    ) -> StatesAfter:
         """Judge a call of a program with its redirections and variables, or the script that it gives to a shell."""
+        call = calls.unwrap([state.expand(word) for word in node.words], state)
         stdin_text = calls.stdin_text_of(node.redirects, context.stdin_text, state)
         stdin_text = UNKNOWN_TEXT if self._is_stdin_replaced else stdin_text
         if name_of(call.layers[0]) == "exec" and stdin_text != context.stdin_text:
             self._is_stdin_replaced = True
         self._note_dangers(node, call, state)
         possible_scripts = self._walk_possible_scripts(node, call, state, stdin_text)
-        values = [state.expand(value) for _, value in node.assignments]
-        variables = [f"{name}={value.text}" for (name, _), value in zip(node.assignments, values, strict=True)]
+        variables = [f"{name}={state.expand(value).text}" for name, value in node.assignments]
+        wrapper_variables = [field.text for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
         variable_problem = calls.variable_problem(variables)
-        wrapper_variables = [field for wrapper in call.wrappers for field in wrapper.assignments]  # `env A=1`
-        wrapper_problem = call.problem or calls.variable_problem(field.text for field in wrapper_variables)
+        wrapper_problem = call.problem or calls.variable_problem(wrapper_variables)
+        problem = redirects.problem or variable_problem or wrapper_problem or context.problem
         allow_forms = context.allow_forms
         if redirects.problem or variable_problem:
             allow_forms = ()
@@ -270,35 +255,31 @@ class Walk:
             # If the wrappers are a problem, an allow rule must name them all: only the outermost layer gives forms.
             layers_in_rules = call.layers[:1] if wrapper_problem else call.layers
             allow_forms = (*context.allow_forms, node.words_text, *calls.allow_forms(layers_in_rules))
-        script_forms = [form for walk in possible_scripts for segment in walk.segments for form in segment.deny_forms]
+        script_segments = [segment for walk in possible_scripts for segment in walk.segments]
+        script_forms = [form for segment in script_segments for form in segment.deny_forms]
         own_text = " ".join(node.text.split())
         deny_forms = tuple(dict.fromkeys((own_text, *call.deny_forms, *script_forms, *context.deny_forms)))
         catastrophe = call.catastrophe or redirects.catastrophe
-        problem = redirects.problem or variable_problem or wrapper_problem or context.problem
         if call.shell is not None and not catastrophe:
-            context_inside = WalkContext(
-                problem=problem, allow_forms=allow_forms, deny_forms=deny_forms, depth=context.depth + 1,
-                stdin_text=stdin_text,
-            )  # fmt: skip
-            return self._walk_script(node, call, call.shell, state, context=context_inside)
+            inside = structs.replace(context, problem=problem, allow_forms=allow_forms, deny_forms=deny_forms)
+            inside = structs.replace(inside, depth=context.depth + 1, stdin_text=stdin_text)
+            return self._walk_script(node, call, call.shell, state, context=inside)
         if variable_problem and not redirects.problem and not context.problem:
             allow_forms = calls.allow_forms_with_assignments(node.assignments, call.layers[0])
+        segment = Segment(text=node.text, effects=redirects.effects, allow_forms=allow_forms, deny_forms=deny_forms)
+        if all(field.is_known for field in call.fields):
+            segment = structs.replace(segment, words=tuple(field.text for field in call.fields))
         check = ReadCheck(self.workspace, state)
         program_problem = problem_of(call.fields, check)
         may_do_more = program_problem or catastrophe
         effects = self._effects_of_program(node, call, state) if may_do_more else Effects(reads=tuple(check.reads))
-        effects = redirects.effects | effects
-        words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         layers = [*call.layers, *call.possible_commands]
-        values += [Field(field.text.partition("=")[2]) for field in wrapper_variables]
+        values = [variable.partition("=")[2] for variable in (*variables, *wrapper_variables)]
         if program_problem:
             effects |= Effects(reads=named_secrets(layers, values, state), names=sensitive_files(layers, state))
-        questions = (each.reason for walk in possible_scripts for each in walk.segments if each.verdict == "ask")
-        segment = Segment(
-            text=node.text, words=words, reason=program_problem or problem, effects=effects, allow_forms=allow_forms,
-            deny_forms=deny_forms,
-        )  # fmt: skip
-        grave = next(questions, "")  # a script that leads to a question makes the command ask
+        segment = structs.replace(segment, reason=program_problem or problem, effects=segment.effects | effects)
+        # A script that leads to a question makes the command ask.
+        grave = next((each.reason for each in script_segments if each.verdict == "ask"), "")
         self._add_segment(segment, state, catastrophe=catastrophe, layers=layers, values=values, grave=grave)
         return calls.states_after(call, state)
 
@@ -315,7 +296,7 @@ class Walk:
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()  # `./x` may be a script, too
         if call.unjudged:
-            self._note_unjudged(call.unjudged)
+            self.note_unjudged(call.unjudged)
         if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:  # bash runs the files or commands in these
             self.unreadable = self.unreadable or _UNREADABLE
         reasons = (calls.deletes_unseen(fields, state) for fields in (call.fields, *call.possible_commands))
@@ -340,7 +321,7 @@ class Walk:
         The shell itself becomes a segment only if it, or a wrapper, has a problem, or if the text has no commands.
         """
         if context.depth > _MAX_DEPTH:
-            self._note_unjudged("its scripts are nested too deeply")
+            self.note_unjudged("its scripts are nested too deeply")
             return state, state
         count_before = len(self.segments)
         after = self._walk_text(shell.script or "", state, context)
@@ -352,9 +333,15 @@ class Walk:
         return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` changes the shell's folder
 
     def _add_segment(
-        self, segment: Segment, state: State, *, catastrophe: str = "", layers: Sequence[tuple[Field, ...]] = (),
-        values: Sequence[Field] = (), grave: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        segment: Segment,
+        state: State,
+        *,
+        catastrophe: str = "",
+        layers: Sequence[tuple[Field, ...]] = (),
+        values: Sequence[str] = (),
+        grave: str = "",
+    ) -> None:
         """Decide the verdict of a segment and add it. Its `reason` says why it may do more than read.
 
         `catastrophe` says why it must never run, `grave` why it must ask; the others are those of `reason_to_ask`.
@@ -382,17 +369,17 @@ class Walk:
         if not text.strip(UNKNOWN_TEXT) or self.command_count > _MAX_COMMANDS:
             return inner  # with too many commands, `_walk_command` has noted that
         inner.command_count = self.command_count
-        inner.run(text, state, WalkContext())
+        inner.run(text, state)
         self.command_count = inner.command_count
         found_effects = (inner.script_effects, *(segment.effects for segment in inner.segments))
         self.script_effects = reduce(Effects.__or__, found_effects, self.script_effects)
         self._script_files |= inner._script_files
         self.unreadable = self.unreadable or inner.unreadable
-        self.unjudged = self.unjudged or inner.unjudged
-        self.script_catastrophe = self.script_catastrophe or inner.script_catastrophe
-        catastrophe = "" if UNKNOWN_TEXT in text else inner._find_catastrophe()  # unknown text is `unreadable` anyway
+        self.must_ask = self.must_ask or inner.must_ask
+        reasons = (segment.reason for segment in inner.segments if segment.verdict == "block")
+        catastrophe = "" if UNKNOWN_TEXT in text else inner.catastrophe or next(reasons, "")
         if is_shown:
             self.catastrophe = self.catastrophe or catastrophe
-        else:
-            self.script_catastrophe = self.script_catastrophe or catastrophe
+        elif catastrophe:
+            self.must_ask = self.must_ask or f"a part of it would be refused: {catastrophe}"
         return inner

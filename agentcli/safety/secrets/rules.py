@@ -190,10 +190,11 @@ def is_discord(value: str) -> bool:
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
 
 
-_JUDGES: dict[str, Callable[[str], bool]] = {judge.__name__: judge for judge in (
-    looks_random, has_random_digits, is_password, is_credential, is_assigned, is_quoted_password, is_bare_password,
-    is_lone_word, is_cookie, is_password_setting, is_discord,
-)} | {
+_JUDGES: dict[str, Callable[[str], bool]] = {
+    "looks_random": looks_random, "has_random_digits": has_random_digits, "is_password": is_password,
+    "is_credential": is_credential, "is_assigned": is_assigned, "is_quoted_password": is_quoted_password,
+    "is_bare_password": is_bare_password, "is_lone_word": is_lone_word, "is_cookie": is_cookie,
+    "is_password_setting": is_password_setting, "is_discord": is_discord,
     # For a format so specific that even an invented value is masked.
     "anything": lambda value: True,
     # Names in source code rarely have a digit, or a letter five times in a row.

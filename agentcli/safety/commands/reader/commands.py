@@ -7,9 +7,8 @@ so finds the simple commands in them too. It reads any text to its end.
 
 import re
 
-from agentcli.safety.commands.reader.syntax import (  # isort: skip
-    MAX_DEPTH, UNKNOWN_TEXT, CommandNode, Field, Pipeline, Redirect, Script, WordReader,
-)  # fmt: skip
+from agentcli.safety.commands.reader import syntax
+from agentcli.safety.commands.reader.syntax import CommandNode, Field, Pipeline, Redirect, Script
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
 _JOINING = ("&&", "||", "|", "|&")  # a command must follow these
@@ -24,7 +23,7 @@ _NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|
 _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 
 
-class CommandReader(WordReader):
+class CommandReader(syntax.WordReader):
     """Reads all the simple commands in a text. With a `problem`, more may run than these commands."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
@@ -72,7 +71,6 @@ class CommandReader(WordReader):
             if parts:
                 pipelines.append(Pipeline(tuple(parts), operator))
             parts, operator_before = [], operator
-            self.has_ended_line = self.has_ended_line or (operator == "\n" and bool(pipelines))
             if operator == "" or (operator == ")" and closing):
                 break
         if operator != closing:
@@ -97,14 +95,16 @@ class CommandReader(WordReader):
                 self._note("a here-document has no end")
             start, self.at = self.at, end.end() if end else len(self.text)
             text = self.text[start : end.start() if end else None]
-            is_expanded = redirect.target.text == UNKNOWN_TEXT  # `_read_redirection` has set it, by the delimiter
+            is_expanded = (
+                redirect.target.text == syntax.UNKNOWN_TEXT
+            )  # `_read_redirection` has set it, by the delimiter
             if is_expanded and re.search(r"[$`\\]", text):
                 self._note("a here-document is expanded")
                 # It is expanded like a double-quoted word. Quotes in it are ordinary, so only the added one ends it.
                 body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
                 body._read_double_quotes()
                 self.substitutions += body.substitutions
-                text = UNKNOWN_TEXT
+                text = syntax.UNKNOWN_TEXT
             redirect.target = Field(re.sub(r"(?m)^\t+", "", text) if tabs else text)
         self._here_documents = []
 
@@ -119,7 +119,7 @@ class CommandReader(WordReader):
             parts.pop()
             self._note("it uses an array")
             self._skip_words(")")
-        elif self.depth >= MAX_DEPTH:
+        elif self.depth >= syntax.MAX_DEPTH:
             self._note("it is nested too deeply")  # the commands inside are read as if there were no parenthesis
         else:
             if parts and parts[-1].words_text.startswith("time"):  # for bash, `time (x)` is no syntax error
@@ -144,7 +144,7 @@ class CommandReader(WordReader):
             is_first = not (words or assignments or redirects or subshell is not None)
             if self._read_redirection(redirects):
                 continue
-            if self._next_is("(") and is_first and self.depth < MAX_DEPTH:
+            if self._next_is("(") and is_first and self.depth < syntax.MAX_DEPTH:
                 self.at += 1
                 subshell = self._read_script_in_parentheses()
                 continue
@@ -176,9 +176,14 @@ class CommandReader(WordReader):
         if assignments and not words:
             self._note("it sets a variable")
         return CommandNode(
-            text=self.text[command_start : self.at].strip(" \t"), words_text=" ".join(words_text), words=tuple(words),
-            assignments=tuple(assignments), redirects=tuple(redirects), substitutions=substitutions, subshell=subshell,
-        )  # fmt: skip
+            text=self.text[command_start : self.at].strip(" \t"),
+            words_text=" ".join(words_text),
+            words=tuple(words),
+            assignments=tuple(assignments),
+            redirects=tuple(redirects),
+            substitutions=substitutions,
+            subshell=subshell,
+        )
 
     def _read_script_in_parentheses(self) -> Script:
         """Read the commands after a `(`. For an arithmetic expression, `((…))`, return only those of substitutions."""
@@ -193,7 +198,7 @@ class CommandReader(WordReader):
         return _substitutions_in(script) if is_arithmetic else script
 
     def _read_script_in(self, text: str) -> Script:
-        if self.depth >= MAX_DEPTH:
+        if self.depth >= syntax.MAX_DEPTH:
             self._note("it is nested too deeply")
             self.is_complete = False
             return ()
@@ -264,7 +269,9 @@ class CommandReader(WordReader):
                 self._note("agentcli can't predict where a here-document ends")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # a quoted delimiter prevents expansion
             self._here_documents.append((redirects[-1], target.text if is_literal else raw))
-            redirects[-1].target = Field("" if is_literal else UNKNOWN_TEXT)  # until `_read_here_documents` sets it
+            redirects[-1].target = Field(
+                "" if is_literal else syntax.UNKNOWN_TEXT
+            )  # until `_read_here_documents` sets it
         return True
 
     def _skip_blanks(self) -> None:

@@ -88,7 +88,7 @@ class State(Struct, frozen=True):
     """The state of the shell before or after a command."""
 
     folders: tuple[str, ...] | None  # the folders it may be in; None: any folder
-    home: str | None  # the person's home; None if the command changes it
+    home: str  # the person's home
     start: str  # the folder in which the whole command starts
 
     def expand(self, field: Field) -> Field:
@@ -154,7 +154,6 @@ class WordReader(ABC):
         self.depth = depth  # the number of substitutions and subshells around that position
         self.problem = ""  # why commands other than those that were read may run
         self.syntax_error = ""  # because of it, bash would run nothing of the text
-        self.has_ended_line = False  # True once bash would have run a line
         self.substitutions: list[Script] = []  # scripts substituted in the command that is being read
 
     @abstractmethod
@@ -169,8 +168,8 @@ class WordReader(ABC):
         self.problem = self.problem or problem
 
     def _note_syntax_error(self, problem: str) -> None:
-        """Note a problem that is also a `syntax_error` if all before it was understood and bash has run no line yet."""
-        if not self.problem and not self.has_ended_line:
+        """Note a problem that is also a `syntax_error` if all before it was understood and ran nothing."""
+        if not self.problem and "\n" not in self.text:
             self.syntax_error = problem
         self._note(problem)
 
