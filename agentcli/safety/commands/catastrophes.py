@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from agentcli.safety.commands.arguments import listed_names
-from agentcli.safety.commands.effects import operands_of, sources_and_targets
-from agentcli.safety.commands.paths import glob_matches, is_system_path
+from agentcli.safety.commands.effects import effects_of, operands_of, sources_and_targets
+from agentcli.safety.commands.paths import WILDCARD, glob_matches, is_system_path
 from agentcli.safety.commands.reader.syntax import UNKNOWN_TEXT, Field, State, name_of, normal
+from agentcli.safety.commands.records import known
 from agentcli.safety.commands.wrappers import find_wrapper, read_find
 
 REVERSE_SHELL = "it hands the shell to another machine"
@@ -122,6 +123,9 @@ _DISK = re.compile(  # the device files of disks, of memory and of I/O ports
 
 # Programs that only print an answer if `--help` or `--version` is their first argument.
 _PROGRAMS_WITH_HELP = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_OVERWRITING = frozenset(  # programs that write to a disk itself if that is the file they are given
+    "dd dcfldd dc3dd ddrescue shred wipe scrub nwipe truncate tee sponge cp install sed curl wget".split()
+)
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
@@ -131,7 +135,14 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     prints_help = first in ("--help", "--version") and name in _PROGRAMS_WITH_HELP
     is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
-    judge = None if prints_help or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
+    if prints_help or is_dry_run:
+        return ""
+    if name in _OVERWRITING:
+        effects = effects_of(fields, state)
+        written = known((*effects.writes, *effects.deletes))
+        reasons = (write_catastrophe(Field(path, is_glob=bool(WILDCARD.search(path)))) for path in written)
+        return next(filter(None, reasons), "")
+    judge = _JUDGES.get("mkfs" if is_mkfs else name)
     return judge(fields[1:], state) if judge else ""
 
 
@@ -192,40 +203,6 @@ def _any_word(pattern: str, why: str) -> Judge:
     return lambda arguments, state: why if any(re.match(pattern, field.text) for field in arguments) else ""
 
 
-def _first_write_catastrophe(targets: Iterable[Field]) -> str:
-    return next(filter(None, map(write_catastrophe, targets)), "")
-
-
-def _writes_operands(first: int) -> Judge:
-    """Return the judge for a program that writes its operands from index `first` on; -1 is the last one only."""
-    return lambda arguments, state: _first_write_catastrophe(operands_of(arguments)[first:])
-
-
-def _dd_catastrophe(arguments: Sequence[Field], state: State) -> str:
-    outputs = [field for field in arguments if re.match(r"(of|hof|ofs|wipe)=", field.text)]
-    return _first_write_catastrophe(Field(field.text.partition("=")[2], field.is_glob) for field in outputs)
-
-
-def _writes_option_value(letter: str, name: str) -> Judge:
-    """Return the judge for a program that writes the value of an option: `-ofile`, `-o file`, `--output=file`."""
-    form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
-
-    def judge(arguments: Sequence[Field], state: State) -> str:
-        targets = []
-        for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
-            if found := form.fullmatch(field.text):
-                value = found["short"] or found["long"]
-                targets.append(Field(value, field.is_glob) if value else follower)
-        return _first_write_catastrophe(targets)
-
-    return judge
-
-
-def _sed_catastrophe(arguments: Sequence[Field], state: State) -> str:
-    is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
-    return _first_write_catastrophe(operands_of(arguments)) if is_in_place else ""
-
-
 def _disk_tool(*verbs: str, dry_run_letter: str = "") -> Judge:
     """Return the judge for a tool that wipes the disk in its arguments if an argument contains one of the verbs.
 
@@ -283,13 +260,6 @@ _JUDGES: dict[str, Judge] = {  # by program: why a call of it, without the progr
     **dict.fromkeys(("chmod", "setfacl", "chattr"), _chmod_catastrophe),
     **dict.fromkeys(("chown", "chgrp"), _chown_catastrophe),
     "mkfs": _any_word(rf"/dev/|(?s:.*{UNKNOWN_TEXT})", "it formats a disk"),
-    **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd_catastrophe),
-    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_operands(0)),
-    "ddrescue": _writes_operands(1),
-    **dict.fromkeys(("cp", "install"), _writes_operands(-1)),
-    "sed": _sed_catastrophe,
-    "curl": _writes_option_value("o", "--output"),
-    "wget": _writes_option_value("O", "--output-document"),
     "wipefs": _disk_tool("-a", "--all", "af", "fa", dry_run_letter="n"),
     "blkdiscard": _disk_tool(),
     "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),

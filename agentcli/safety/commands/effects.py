@@ -30,6 +30,7 @@ def _host_in(found: re.Match[str]) -> str:
     return f"{found[1]}:{port}" if 0 < port < 65_536 and port not in WEB_PORTS else found[1]
 
 
+_OUTPUT_IN_OPTION = re.compile(r"(?:-[a-zA-Z]*[oO](?=.*/)|--output(?:-document)?=)(.+)")  # `-so/x`, `--output=x`
 _UPLOAD_OPTION = re.compile(r"-[a-zA-Z]*T|--(?:upload|post|body)-file")
 _UPLOADED_FILE = re.compile(rf"(?:(?:-[a-zA-Z]*d)?@|[^=]*=[@<]|(?:{_UPLOAD_OPTION.pattern})=?)([^;]+)")
 EffectsFunction = Callable[[Sequence[Field], State], Effects]
@@ -150,8 +151,14 @@ def _with_auto_executed_files(name: str, *, is_glob: bool) -> list[str]:
 
 def _dd_effects(arguments: Sequence[Field], state: State) -> Effects:
     sources = [Field(field.text.removeprefix("if=")) for field in arguments if field.text.startswith("if=")]
-    targets = [Field(field.text.removeprefix("of=")) for field in arguments if field.text.startswith("of=")]
+    found = ((field, re.fullmatch(r"(?:h?of|ofs|wipe)=(.*)", field.text, re.DOTALL)) for field in arguments)
+    targets = [Field(output[1], field.is_glob) for field, output in found if output]
     return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
+
+
+def _rescue_effects(arguments: Sequence[Field], state: State) -> Effects:
+    operands = operands_of(arguments)
+    return Effects(reads=absolute_paths(operands[:1], state), writes=absolute_paths(operands[1:], state))
 
 
 def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
@@ -159,6 +166,7 @@ def _download_effects(arguments: Sequence[Field], state: State) -> Effects:
     pairs = itertools.pairwise(arguments)
     # In `curl -O URL`, the word after the option is not its value.
     writes = [value for option, value in pairs if is_output_option(option.text) and not _URL.match(value.text)]
+    writes += [Field(found[1]) for field in arguments if (found := _OUTPUT_IN_OPTION.fullmatch(field.text))]
     # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
     others = [field.text for field in arguments if not any(field is value for value in writes)]
     hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
@@ -238,12 +246,13 @@ _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php
 _EFFECTS_BY_PROGRAM: dict[str, EffectsFunction] = {  # by program: the function that returns its effects
     **dict.fromkeys(listed_names("programs", "readers"), _effect_on_operands("reads", "nc")),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _effect_on_operands("reads", "mABC", 1)),
-    **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _effect_on_operands("deletes")),
+    **dict.fromkeys("rm rmdir unlink shred srm wipe scrub nwipe".split(), _effect_on_operands("deletes")),
     **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _effect_on_operands("writes", "srm")),
     **dict.fromkeys(("chmod", "chown", "chgrp"), _effect_on_operands("writes", "", 1)),
     **dict.fromkeys(("cp", "install", "ln"), _copy_effects),
     "mv": _move_effects,
-    "dd": _dd_effects,
+    **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd_effects),
+    "ddrescue": _rescue_effects,
     **dict.fromkeys(_DOWNLOADERS, _download_effects),
     "ssh": _ssh_effects,
     **dict.fromkeys(("scp", "rsync", "sftp"), _remote_copy_effects),
