@@ -169,19 +169,6 @@ def test_what_a_job_reports_stands_below_the_question_that_is_open(open_terminal
     terminal.see(r"✓ Applied(.|\n)*Background dry run finished: (.|\n)*changed nothing")
 
 
-def test_ctrl_b_says_that_a_subagents_dry_run_stays(open_terminal: Open) -> None:
-    subagent = {"tool_calls": [call("create_subagent", task="Write a file", agent="general")]}
-    slow = {"tool_calls": [call("bash", command=SLOW)]}
-    terminal = open_terminal([subagent, slow, {"text": "written"}, {"text": "the end"}], "go")
-    terminal.see("sleep 4")
-    terminal.settle(1)
-    terminal.type("\x02")
-    terminal.see("A subagent's dry run cannot go to the background")
-    terminal.asked()
-    terminal.type("y")
-    terminal.see("the end")
-
-
 def test_leaving_discards_a_dry_run_in_the_background(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([{"tool_calls": [call("bash", command=SLOW)]}, {"text": "went on"}], "go")
     terminal.see("sleep 4")

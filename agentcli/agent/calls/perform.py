@@ -15,7 +15,7 @@ from agentcli.agent.calls import dry_run_review
 from agentcli.agent.calls.dry_run_review import Obstacle
 from agentcli.agent.calls.model import Call, SessionCalls, done_future
 from agentcli.agent.calls.report import Report, count_recorded
-from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
+from agentcli.agent.events import Denial, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.call_effects import MAX_SHOWN
@@ -167,22 +167,9 @@ async def _run_dry(call: Call, permitted: PermittedCall, context: ToolContext, o
     terms = RunTerms(grants=grants, dry_run="full" if is_requested else "narrow")
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = not grants.hosts  # data sent to a host cannot be discarded
-    run, parent_call = permitted.policy.facts.tool.output, call.turn.session.parent_call
-    if parent_call is None:
-        return await run(permitted.arguments, replace(context, terms=terms))
     # A subagent's dry run cannot become a background job, because the subagent's log would end before the job.
-    watching = asyncio.create_task(_explain_foreground(context.detach, parent_call.turn.emit))
-    try:
-        return await run(permitted.arguments, replace(context, terms=terms, detach=None))
-    finally:
-        watching.cancel()
-
-
-async def _explain_foreground(detach_request: asyncio.Event | None, emit: Emit) -> None:
-    """Show why a subagent's dry run stays in the foreground, once the person wants it in the background."""
-    if detach_request is not None:
-        await detach_request.wait()
-        emit(Notice("A subagent's dry run cannot go to the background: it ends with the subagent. Esc interrupts it."))
+    detach = context.detach if call.turn.session.parent_call is None else None
+    return await permitted.policy.facts.tool.output(permitted.arguments, replace(context, terms=terms, detach=detach))
 
 
 async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[], Awaitable[DryRunReport]]) -> None:

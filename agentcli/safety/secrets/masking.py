@@ -97,63 +97,27 @@ def _written_forms(value: str) -> Iterable[str]:
 
 
 class PlainText:
-    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` does not belong to the word.
+    """A text without terminal codes, because in `\\x1b[32mtoken` the `m` does not belong to the word.
 
-    Positions in its methods are positions in the plain text. Each code is returned only once.
+    Unless the text `is_complete`, what may be the beginning of a code at its end is left out.
     """
 
-    def __init__(self) -> None:
-        self._length = 0  # characters of plain text so far
-        self._waiting = ""  # the end of the newest piece, if a code may begin there
-        self._codes: list[tuple[int, str]] = []  # each with the position in the plain text that follows it
-        self._first = 0  # the index of the first code that has not been returned
+    def __init__(self, written: str, *, is_complete: bool) -> None:
+        self.text = written
+        if not is_complete and (begun := _BEGUN.search(written, max(0, len(written) - _MAX_BEGUN_CHARS))):
+            self.text = written[: begun.start()]
+        codes = [*_CODE.finditer(self.text)] if any(sign in self.text for sign in _SIGNS) else []
+        self._lengths = [0, *accumulate(len(code[0]) for code in codes)]  # lengths[n]: the first n codes together
+        # The positions in the plain text that follow a code.
+        self._positions = [code.start() - before for code, before in zip(codes, self._lengths, strict=False)]
+        self.text = _CODE.sub("", self.text) if codes else self.text
 
-    def add(self, text: str, *, is_complete: bool = False) -> str:
-        """Take more text and return its plain text, except what may be the beginning of a code, which waits."""
-        text = self._waiting + text
-        begun = None if is_complete else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN_CHARS))
-        text, self._waiting = (text[: begun.start()], begun[0]) if begun else (text, "")
-        if any(sign in text for sign in _SIGNS):
-            position = self._length
-            for code in _CODE.finditer(text):
-                self._codes.append((position + code.start(), code[0]))
-                position -= len(code[0])  # `code.start()` counts the codes before it, plain positions do not
-            text = _CODE.sub("", text)
-        self._length += len(text)
-        return text
+    def before_codes(self, position: int) -> int:
+        """Return where the text as written continues at a position of the plain text: before any codes there."""
+        return position + self._lengths[bisect_left(self._positions, position)]
 
-    def with_codes(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
-        """Return the plain `text[start:end]` with its codes. `is_end`: the text ends there, with any codes at `end`."""
-        pieces: list[str] = []
-        for position, code in self._take_codes(end + 1 if is_end else end):
-            pieces += (text[start:position], code)
-            start = position
-        return "".join((*pieces, text[start:end]))
-
-    def codes_to_keep(self, start: int, end: int) -> str:
-        """Return the codes at `start`, and the last code before `end`, which sets the style of the text after it."""
-        codes = self._take_codes(end)
-        at_start = [code for position, code in codes if position == start]
-        last = [code for _, code in codes[len(at_start) :]][-1:]
-        return "".join((*at_start, *last))
-
-    def _take_codes(self, end: int) -> list[tuple[int, str]]:
-        first, self._first = self._first, bisect_left(self._codes, (end,), self._first)
-        return self._codes[first : self._first]
-
-    def spans_as_written(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
-        """Convert spans of the plain text to spans of the text as written, without the codes around them."""
-        positions = [position for position, _ in self._codes]
-        lengths = [0, *accumulate(len(code) for _, code in self._codes)]  # lengths[n]: the first n codes together
-        return [
-            (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
-            for start, end, _ in spans
-        ]
-
-    def forget(self, count: int) -> None:
-        self._length -= count  # the caller has dropped the first `count` characters of the plain text
-        self._codes = [(position - count, code) for position, code in self._codes[self._first :]]
-        self._first = 0
+    def behind_codes(self, position: int) -> int:
+        return position + self._lengths[bisect_right(self._positions, position)]
 
 
 class StreamMask:
@@ -164,49 +128,48 @@ class StreamMask:
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
-        self._plain = PlainText()  # takes terminal codes out of the text, and puts them back
-        # The plain text not decided yet, and a little text before it, because rules look back.
-        self._text = self._plain.add(whole, is_complete=bool(whole))
-        self._key_ends = find_key_ends(self._text)  # the ends of keys whose beginning is missing; only in a `whole`
-        self._done = 0  # all of `_text` before this position was returned, or replaced by a marker
+        # The text as written that is not decided yet, and a little text before it, because rules look back.
+        self._written = whole
+        self._plain = PlainText(whole, is_complete=bool(whole))  # all positions below are positions in it
+        self._key_ends = find_key_ends(self._plain.text)  # of keys whose beginning is missing; only in a `whole`
+        self._done = 0  # all text before this position was returned, or replaced by a marker
         self._masked = 0  # the end of the newest secret; a secret that overlaps it extends it
         self._searched = 0  # private keys that begin before this position have been found
         self._key: KeyStart | None = None  # a key whose beginning is masked already and whose end has not come yet
 
     def feed(self, text: str) -> str:
         """Take more text and return the masked text that can no longer change."""
-        self._text += self._plain.add(text)
+        self._written += text
         return self._mask_certain(is_complete=False)
 
     def close(self) -> str:
-        self._text += self._plain.add("", is_complete=True)
         return self._mask_certain(is_complete=True)
 
     def secrets(self) -> list[Secret]:
         """Return the secrets of a `whole` text, by their positions in the text as written."""
-        found = self._certain_secrets(is_complete=True)
-        return [Secret(*span, one.rule) for span, one in zip(self._plain.spans_as_written(found), found, strict=True)]
+        plain, found = self._plain, self._certain_secrets(is_complete=True)
+        return [Secret(plain.behind_codes(one.start), plain.before_codes(one.end), one.rule) for one in found]
 
     def _mask_certain(self, *, is_complete: bool) -> str:
-        position = self._done  # all text before this position was returned, or is in `pieces`
+        plain = self._plain = PlainText(self._written, is_complete=is_complete)
+        position = plain.before_codes(self._done)  # all text before it was returned, or is in `pieces`; as written
         pieces: list[str] = []
-        for start, end, rule in self._certain_secrets(is_complete=is_complete):
-            pieces += (
-                self._plain.with_codes(self._text, position, start),
-                self._plain.codes_to_keep(start, end),
-                f"[masked: {rule}]" if rule else "",
-            )
+        for secret in self._certain_secrets(is_complete=is_complete):
+            start, end = plain.behind_codes(secret.start), plain.before_codes(secret.end)
+            last_code = _CODE.findall(self._written[start:end])[-1:]  # it sets the style of the text behind the secret
+            mark = f"[masked: {secret.rule}]" if secret.rule else ""
+            pieces += (self._written[position:start], *last_code, mark)
             position = end
-        pieces.append(self._plain.with_codes(self._text, position, self._done, is_end=is_complete))
+        pieces.append(self._written[position : None if is_complete else plain.before_codes(self._done)])
         self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back at most `MAX_CONTEXT_CHARS`
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_complete: bool) -> list[Secret]:
         """Return the secrets that can no longer change. One without a rule extends a secret returned before."""
-        end = len(self._text) if is_complete else self._masker.certain_end(self._text)
+        end = len(self._plain.text) if is_complete else self._masker.certain_end(self._plain.text)
         keys, end = self._find_keys(end, is_complete=is_complete)
         certain: list[Secret] = []
-        for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
+        for secret in sorted(self._masker.find(self._plain.text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
                 break
             if secret.end <= max(self._masked, self._done):  # inside a secret found already, or in returned text
@@ -228,16 +191,16 @@ class StreamMask:
         self._key = None
         while True:
             if key is None:
-                key = find_key(self._text, start, is_complete=is_complete)
+                key = find_key(self._plain.text, start, is_complete=is_complete)
                 if key is None:
                     # The text may end in the middle of the line that begins a key.
-                    self._searched = max(start, len(self._text) - MAX_MARK_CHARS)
+                    self._searched = max(start, len(self._plain.text) - MAX_MARK_CHARS)
                     return keys, end
                 if key.position is None or key.start >= end:  # not certainly a key: wait for more text
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
-            position, may_continue = follow_key(self._text, key.position, key.frame, is_complete=is_complete)
+            position, may_continue = follow_key(self._plain.text, key.position, key.frame, is_complete=is_complete)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
             if may_continue:
                 # The rest of the key starts inside the masked text, so that it extends this secret and gets no marker.
@@ -249,11 +212,10 @@ class StreamMask:
     def _forget(self, count: int) -> None:
         if count <= 0:
             return
-        self._text = self._text[count:]  # so all positions in it move
+        self._written = self._written[self._plain.before_codes(count) :]  # so all positions in it move
         self._done -= count
         self._masked = max(0, self._masked - count)
         self._searched = max(0, self._searched - count)
-        self._plain.forget(count)
         if self._key is not None and self._key.position is not None:
             self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
 
