@@ -38,8 +38,6 @@ class CallPolicy(Struct, frozen=True):
         decision = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and decision.outcome in ("ask", "dry_run"):
             decision = structs.replace(decision, outcome="allow", reason=hooks.reason, runs_outside=False)
-            if self.facts.remote_folders:  # which a hook cannot see in the call's input
-                decision = structs.replace(decision, includes_grants=False)
         if hooks.decision == "ask" and decision.outcome in ("allow", "dry_run"):
             decision = structs.replace(decision, outcome="ask", reason=hooks.reason or "a hook requires approval")
         return decision if skills is None else skills.narrowed(self.facts.tool.name, decision)
@@ -129,9 +127,8 @@ async def permit(
     answer = call.input_change  # the person's yes to a call with the input that they changed
     # If a hook has changed that input again, they have not seen the result, so they are asked as usual.
     is_same_input = answer is not None and hooks.input in (None, answer.input)
-    # They were not asked if the changed command may leave the sandbox, or open the folder of a remote.
-    needs_question = decision.runs_outside or facts.remote_folders
-    if answer is not None and is_same_input and not needs_question and decision.outcome != "deny":
+    # They were not asked if the changed command may leave the sandbox.
+    if answer is not None and is_same_input and not decision.runs_outside and decision.outcome != "deny":
         context.workspace.session_grants.exposed.update(decision.exposed_files)
         await policy.grant(answer, policy.offered_rules)
         if decision.outcome == "ask":

@@ -99,8 +99,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     ]
     found = [path for path in facts.paths.find_each(effects.reads, "read") if str(path.real) not in blocked_paths]
     outside_reads = sorted({path.given for path in found if path.kind == "outside"})
-    remotes = {*map(str, facts.remote_folders)} - blocked_paths
-    plain = [_effect_line("reads outside the project:", shown((*remotes, *outside_reads)))]
+    plain = [_effect_line("reads outside the project:", shown(tuple(outside_reads)))]
     if hosts and outside_reads:  # it may send them
         grave, plain = grave + plain, []
     written = shown(tuple(path for path in effects.writes if path not in blocked_paths))

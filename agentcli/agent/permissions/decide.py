@@ -32,10 +32,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         decision = _decide_command(facts, facts.command, mode, found, rules=rules)
         runs_outside = decision.outcome == "ask" and mode != "plan" and bool(facts.why_outside)
-        # A repository's settings name the folder of a remote, and may name a program for it: only a yes opens it.
-        includes_grants = decision.includes_grants and (decision.outcome == "ask" or not facts.remote_folders)
-        decision = structs.replace(decision, only_reads=only_reads, includes_grants=includes_grants)
-        return structs.replace(decision, runs_outside=runs_outside)
+        return structs.replace(decision, only_reads=only_reads, runs_outside=runs_outside)
     if found.deny is not None:
         return PolicyDecision(outcome="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
@@ -128,8 +125,8 @@ def _decide_command(
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
         return PolicyDecision(outcome=person_only, reason=why)
-    if mode not in ("bypassPermissions", "plan") and (decision := _decide_beyond_sandbox(facts, mode)) is not None:
-        return decision
+    if mode not in ("bypassPermissions", "plan") and facts.why_outside:
+        return _ask_or_deny(mode, facts.why_outside)
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return PolicyDecision(outcome="ask", reason=command.deletes_unseen)
@@ -162,15 +159,6 @@ def _decide_command(
     if may_dry_run:
         return PolicyDecision(outcome="dry_run", reason=command.reason, includes_grants=False)
     return _ask_or_deny(mode, found.why_not_allowed or command.reason)
-
-
-def _decide_beyond_sandbox(facts: CallFacts, mode: Mode) -> PolicyDecision | None:
-    """Decide about a command that must leave the sandbox, or whose remote is in a folder; None for any other."""
-    if facts.why_outside:
-        return _ask_or_deny(mode, facts.why_outside)
-    if facts.remote_folders and facts.workspace.facts.confines:
-        return _ask_or_deny(mode, "git reaches its remote in a folder, which the sandbox opens for it")
-    return None
 
 
 _MAX_SHOWN = 3  # secret files in a reason

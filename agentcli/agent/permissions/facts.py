@@ -170,12 +170,12 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     @property
     def why_outside(self) -> str:
         """The reason why a command works only outside the sandbox; empty if it works inside, or cannot leave it."""
-        sandbox, remotes = self.workspace.facts, self.command.effects.remotes if self.command is not None else ()
+        sandbox = self.workspace.facts
         if getattr(self.arguments, "unconfined", None) is not False or sandbox.profile == "danger-full-access":
             return ""
         if not sandbox.confines:
             return ""
-        if any(remote.startswith("ssh://") for remote in remotes):
+        if self.command is not None and self.command.effects.remotes:
             return "git reaches its remote by ssh, which works only outside the sandbox"
         for file in self.blocked_files:
             # The sandbox can open a file that is there. To open a folder for a new one would open all files in it.
@@ -183,13 +183,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
             if is_new and str(file.real.parent) != "/tmp":  # noqa: S108  commands have a /tmp of their own
                 return f"it makes {self.workspace.shown(file.real)}, which works only outside the sandbox"
         return ""
-
-    @property
-    def remote_folders(self) -> list[Path]:
-        """The folders outside the workspace that are remotes of git. One in /tmp can only be read with a grant."""
-        remotes = self.command.effects.remotes if self.command is not None else ()
-        folders = self.paths.find_each(tuple(remote for remote in remotes if remote.startswith("/")), "read")
-        return [folder.real for folder in folders if folder.is_outside and folder.kind != "plain"]
 
     @property
     def blocked_files(self) -> tuple[judge.PathFacts, ...]:
@@ -205,7 +198,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     def grants(self) -> Grants:
         readable = tuple(file.real for file in self.blocked_files if file.access == "read")
         writable = tuple(file.real for file in self.blocked_files if file.access == "write")
-        return Grants((*readable, *self.remote_folders), writable, self.hosts if self.command is not None else ())
+        return Grants(readable, writable, self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:

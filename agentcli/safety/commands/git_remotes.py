@@ -1,4 +1,4 @@
-"""Finds the remotes that a git command connects to, from git's settings: hosts, or local folders."""
+"""Finds the hosts of the remotes that a git command connects to, from git's settings."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from agentcli.safety.commands.arguments import read_arguments, read_table
-from agentcli.safety.commands.reader.syntax import Field, State, normal
+from agentcli.safety.commands.reader.syntax import Field, State
 from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects, GitSetup, WorkspaceView
 from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
@@ -28,10 +28,9 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
     for folder in state.folders:
         if (setup := workspace.git_setup(folder)) is None:
             return effects
-        base = folder if name == "clone" else setup.top or folder  # in a repository, git works in its top folder
         remotes = _find_remotes(call.words, setup)
         urls = [url for remote in remotes for url in _urls_of(remote, setup, name)]
-        found += [_effect_of(url, base, is_push=name == "push") for url in urls] or [None]
+        found += map(_effect_of, urls or [""])
     certain = [effect for effect in found if effect is not None]
     return reduce(Effects.__or__, certain, replace(effects, hosts=())) if len(certain) == len(found) else effects
 
@@ -74,19 +73,15 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     return urls
 
 
-def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
-    """Return the effect of connecting to an address; None if it leads to another program or is not clear."""
-    if found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url):
-        address, is_web = found[found.lastindex or 1], url.startswith(("http://", "https://"))
-        with suppress(ValueError):
-            host, port = split_port(address, default=None)
-            host = read_host(host)
-            host = f"[{host}]" if ":" in host else host  # IPv6
-            shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
-            return Effects(hosts=(shown,), remotes=() if is_web else (f"ssh://{shown}",))
+def _effect_of(url: str) -> Effects | None:
+    """Return the effect of connecting to an address; None for a folder, for another program, or if it is not clear."""
+    if not (found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url)):
         return None
-    path = url.removeprefix("file://") if url.startswith("file:///") else url
-    if not path or "::" in path or "://" in path or path.startswith("~"):
-        return None
-    path = normal(path if path.startswith("/") else f"{base}/{path}")
-    return Effects(reads=(path,), writes=(path,) if is_push else (), remotes=(path,))
+    address, is_web = found[found.lastindex or 1], url.startswith(("http://", "https://"))
+    with suppress(ValueError):
+        host, port = split_port(address, default=None)
+        host = read_host(host)
+        host = f"[{host}]" if ":" in host else host  # IPv6
+        shown = host if port is None or port in WEB_PORTS else f"{host}:{port}"
+        return Effects(hosts=(shown,), remotes=() if is_web else (f"ssh://{shown}",))
+    return None
