@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -17,18 +17,13 @@ from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.process_tree import processes_below
 from agentcli.patterns import lazy_pattern
 
-Kind = Literal["password", "input", "lock", "listens"]
-
-# The time without output after which a stall of each kind is reported.
-QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
-MIN_QUIET_S = min(QUIET_S.values())
+QUIET_S = 2.5  # without output, before a stall is reported
 BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
 
 _MAX_CPU_SHARE = 0.03  # of one processor; a command that uses more is working
 _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
 _MAX_COMMAND_CHARS = 60
 _PROMPT = lazy_pattern(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
-_PASSWORD_PROGRAM = lazy_pattern(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
 _TERMINAL = lazy_pattern(r"/dev/(tty\d*|pts/\d+|console)$")
 # The script of shell.py, which precedes each command in the arguments of its shell.
 _SHELL_PREFIX = lazy_pattern(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
@@ -45,8 +40,8 @@ _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 class Stall(Struct, frozen=True):
     """A reason as a sentence without a full stop: `waits for input: cat (PID 7) reads a terminal`."""
 
-    kind: Kind
     text: str
+    is_server: bool = False
 
 
 class _Sockets(NamedTuple):
@@ -73,10 +68,8 @@ class StallDetector:
         cpu_share = (cpu_s - last_cpu_s) / max(now - last_at, 0.05)  # the last call may have been just now
         if cpu_share > _MAX_SERVER_CPU_SHARE:
             return None
-        for stall in _possible_stalls(pids, quiet_s, last_output):
-            if (stall.kind == "listens" or cpu_share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
-                return stall
-        return None
+        stalls = _possible_stalls(pids, quiet_s, last_output) if quiet_s >= QUIET_S else ()
+        return next((stall for stall in stalls if stall.is_server or cpu_share <= _MAX_CPU_SHARE), None)
 
 
 def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
@@ -84,25 +77,19 @@ def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> I
     waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waiting_calls(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
-    has_prompt = _PROMPT.search(last_output) is not None
-    # A password program need not be among the readers, because /proc hides what sudo waits for.
-    asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))] if readers or has_prompt else []
-    if not asking and has_prompt:  # another program asks: one that reads a terminal, or else the newest
-        asking = [*readers, *reversed(pids)]
-    if asking:
-        yield Stall("password", f"asks for a password: {_describe(asking[0])}")
+    if _PROMPT.search(last_output):  # the newest process may be the one, because /proc hides what sudo waits for
+        yield Stall(f"asks for a password: {_describe(readers[0] if readers else pids[-1])}")
     for pid in readers:
-        yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
+        yield Stall(f"waits for input: {_describe(pid)} reads a terminal")
     for pid, call, descriptor in waits:
         if call in ("flock", "fcntl"):
-            yield Stall("lock", f"waits for a lock on {targets[pid].get(descriptor, 'a file')}: {_describe(pid)}")
+            yield Stall(f"waits for a lock on {targets[pid].get(descriptor, 'a file')}: {_describe(pid)}")
     sockets = _find_sockets(targets)
     if sockets.ports and (quiet_s >= BUSY_SERVER_QUIET_S or not sockets.has_connections):
-        yield Stall("listens", f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}")
+        yield Stall(f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}", is_server=True)
 
 
 def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
-    """Return True if a call waits for a terminal."""
     if call == "poll":  # its descriptors are unknown: most likely standard input, unless the process has sockets
         has_sockets = any(target.startswith("socket:") for target in targets.values())
         return bool(_TERMINAL.match(targets.get(0, ""))) and not has_sockets
@@ -110,7 +97,6 @@ def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> b
 
 
 def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
-    """Find the sockets of processes, given the targets of their descriptors."""
     found: set[tuple[str, int]] = set()  # states and local ports
     for pid, descriptors in targets.items():  # each process may be in its own network namespace
         sockets = {target for target in descriptors.values() if target.startswith("socket:")}
