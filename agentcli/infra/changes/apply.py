@@ -263,7 +263,8 @@ def _fill(target: int, after: state.FileEntry) -> None:
     """Give a new, open file the contents, attributes, owner, mode and time of an entry. Raises `OSError`."""
     with after.open() as source:
         writing.copy_attributes(source.fileno(), target)
-        writing.copy_bytes(source.fileno(), target)
+        while data := source.read(writing.CHUNK_BYTES):
+            writing.write_all(target, data)
     _set_owner(partial(os.fchown, target), after.owner)
     os.fchmod(target, after.mode)
     os.utime(target, ns=(after.stamp.modified_ns, after.stamp.modified_ns))  # times of access and of modification

@@ -5,7 +5,6 @@ before the change. A file that was changed since is merged line by line. A file 
 stays as it is. The result is applied like the changes of a command.
 """
 
-import errno
 import os
 import time
 from collections import defaultdict
@@ -87,10 +86,9 @@ class PlannedRestoration:
 
     def _change_set(self, scratch: Path) -> ChangeSet:
         """Return the planned changes in the form of a command's, with new contents in `scratch`. Raises `OSError`."""
-        root = _common_folder([plan.path for plan in self._changing])
-        changes = ChangeSet(root=root)
+        changes = ChangeSet(root="")  # of the whole system
         for number, plan in enumerate(self._changing):
-            path = plan.path.removeprefix(f"{root}/")
+            path = plan.path.removeprefix("/")
             if (before := _make_accessible(plan)) is not None:
                 changes.before[path] = before
             if plan.planned is not None:
@@ -229,15 +227,6 @@ def _outcome(plan: PathPlan, conflict: str) -> RestoredFile:
     if plan.outcome.how == "removed" and exists:  # a folder that was not empty
         return RestoredFile(plan.path, "kept", "something else is in it")
     return plan.outcome
-
-
-def _common_folder(paths: Sequence[str]) -> str:
-    """Return the innermost existing folder around all paths. Raises `OSError` if its path contains a link by now."""
-    common = Path(os.path.commonpath([Path(path).parent for path in paths]))
-    folder = next(folder for folder in (common, *common.parents) if folder.is_dir())
-    if folder.resolve() != folder:
-        raise OSError(errno.ELOOP, "a symbolic link is on the way", str(folder))
-    return str(folder).rstrip("/")
 
 
 def _owner_of(path: str) -> tuple[int, int]:

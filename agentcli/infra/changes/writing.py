@@ -129,23 +129,6 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
             raise
 
 
-def copy_bytes(source: int, target: int) -> None:
-    """Copy the whole of an open file, inside the kernel if possible. Raises `OSError`."""
-    if hasattr(os, "copy_file_range"):  # Python on a Mac does not have it
-        try:
-            while os.copy_file_range(source, target, 1 << 30):
-                pass
-            return
-        except OSError as error:
-            # These mean that the kernel cannot copy between the disks. Others, such as a full disk, are failures.
-            if error.errno not in {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
-                raise
-    os.lseek(source, 0, os.SEEK_SET)
-    os.lseek(target, 0, os.SEEK_SET)
-    while data := os.read(source, CHUNK_BYTES):
-        write_all(target, data)
-
-
 def copy_attributes(source: int, target: int) -> None:
     """Copy the extended attributes that can be read and set, without those of an overlay."""
     if not hasattr(os, "listxattr"):  # Python on a Mac does not have it
