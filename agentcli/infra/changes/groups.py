@@ -26,7 +26,6 @@ _MAX_SEPARATE = 8  # a folder with more files that was made or removed is one gr
 _MAX_NAMED = 5  # names in a note about several files
 _MAX_PAIRS = 1_000  # more pairs of a deleted and a new file are not compared, so that it stays fast
 _MIN_SHARED = 0.6  # share of equal lines above which two files are a rename
-INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 
 
 class ChangeGroup(NamedTuple):
@@ -157,7 +156,7 @@ def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) ->
     diff_and_hunks = ("", 1) if kind == "mode" else _diff(name, before, after, diff_limit)
     diff, hunks = diff_and_hunks or ("", 1)
     is_executed = is_auto_executed(PurePath(path))
-    notes = _notes_on_packages(path)
+    notes: list[str] = []
     if after is not None and after.kind == "link":
         notes.append(f"leads to {shown_path(after.target)}")
     if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
@@ -187,12 +186,6 @@ def _differs_only_in_mode(before: FileEntry, after: FileEntry) -> bool:
     return before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
 
 
-def _notes_on_packages(path: str) -> list[str]:
-    """Return a note if a path is in a folder of installed packages, such as `node_modules`."""
-    package_folders = INSTALLED.intersection(path.split("/"))
-    return [f"in {min(package_folders)}"] if package_folders else []
-
-
 def _is_program(entry: FileEntry | None) -> bool:
     return entry is not None and entry.kind == "file" and bool(entry.mode & 0o111)
 
@@ -205,7 +198,7 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
     is_gone = path in paths and after is None
     entries = {inner: changes.after.get(inner) or changes.before[inner] for inner in paths}
     files = [entry for entry in entries.values() if entry.kind != "folder"]
-    notes = _notes_on_packages(path)
+    notes: list[str] = []
     if not is_git and not is_gone:
         written = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
         notes += _counting_notes("executable", [inner for inner, entry in written.items() if _is_program(entry)])

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from agentcli.conversation.history import counted
-from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
+from agentcli.infra.changes.groups import ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, Setting, read_configuration, read_small_file
 from agentcli.patterns import lazy_pattern
@@ -39,7 +39,8 @@ RunScript = Callable[[str], Awaitable[str]]
 
 FEW_FILES = 5  # if so few files are gone, they are most of a tree only if they are all of it
 
-_NOT_COUNTED = INSTALLED | {".git"}
+# Folders that can be installed again, and git's own.
+_NOT_COUNTED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor", ".git"))
 # Git writes these files even if nothing changes.
 _BOOKKEEPING = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}
 

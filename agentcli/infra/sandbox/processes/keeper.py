@@ -35,7 +35,6 @@ MAX_PROCESSES = 3_000  # of one command, before they slow the machine down for i
 MAX_OUTPUT_BYTES = 1_000_000_000  # of a command's output in its file
 START, END_TREE, KEEP_OUTPUT = b"S", b"T", b"F"  # orders to a supervisor
 _COUNT_EVERY_S = 0.5
-_GROWTH = 20  # a tree with this many processes more than were asked to end multiplies instead of ending
 _CHUNK = 65_536
 _MAX_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
 _IS_LINUX = sys.platform == "linux"
@@ -170,10 +169,8 @@ class Supervisor:
         self._pipe = self._file = -1  # of a job, else -1: its output is copied from the pipe to the file
         # The times when the command's limit is reached, its tree is killed, and processes that survive are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
-        self._count_asked_to_end = 0  # the number of processes that were asked to end; 0 until then
         self._max_processes = MAX_PROCESSES
-        # The machine's threads when the command began, later when its tree was asked to end; more may be a swarm.
-        self._threads_before = count_threads()
+        self._threads_before = count_threads()  # of the machine
 
     def run(self, descriptors: list[int]) -> int:
         """Supervise a command to its end; return the exit code of the supervisor, 0 when nothing is left."""
@@ -241,12 +238,9 @@ class Supervisor:
             self._limit_at = float("inf")
             self._report("late")
             self._end(GRACE_S)
-        if not self._is_ending and self._has_more_processes(self._max_processes, than=0):
+        if now < self._kill_at and self._is_swarm():
             self._report("swarm")
             self._end(0)
-        asked = self._count_asked_to_end
-        if asked and self._has_more_processes(_GROWTH, than=asked):  # the tree multiplies instead of ending
-            self._kill_at = now
         if now >= self._kill_at:
             kill_below(os.getpid())
 
@@ -276,17 +270,15 @@ class Supervisor:
         if self._is_ending:  # a second order can only shorten the grace
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
-        self._count_asked_to_end = terminate_below(os.getpid())
-        self._threads_before = count_threads()
+        terminate_below(os.getpid())
         self._limit_at = float("inf")
         self._kill_at = time.monotonic() + grace_s
         self._give_up_at = self._kill_at + PATIENCE_S
 
-    def _has_more_processes(self, growth: int, *, than: int) -> bool:
-        """Return True if the tree has at least `growth` processes more than `than`."""
-        # They are counted only if the machine has gained as many threads, because counting is slow.
-        has_grown = count_threads() >= self._threads_before + growth
-        return has_grown and len(processes_below(os.getpid())) >= than + growth
+    def _is_swarm(self) -> bool:
+        # Processes are counted only if the machine has gained as many threads, because counting is slow.
+        has_grown = count_threads() >= self._threads_before + self._max_processes
+        return has_grown and len(processes_below(os.getpid())) >= self._max_processes
 
     def _copy_output(self) -> bool:
         """Read once from the pipe of a job's output, and write to its file; return False if nothing was read."""

@@ -11,8 +11,8 @@ _IS_LINUX = sys.platform == "linux"
 ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  # noqa: PYI024
 
 
-def terminate_below(root: int) -> int:
-    """Send SIGTERM to a tree, and return the number of its processes. All are stopped first, so that none can fork.
+def terminate_below(root: int) -> None:
+    """Send SIGTERM to a tree. All processes are stopped first, so that none can fork.
 
     A process whose children are in a PID namespace of their own, such as bubblewrap, gets no signal: it ends after
     its children, and if it ended first, they would be killed before they could handle the signal.
@@ -24,7 +24,6 @@ def terminate_below(root: int) -> int:
             _send(process, signal.SIGTERM)
     for process in found:
         _send(process, signal.SIGCONT)
-    return len(found)
 
 
 def kill_below(root: int, spare: Collection[int] = ()) -> None:
