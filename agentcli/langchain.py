@@ -146,9 +146,10 @@ class LangChainProvider(BaseProvider):
         self._chat = chat
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        chat: Any = self._with_tools(request.tools)
         whole: AIMessageChunk | None = None
+        functions = [{"type": "function", "function": function_of(spec)} for spec in request.tools]
         try:
+            chat: Any = self._chat.bind_tools(functions) if functions else self._chat
             async with aclosing(chat.astream(to_langchain(request.messages, system=request.system))) as chunks:
                 async for chunk in chunks:
                     whole = chunk if whole is None else whole + chunk
@@ -159,14 +160,6 @@ class LangChainProvider(BaseProvider):
         if whole is None:
             raise ServerError(f"{self.model} gave no answer.")
         yield _done_event(whole, self.model)
-
-    def _with_tools(self, tools: Sequence[ToolSpec]) -> Any:
-        try:
-            functions = [{"type": "function", "function": function_of(spec)} for spec in tools]
-            return self._chat.bind_tools(functions) if tools else self._chat
-        except NotImplementedError as error:
-            advice = 'Use a chat model that does, or settings that offer none: {"tools": {"only": ["none"]}}'
-            raise ProviderError(f"{type(self._chat).__name__} of LangChain takes no tools. {advice}.") from error
 
     async def _check(self) -> Health:
         return Health(True, f"{self.model}, through LangChain")
@@ -199,6 +192,10 @@ def _usage(whole: AIMessageChunk) -> ours.Usage:
 def _provider_error(error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         return error
+    if isinstance(error, NotImplementedError):  # raised by `bind_tools`
+        return ProviderError(
+            'This chat model takes no tools. Use one that does, or offer none: {"tools": {"only": ["none"]}}'
+        )
     if isinstance(error, TimeoutError):
         return Timeout(f"The model did not answer in time: {error}")
     status, message = getattr(error, "status_code", None), f"{type(error).__name__}: {error}"

@@ -22,38 +22,28 @@ _LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # links to transcripts: `NAME-t
 
 
 def as_markdown(run: EvalRun) -> str:
-    return "\n\n".join(filter(None, _parts(run))) + "\n"
+    plan = run.plan
+    head = f"### {_escaped(plan.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
+    facts = f"{_escaped(plan.variant.model)} · agentcli {_escaped(plan.agentcli)} · run {run.id}"
+    if not run.ended:
+        facts += f" · unfinished: {len(run.outcomes)} of {len(plan.attempts)} attempts done"
+    parts = [head, facts, "\n".join(_task_rows(run))]
+    if failed := [outcome for outcome in run.outcomes if not outcome.passed]:
+        more = len(failed) - MAX_FAILURES
+        note = [f"- and {more:,} more"] if more > 0 else []
+        parts.append("\n".join(("Failed:\n", *map(_failure, failed[:MAX_FAILURES]), *note)))
+    return "\n\n".join(parts) + "\n"
 
 
 def as_page(run: EvalRun, links: Mapping[tuple[str, int], str]) -> str:
     """Return the report as an HTML page; `links` lead from it to transcripts, by task and number of the attempt."""
-    head, tasks, failures = (_render(part) for part in _parts(run))
-    lines = ["Attempts:\n"]
+    lines = [as_markdown(run).replace(_NO_REFERENCE, ""), "Attempts:\n"]
     for outcome in run.outcomes:
         link = links.get((outcome.task, outcome.sample))
-        lines.append(f"- {_escaped(outcome_line(outcome))}" + (f", [transcript]({quote(link)})" if link else ""))
-    attempts = _render("\n".join(lines))
-    return html_page(f"Eval run {run.plan.name or run.id}", f"<main>{head}{tasks}{failures}{attempts}</main>")
-
-
-def _render(text: str) -> str:
-    return str(markdown(_LINKS).render(text.replace(_NO_REFERENCE, "")))
-
-
-def _parts(run: EvalRun) -> tuple[str, str, str]:
-    plan = run.plan
-    facts = [
-        _escaped(plan.variant.model),
-        f"agentcli {_escaped(plan.agentcli)}",
-        f"run {run.id}",
-        "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(plan.attempts)} attempts done",
-    ]
-    head = f"### {_escaped(plan.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
-    failed = [outcome for outcome in run.outcomes if not outcome.passed]
-    failures = ["Failed:\n", *map(_failure, failed[:MAX_FAILURES])] if failed else []
-    if (more := len(failed) - MAX_FAILURES) > 0:
-        failures.append(f"- and {more:,} more")
-    return f"{head}\n\n{' · '.join(filter(None, facts))}", "\n".join(_task_rows(run)), "\n".join(failures)
+        attempt = _escaped(outcome_line(outcome)).replace(_NO_REFERENCE, "")
+        lines.append(f"- {attempt}" + (f", [transcript]({quote(link)})" if link else ""))
+    body = markdown(_LINKS).render("\n".join(lines))
+    return html_page(f"Eval run {run.plan.name or run.id}", f"<main>{body}</main>")
 
 
 def _task_rows(run: EvalRun) -> Iterator[str]:

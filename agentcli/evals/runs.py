@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,16 +12,10 @@ from agentcli.errors import UsageError, UserError
 from agentcli.evals.store import EvalAttempt, EvalRun, EvalStore, Outcome
 from agentcli.evals.task import Task
 
+if TYPE_CHECKING:  # importing it takes a while
+    from agentcli.evals.attempt import LocalEngine, RayEngine
+
 MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
-
-
-class Engine(Protocol):
-    """Makes attempts: `LocalEngine` on this machine, `RayEngine` on a cluster."""
-
-    async def attempt_task(self, task: Task, sample: int) -> EvalAttempt:
-        """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
-
-    async def aclose(self) -> None: ...
 
 
 class RunFailed(UserError):
@@ -32,7 +26,7 @@ async def finish_run(
     store: EvalStore,
     run: EvalRun,
     tasks: Sequence[Task],
-    engine: Engine,
+    engine: "LocalEngine | RayEngine",
     *,
     parallel: int,
     on_attempt: Callable[[EvalAttempt], None],

@@ -183,7 +183,7 @@ def absolute_path(name: str) -> Path:
 
 
 def working_folder(name: str) -> Path:
-    """Return a folder that a client sent. Raises `UsageError` if it does not exist."""
+    """Return a folder that a client or a program named. Raises `UsageError` if it does not exist."""
     folder, why = absolute_path(name), "there is no such folder"
     try:
         if folder.is_dir():

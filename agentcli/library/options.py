@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
 from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, ModelResolver, unchanged
 from agentcli.errors import UsageError
+from agentcli.frontends.hosts import working_folder
 from agentcli.llm.provider import Provider
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
@@ -129,13 +130,6 @@ def agent_config(options: AgentOptions, cwd: str | Path, permissions: str | Perm
     return config
 
 
-def _folder(cwd: str | Path) -> Path:
-    """Return a folder's absolute path. Raises `UsageError` if it is not there."""
-    folder = Path(cwd) if Path(cwd).is_absolute() else current_folder() / cwd
-    try:
-        if folder.is_dir():
-            return folder
-        why = "it does not exist" if not folder.exists() else "it is not a folder"
-    except OSError as error:
-        why = str(error.strerror)
-    raise UsageError(f"Could not work in {folder}: {why}.")
+def _folder(name: str | Path) -> Path:
+    folder = Path(name) if Path(name).is_absolute() else current_folder() / name
+    return working_folder(str(folder))

@@ -148,5 +148,5 @@ async def test_errors_of_a_chat_model_are_reported_by_kind(tmp_path: Path) -> No
 
 async def test_a_chat_model_that_takes_no_tools_is_reported(tmp_path: Path) -> None:
     async with Agent(cwd=tmp_path, options=AgentOptions(provider=LangChainProvider(WithoutTools()))) as agent:
-        with pytest.raises(AgentFailed, match="WithoutTools of LangChain takes no tools"):
+        with pytest.raises(AgentFailed, match="This chat model takes no tools"):
             await agent.run("hi")

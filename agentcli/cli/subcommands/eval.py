@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -15,13 +15,16 @@ from agentcli.cli.options import text_or_file
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands import shared
 from agentcli.errors import UsageError, UserError
-from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
+from agentcli.evals.runs import LEVEL, Comparison, Pair, RunFailed, compare, finish_run
 from agentcli.evals.skill import skill_tasks
 from agentcli.evals.store import EvalAttempt, EvalRun, EvalStore, PlannedTask, RunPlan, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
+
+if TYPE_CHECKING:
+    from agentcli.evals.attempt import LocalEngine, RayEngine
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, its first letters, or its name.")]
 
@@ -158,7 +161,7 @@ def _without_tasks(config: Config, tasks: Path) -> Config:
     return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
 
 
-def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
+def _engine(name: str, config: Config, variant: Variant, parallel: int) -> "LocalEngine | RayEngine":
     from agentcli.evals.attempt import LocalEngine, RayEngine
 
     return RayEngine(config, variant, parallel=parallel) if name == "ray" else LocalEngine(config, variant)

@@ -70,16 +70,17 @@ class AcpAgent:
         self._connection.close()
 
     async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if method not in messages.METHODS:
+        form = messages.PARAMETERS.get(method)
+        if form is None:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
         if not self._is_initialized and method != "initialize":
             raise rpc.RpcError(rpc.INVALID_REQUEST, "Invalid request: initialize comes first.")
         try:
-            request = msgspec.convert({**params, "method": method}, messages.Request)
+            request = msgspec.convert(params, form)
         except msgspec.ValidationError as error:
             raise rpc.RpcError(rpc.INVALID_PARAMS, f"Invalid params: {error}") from error
         try:
-            return await self._answer(request)
+            return await self._answer(method, request)
         except SessionInUse as error:
             message = f"Session {error.session_id} is open in another agentcli. Close it there first."
             raise rpc.RpcError(rpc.INTERNAL_ERROR, message) from error
@@ -92,7 +93,7 @@ class AcpAgent:
             case "session/cancel", {"sessionId": str(id)} if id in self._open:
                 self._open[id].cancel()
 
-    async def _answer(self, request: messages.Request) -> dict[str, Any]:
+    async def _answer(self, method: str, request: messages.AcpMessage) -> dict[str, Any]:
         match request:
             case messages.Initialize():
                 return self._initialize(request)
@@ -103,23 +104,15 @@ class AcpAgent:
                     f"Unknown authentication method {method_id[:80]!r}. Set the key in the environment of "
                     "this program, or save it with agentcli login PROVIDER in a terminal."
                 )
-            case messages.NewSessionRequest():  # or a subclass, which opens a stored session
-                session = await self._open_session_for(request)
-                if isinstance(request, messages.LoadSession):
+            case messages.NewSessionRequest():  # or its subclass
+                session = await self._open_session_for(request, is_fork=method == "session/fork")
+                if method == "session/load":
                     await session.replay()
                 asyncio.get_running_loop().call_soon(session.send_commands)  # sent after this answer
-                has_known_id = isinstance(request, messages.LoadSession | messages.ResumeSession)
+                has_known_id = method in ("session/load", "session/resume")
                 return session.settings() if has_known_id else session.settings() | {"sessionId": session.id}
             case messages.ListSessions():
                 return await self._list(request)
-            case messages.CloseSession():
-                await self._close(request.session_id)
-            case messages.DeleteSession():
-                if request.session_id in self._open:
-                    await self._close(request.session_id)
-                with suppress(NoSession):  # deleting a session that does not exist succeeds
-                    await hosts.session_info(self._store, request.session_id)
-                    await self._store.remove(request.session_id)
             case messages.PromptRequest():
                 return await self._session(request.session_id).answer_prompt(request.prompt)
             case messages.SetModeRequest():
@@ -128,6 +121,14 @@ class AcpAgent:
                 session = self._session(request.session_id)
                 await session.set_option(request.config_id, request.value)
                 return {"configOptions": session.settings()["configOptions"]}
+            case messages.SessionRequest(id) if method == "session/close":
+                await self._close(id)
+            case messages.SessionRequest(id):
+                if id in self._open:
+                    await self._close(id)
+                with suppress(NoSession):  # deleting a session that does not exist succeeds
+                    await hosts.session_info(self._store, id)
+                    await self._store.remove(id)
         return {}
 
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
@@ -142,15 +143,15 @@ class AcpAgent:
             "authMethods": [_LOGIN] if self._client.capabilities.has_terminal_login else [],
         }
 
-    async def _open_session_for(self, request: messages.NewSessionRequest) -> ClientSession:
+    async def _open_session_for(self, request: messages.NewSessionRequest, *, is_fork: bool) -> ClientSession:
         """Open a new session, a stored one (closed first if it is open here), or a fork of a stored one."""
         cwd = hosts.working_folder(request.cwd)
         folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.capabilities.has_files else None
         editor = hosts.Editor(folders, servers, files)
-        id, is_fork = "", isinstance(request, messages.ForkSession)
-        if isinstance(request, messages.OpenStored):
+        id = ""
+        if isinstance(request, messages.StoredSession):
             id = request.session_id
             await hosts.session_info(self._store, id)
         resumed_id = "" if is_fork else id  # "": the session is new, so no other request can open it

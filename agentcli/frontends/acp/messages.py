@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, field
@@ -18,10 +18,6 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 
 class AcpMessage(Struct, frozen=True, rename="camel"):
     """An object of the protocol."""
-
-
-class AcpRequest(AcpMessage, frozen=True, tag_field="method"):
-    """The parameters of a client's request; the method is the tag."""
 
 
 class ClientCapabilities(AcpMessage, frozen=True):
@@ -80,12 +76,12 @@ class ResourceContent(AcpMessage, frozen=True, tag="resource"):
 Content = TextContent | ImageContent | LinkContent | ResourceContent
 
 
-class Initialize(AcpRequest, frozen=True, tag="initialize"):
+class Initialize(AcpMessage, frozen=True):
     protocol_version: int
     client_capabilities: ClientCapabilities | None = None
 
 
-class Authenticate(AcpRequest, frozen=True, tag="authenticate"):
+class Authenticate(AcpMessage, frozen=True):
     method_id: str
 
 
@@ -114,56 +110,53 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
         return {"type": self.type, "url": self.url, "headers": headers}
 
 
-class NewSessionRequest(AcpRequest, frozen=True, tag="session/new"):
+class NewSessionRequest(AcpMessage, frozen=True):
     cwd: str
     mcp_servers: tuple[McpServer, ...] | None = None
     additional_directories: tuple[str, ...] | None = None
 
 
-class OpenStored(NewSessionRequest, frozen=True, kw_only=True):
+class StoredSession(NewSessionRequest, frozen=True, kw_only=True):
+    """A stored session to load with its messages, to resume without them, or to fork."""
+
     session_id: str
 
 
-class LoadSession(OpenStored, frozen=True, tag="session/load"): ...
-
-
-class ResumeSession(OpenStored, frozen=True, tag="session/resume"): ...
-
-
-class ForkSession(OpenStored, frozen=True, tag="session/fork"): ...
-
-
-class ListSessions(AcpRequest, frozen=True, tag="session/list"):
+class ListSessions(AcpMessage, frozen=True):
     cwd: str | None = None
 
 
-class SessionRequest(AcpRequest, frozen=True):
+class SessionRequest(AcpMessage, frozen=True):
     session_id: str
 
 
-class CloseSession(SessionRequest, frozen=True, tag="session/close"): ...
-
-
-class DeleteSession(SessionRequest, frozen=True, tag="session/delete"): ...
-
-
-class PromptRequest(SessionRequest, frozen=True, tag="session/prompt"):
+class PromptRequest(SessionRequest, frozen=True):
     prompt: tuple[Content, ...]
 
 
-class SetModeRequest(SessionRequest, frozen=True, tag="session/set_mode"):
+class SetModeRequest(SessionRequest, frozen=True):
     mode_id: str
 
 
-class SetOption(SessionRequest, frozen=True, tag="session/set_config_option"):
+class SetOption(SessionRequest, frozen=True):
     config_id: str
     value: str
 
 
-_OpenRequest = NewSessionRequest | LoadSession | ResumeSession | ForkSession
-_OtherRequest = CloseSession | DeleteSession | PromptRequest | SetModeRequest | SetOption
-Request = Initialize | Authenticate | ListSessions | _OpenRequest | _OtherRequest
-METHODS = frozenset(str(form.__struct_config__.tag) for form in get_args(Request))
+PARAMETERS: dict[str, type[AcpMessage]] = {  # by the methods that a client may call
+    "initialize": Initialize,
+    "authenticate": Authenticate,
+    "session/new": NewSessionRequest,
+    "session/load": StoredSession,
+    "session/resume": StoredSession,
+    "session/fork": StoredSession,
+    "session/list": ListSessions,
+    "session/close": SessionRequest,
+    "session/delete": SessionRequest,
+    "session/prompt": PromptRequest,
+    "session/set_mode": SetModeRequest,
+    "session/set_config_option": SetOption,
+}
 
 _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")  # L10, L10:20 or L10-L20
 

@@ -24,8 +24,7 @@ from agentcli.frontends.json_output import entry_object, system_object
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 0.5
-# Limits for shutting down: for the server's own sessions, for its other processes, and for slow readers.
-CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
+CLOSE_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 1.0  # at the end of the server, for its sessions and for slow readers
 _ENDING = "The server is shutting down. Try again in a moment."
 _RETRY_AFTER_S = 5.0  # after work for a session failed
 Accounts = Callable[[str], Account | None]  # returns the account that limits a user's spending
@@ -135,8 +134,7 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
-        own_ids = list(self.sessions)
-        for session_id in own_ids:
+        for session_id in list(self.sessions):
             self.give_up(session_id)
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
@@ -144,23 +142,12 @@ class Hosting:
                 log.warning(
                     "%d sessions did not end within %.0f s. The next server resumes them.", len(late), CLOSE_TIMEOUT_S
                 )
-        deadline = time.monotonic() + PEERS_TIMEOUT_S
-        while time.monotonic() < deadline and await self._are_peers_running(own_ids):
-            await asyncio.sleep(0.1)
         self._is_over = True
         for task in self._waiting_readers:
             task.cancel()
         deadline = time.monotonic() + READERS_TIMEOUT_S
         while time.monotonic() < deadline and self._readers:
             await asyncio.sleep(0.02)
-
-    async def _are_peers_running(self, own_ids: Sequence[str]) -> bool:
-        """Return True if readers here follow a session that still runs in another process of this server."""
-        try:
-            return not (self._readers.keys() - own_ids).isdisjoint(await self.events.running())
-        except StorageError as error:
-            log.warning("%s", error)
-            return False
 
     async def events_after(self, session_id: str, after: int, count: int, *, wait_s: float) -> Sequence[StreamEvent]:
         """Read events of a stream. Raises `StorageError`, also if the server is ending and nothing is left to read."""
