@@ -274,7 +274,6 @@ class Builder:
             return Compactor(
                 settings=settings,
                 opening=reminders_to_carry,
-                seen_hash=lambda path: workspace.files.hash_of(workspace.real_path(path)),
                 summaries=Summaries(
                     settings=settings,
                     choose_writer=choose_summary_model,

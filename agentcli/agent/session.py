@@ -16,9 +16,9 @@ from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import check_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
-from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
+from agentcli.agent.state import AgentState, SessionSnapshot, prompts
 from agentcli.agent.turn_log import apply_compaction, queue_event, store
-from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
+from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, Rewound, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Content, Text, Usage
@@ -247,8 +247,10 @@ class Session:
         """Take back a prompt and all later entries, and return its text. Costs stay recorded. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running. Interrupt it first, then rewind.")
-        text, event = rewind_to(self.state.conversation, entry_id)
-        self.append(event)
+        text = dict(prompts(self.state.conversation)).get(entry_id)
+        if text is None:
+            raise UsageError("This conversation has no such point to rewind to.")
+        self.append(Rewound(entry_id))
         self.state.add_mode_note()
         return text
 

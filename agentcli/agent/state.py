@@ -1,8 +1,7 @@
-"""The state of a session, which can be rebuilt from its log, and the points of the conversation to go back to."""
+"""The state of a session, which can be rebuilt from its log, and the prompts that it can be rewound to."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -12,7 +11,6 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation import entries as log
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.mentions import typed_text
-from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.workspace import Workspace
@@ -169,29 +167,3 @@ def prompts(conversation: Conversation) -> list[tuple[str, str]]:
         for entry in conversation.path
         if isinstance(entry.body, log.User) and not entry.body.is_reminder
     ]
-
-
-class Point(msgspec.Struct, frozen=True):
-    """A point of the conversation to go back to: before a `prompt`, or at a `label`."""
-
-    entry_id: str
-    kind: Literal["prompt", "label"]
-    text: str
-    time: float
-
-
-def points(conversation: Conversation) -> list[Point]:
-    """Return the prompts of the path, newest first, then the labels of all branches."""
-    times = {entry.id: entry.time for entry in conversation.path}
-    found = [Point(id, "prompt", text, times[id]) for id, text in reversed(prompts(conversation))]
-    labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, log.Labelled)}
-    return found + [Point(entry.id, "label", name, entry.time) for name, entry in reversed(labels.items())]
-
-
-def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, log.Rewound | log.HeadMoved]:
-    """Return the text of the prompt to take back ("" at a label), and the entry to add. Raises `UsageError`."""
-    found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
-    if found is None:
-        raise UsageError("This conversation has no such point to rewind to.")
-    # `Rewound` goes back to before the prompt, `HeadMoved` to the labelled entry itself.
-    return (found.text, log.Rewound(entry_id)) if found.kind == "prompt" else ("", log.HeadMoved(entry_id))

@@ -177,12 +177,6 @@ class HeadMoved(msgspec.Struct, frozen=True, tag_field="kind", tag="head_moved")
     to: str
 
 
-class Labelled(msgspec.Struct, frozen=True, tag_field="kind", tag="labelled"):
-    """The person gave this point of the conversation a name."""
-
-    name: str
-
-
 class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     """The ids of entries that were retracted, such as a prompt that no model could answer. Later entries stay."""
 
@@ -333,7 +327,7 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
 
 MessageBody = User | Assistant | Result | Compaction  # what reaches the model
 CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver
-PathBody = Rewound | HeadMoved | Labelled | Retracted
+PathBody = Rewound | HeadMoved | Retracted
 SessionBody = ContextNote | Pinned | PlanAccepted | ProviderSwitch | Queued | Paid | ResetAwaited
 SkillBody = SkillActivated | SkillEnded
 Body = MessageBody | CallBody | PathBody | SessionBody | SkillBody | FilesChanged | FilesRestored | Unreadable

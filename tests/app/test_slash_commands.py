@@ -79,7 +79,6 @@ def test_hooks_are_listed_inside_a_session(place: Place) -> None:
     [
         ("/usgae", "Unknown command /usgae. Did you mean /usage?"),
         ("/zzzzz now", "Unknown command /zzzzz."),
-        ("/todos", "/todos is not a command here. To see the to-do list, press Ctrl-T."),
         ("/theme dark", "/theme works only in the terminal."),
         ("/copy", "/copy works only in the terminal."),
         ("/effort colossal", "Unknown effort 'colossal'"),
@@ -461,8 +460,8 @@ def test_diff_of_what_was_undone_is_empty(place: Place) -> None:
 def test_diff_where_changes_are_not_recorded_names_the_other_one(place: Place) -> None:
     ran = place.run("-m", place.script(), "-p", "/diff", env={"AGENTCLI_CHECKPOINTS_ENABLED": "false"})
     assert "File changes are not recorded" in ran.err
-    assert "/diff all" in ran.err
+    assert "!git diff HEAD" in ran.err
 
 
 def test_diff_of_a_session_without_edits_names_the_other_one(place: Place) -> None:
-    assert diff_after(place) == "No recorded file changes in this session. To see all uncommitted changes: /diff all\n"
+    assert diff_after(place) == "No recorded file changes in this session. To see git's: !git diff HEAD\n"

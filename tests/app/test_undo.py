@@ -379,16 +379,6 @@ def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None
         assert (project.folder / "a.txt").read_text() == f"one\n{two}\nthree\nfour\n{five}\nsix\n"
 
 
-def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) -> None:
-    go(project)
-    ran = project.run("-c", "-p", "/label the files", "-m", project.script({"text": "never asked for"}))
-    assert "does not end in" in ran.err + ran.out
-    slash(project, "/label profiles")
-    assert project.run("-c", "-p", "two", "-m", project.script({"text": "second"})).code == 0
-    assert "label: rewinds to this point" in slash(project, "/rewind")
-    assert "Rewound" in slash(project, "/rewind profiles")
-
-
 def test_without_anyone_to_ask_the_slash_command_only_lists(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     for command, said, text in (("/undo", "/undo yes", "TWO"), ("/undo yes", "Undid", "two")):

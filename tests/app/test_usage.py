@@ -88,14 +88,13 @@ def test_an_unknown_session_is_an_error(place: Place) -> None:
     assert "There is no session 'nope'" in ran.err
 
 
-def test_the_slash_command_tells_of_turns_tools_and_budgets(place: Place) -> None:
+def test_the_slash_command_tells_of_turns_and_budgets(place: Place) -> None:
     model = place.script(FIRST, LAST)
     place.run("-m", model, "-p", "go")
     out = place.run("-m", model, "-c", "-p", "/usage", "--max-budget-usd", "5").out
     assert "1,100 tokens in (900 cached), 40 out, $1.7500" in out
     assert "last turn" in out
     assert "1 turn, 2 rounds, 6 messages" in out
-    assert "1 call, 0% succeeded" in out
     assert "session's budget $1.75 of $5.00 (35%)" in " ".join(out.split())
 
 

@@ -16,12 +16,6 @@ _ADDED_GROUPS = ("Your own", SKILLS, "Agents", "MCP")
 Topic = Literal["config", "doctor", "hooks"]
 # Commands that only the terminal has. In other front ends, an error says so.
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
-# Commands of other programs, each with what replaces it in agentcli.
-_ELSEWHERE = {
-    "todos": "To see the to-do list, press Ctrl-T.",
-    "vim": "To edit with vi's keys, run `agentcli config set terminal.editing_mode vi`.",
-    "statusline": "To choose the status line, run `agentcli config set terminal.status_command COMMAND`.",
-}
 
 
 class CommandHost(Protocol):
@@ -211,8 +205,6 @@ class CommandSet:
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
-        if name in _ELSEWHERE:
-            raise UsageError(f"/{name} is not a command here. {_ELSEWHERE[name]}")
         if reason := self.find_reason(name):
             raise UsageError(reason)
         import difflib

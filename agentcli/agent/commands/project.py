@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shlex
 from collections.abc import Iterable
 from functools import partial
 from importlib.resources import files
@@ -20,32 +19,22 @@ from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.models import estimate_text
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import from_home
-from agentcli.tools.command import Command, Grants
+from agentcli.tools.command import Grants
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
 from agentcli.tools.workspace import Memory, Workspace
 
-# The options keep git from running programs that a repository's own settings name.
-_GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
-_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
-_GIT_TIME_LIMIT_S = 30.0
-MAX_DIFF_BYTES = 10_000_000
 MAX_NAMES = 10  # of files in a note
 MAX_FILES = 200  # with a diff
 MAX_COMPARED_BYTES = 10_000_000  # of a file with a diff
-_ONE_FILE = lazy_pattern(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and untracked files)"
 
 
 async def _run_diff(host: CommandHost, argument: str) -> Outcome:
     calls = host.session.runtime.calls
-    if argument == "all":
-        return await _uncommitted_changes(calls.workspace)
-    if argument:
-        raise UsageError("Usage: /diff, or /diff all for all uncommitted changes.")
     checkpoints = calls.recording.checkpoints
     if checkpoints is None:
-        raise UserError("File changes are not recorded because checkpoints.enabled is off. To see git's: /diff all")
+        raise UserError("File changes are not recorded (checkpoints.enabled is off). To see git's: !git diff HEAD")
     if not host.session.is_busy and (changed := await checkpoints.changes_in_progress()):
         host.session.append(*changed)
     entries = host.session.state.conversation.entries
@@ -55,7 +44,7 @@ async def _run_diff(host: CommandHost, argument: str) -> Outcome:
     left_out = dict.fromkeys(name for changed in recorded for name in changed.left_out)
     notes += [f"Not recorded: {show_path_in(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
     if not files and not others:
-        notes.append("No recorded file changes in this session. To see all uncommitted changes: /diff all")
+        notes.append("No recorded file changes in this session. To see git's: !git diff HEAD")
     shown = [FileDiff(file.path, await calls.services.masked(file.diff)) for file in files]
     return AsDiff(tuple(shown), "\n".join(notes))
 
@@ -100,39 +89,6 @@ def _recorded_text(state: log_entries.FileState | None, checkpoints: Checkpoints
     return decoded.text if decoded else None
 
 
-async def _uncommitted_changes(workspace: Workspace) -> Outcome:
-    has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
-    against = "HEAD" if has_commit else "--cached"  # before the first commit, show the staged changes
-    succeeded, changes = await _git(workspace, *_DIFF, against)
-    if not succeeded:
-        raise UserError(f"Could not create the diff: {changes.strip() or 'git failed'}")
-    _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
-    untracked = [f"Untracked: {name}" for name in names.splitlines()]
-    files = [FileDiff(_path_in(diff), diff) for diff in _ONE_FILE.findall(changes)]
-    return AsDiff(tuple(files), "\n".join(untracked) or ("" if files else "No changes."))
-
-
-def _path_in(diff: str) -> str:
-    """Return the name of the file in one part of git's diff: the new name, or the old one of a deleted file."""
-    names = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", diff.partition("\n@@")[0], re.MULTILINE)
-    # For a changed mode or binary file, only the line "diff --git a/x b/x" has the name.
-    return names[-1] if names else diff.partition("\n")[0].rpartition(" b/")[2]
-
-
-async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
-    """Run git in the sandbox; return True if it succeeded, and its output."""
-    result = await workspace.sandbox.run(
-        Command(
-            shlex.join([*_GIT, *arguments]),
-            workspace.cwd,
-            timeout_s=_GIT_TIME_LIMIT_S,
-            max_bytes=MAX_DIFF_BYTES,
-            grants=workspace.grants,
-        )
-    )
-    return result.exit_code == 0, result.output
-
-
 async def _ask_model(command: str, host: CommandHost, what: str) -> Outcome:
     text = files("agentcli.agent.commands").joinpath(f"{command}.md").read_text("utf-8").strip()
     return AsPrompt(text.replace("{what}", what or WORKING_CHANGES))
@@ -159,9 +115,7 @@ def _existing_folder(cwd: Path, name: str) -> Path:
 
 _REVIEW = partial(_ask_model, "review")
 PROJECT_COMMANDS = (
-    SlashCommand(
-        "diff", "show this session's file changes, or all uncommitted ones", _run_diff, "[all]", is_aside=True
-    ),
+    SlashCommand("diff", "show this session's file changes", _run_diff, is_aside=True),
     SlashCommand("review", "have the model review the uncommitted changes, or what you name", _REVIEW, "[WHAT]"),
     SlashCommand("init", "have the model write AGENTS.md for this repository", partial(_ask_model, "init")),
     SlashCommand("add-dir", "add a folder to the workspace", _run_add_dir, "PATH"),

@@ -2,22 +2,20 @@
 
 import re
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent import undo
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in, numbered_list
 from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
 from agentcli.agent.session import Session
-from agentcli.agent.state import Point, points
-from agentcli.conversation.entries import Labelled
+from agentcli.agent.state import prompts
 from agentcli.conversation.history import counted, shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.files import from_home
 
 MAX_LISTED = 20  # lines of a list without a picker
 _MAX_OFFERED = 200  # sessions in a picker
-MAX_LABEL = 80  # characters
+MAX_ONE_LINE = 80  # characters
 MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
 MAX_PROMPT = 60  # characters
 
@@ -130,7 +128,7 @@ async def _run_fork(host: CommandHost, argument: str) -> Outcome:
 
 
 def one_line(text: str) -> str:
-    return shorten(" ".join(text.split()), MAX_LABEL)
+    return shorten(" ".join(text.split()), MAX_ONE_LINE)
 
 
 async def _run_rename(host: CommandHost, name: str) -> Outcome:
@@ -230,24 +228,24 @@ _PARTS = ("conversation", "files", "both")
 
 
 async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
-    """Rewind the conversation, the files or both to a point. If the argument names the point, nothing is asked."""
+    """Rewind the conversation, the files or both to before a prompt. If its number is given, nothing is asked."""
     session, report, now = host.session, [], time.time()
-    offered = points(session.state.conversation)
+    offered = prompts(session.state.conversation)[::-1]  # newest first
     if not offered:
         return "There is no prompt to rewind to."
     words = argument.split()
     part = words.pop() if words and words[-1] in _PARTS else ""
-    if name := " ".join(words):
-        point = _named_point(name, offered)
+    if number := " ".join(words):
+        entry_id, text = offered[number_in(number, len(offered), "prompt")]
     else:
-        kinds = {"prompt": "", "label": "label: rewinds to this point · "}
-        options = [(one_line(point.text), kinds[point.kind] + age(now - point.time)) for point in offered]
+        times = {entry.id: entry.time for entry in session.state.conversation.path}
+        options = [(one_line(text), age(now - times[id])) for id, text in offered]
         chosen = await host.choose("Rewind to before which prompt?", options)
         if chosen is None:
-            return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
-        point = offered[chosen]
-    changes = undo.History(session.state.conversation.entries).since(point.entry_id)
-    if not part and not name and changes is not None:
+            return numbered_list(options[:MAX_LISTED], f"To rewind: /rewind NUMBER [{'|'.join(_PARTS)}]")
+        entry_id, text = offered[chosen]
+    changes = undo.History(session.state.conversation.entries).since(entry_id)
+    if not part and not number and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{counted(count, 'file')} changed since then"
         details = ("keep the files as they are", f"{files}; keep the conversation", files)
@@ -257,35 +255,17 @@ async def _run_rewind(host: CommandHost, argument: str) -> Outcome:
         part = _PARTS[chosen]
     part = part or "conversation"
     if part != "conversation" and changes is not None:
-        result = await undo_in(session, "undo", "yes" if name else "", host.confirm, turn=changes)
+        result = await undo_in(session, "undo", "yes" if number else "", host.confirm, turn=changes)
         if not result.is_wanted:
             return result.text
         report.append(result.text)
     elif part != "conversation":
         report.append("No file changes since then.")
     if part != "files":
-        host.put_into_input(session.rewind(point.entry_id))
-        report.insert(0, f'Rewound to {"before" if point.kind == "prompt" else "label"} "{one_line(point.text)}"')
+        host.put_into_input(session.rewind(entry_id))
+        report.insert(0, f'Rewound to before "{one_line(text)}"')
         report += ["No files were changed."] if part == "conversation" else []
     return "\n".join(report)
-
-
-def _named_point(name: str, offered: Sequence[Point]) -> Point:
-    """Return the point with this number, label or id. Raises `UsageError`."""
-    if name.isdecimal():
-        return offered[number_in(name, len(offered), "prompt")]
-    for point in offered:
-        if point.entry_id == name or (point.kind == "label" and point.text == name):
-            return point
-    raise UsageError(f"There is no label {name!r}. To list the points: /rewind")
-
-
-async def _run_label(host: CommandHost, name: str) -> Outcome:
-    if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
-        raise UsageError(f"Choose a label that is not a number and does not end in {', '.join(_PARTS)}: /label NAME")
-    _require_idle(host.session, "then add the label")
-    host.session.append(Labelled(name))
-    return f"Labelled {name!r}. To return here: /rewind {name}"
 
 
 UNDO_COMMANDS = (
@@ -296,9 +276,8 @@ UNDO_COMMANDS = (
         _run_rewind,
         "[WHERE]",
         aliases=("checkpoint",),
-        forms=("", "LABEL [conversation|files|both]", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
+        forms=("", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
     ),
-    SlashCommand("label", "label this point of the conversation, to rewind to it", _run_label, "NAME"),
     SlashCommand("why", "show which turn and tool call wrote a file or a line", _run_why, "PATH[:LINE]"),
     SlashCommand("redo", "reapply the changes that /undo reverted", partial(_undo_or_redo, "redo"), "[list|yes]"),
 )

@@ -19,7 +19,7 @@ from msgspec import Struct, field, structs
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.attempts import PaidRequest
-from agentcli.conversation.compaction.digest import SeenHash, collect_facts
+from agentcli.conversation.compaction.digest import collect_facts
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
@@ -61,11 +61,10 @@ class Basis(Struct, frozen=True, kw_only=True):
 
 
 class Compactor(Struct, kw_only=True):
-    """Makes compactions. `opening` reads a session's first reminders again, `seen_hash` is a file's last known hash."""
+    """Makes compactions. `opening` reads a session's first reminders again."""
 
     settings: CompactionSettings
     opening: Opening
-    seen_hash: SeenHash
     summaries: "Summaries"
     _reported: set[str] = field(default_factory=set)  # problems that notices were shown for, without their numbers
 
@@ -139,7 +138,7 @@ class Compactor(Struct, kw_only=True):
             count=lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
         reminders = [reminder.text for reminder in self.opening(basis.model)]
-        carried = collect_facts(basis.conversation, turns, reminders, self.seen_hash, focus=basis.focus)
+        carried = collect_facts(basis.conversation, turns, reminders, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,

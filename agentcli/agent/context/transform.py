@@ -47,9 +47,9 @@ def create_context_transform(
         provider = await resolved if inspect.isawaitable(resolved) else resolved
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
-    # A program's own loop has no costs to record, no reminders at a session's start, and no known hashes of files.
+    # A program's own loop has no costs to record, and no reminders at a session's start.
     summaries = Summaries(settings=settings, choose_writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
-    compactor = Compactor(settings=settings, opening=lambda info: (), seen_hash=lambda path: "", summaries=summaries)
+    compactor = Compactor(settings=settings, opening=lambda info: (), summaries=summaries)
     followed = _FollowedConversation()
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:

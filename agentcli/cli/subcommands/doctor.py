@@ -100,7 +100,7 @@ def _check_bash(subject: Subject) -> Iterator[Result]:
 
 
 def _check_git(subject: Subject) -> Iterator[Result]:
-    loss = "no commits, /diff all or /review, and no report of what a command did to a repository"
+    loss = "no commits, no /review, and no report of what a command did to a repository"
     return _check_program(subject.find_program("git"), "git", loss)
 
 

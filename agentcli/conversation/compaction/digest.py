@@ -300,10 +300,8 @@ def _describe_calls(turn: TurnSteps) -> str:
     return shorten(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", MIN_ANSWER_CHARS)
 
 
-MAX_FILES, FEW_FILES = 40, 10
+MAX_FILES = 20
 _ACTIONS = {"file_read": "read", "file_write": "changed", "file_edit": "changed"}  # by tool
-
-SeenHash = Callable[[str], str]  # returns the hash of a file that this session saw last; empty if it saw none
 
 
 class FileInWork(Struct, frozen=True):
@@ -312,11 +310,10 @@ class FileInWork(Struct, frozen=True):
     path: str
     action: str  # the last one, "read" or "changed"
     turn: int  # the number of its turn
-    hash: str = ""
 
     @property
     def line(self) -> str:
-        return f"- {self.path} ({self.action} in turn {self.turn}{f', sha256 {self.hash}' if self.hash else ''})"
+        return f"- {self.path} ({self.action} in turn {self.turn})"
 
 
 class Carried(Struct, frozen=True, kw_only=True):
@@ -329,9 +326,9 @@ class Carried(Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()  # reminders of the folders that the user added
     focus: str = ""  # the user's words about what to keep
 
-    def parts(self, max_files: int = MAX_FILES) -> list[str]:
+    def parts(self) -> list[str]:
         """Return the facts as the model reads them, with the newest files (changed ones first)."""
-        newest = sorted(self.files, key=lambda file: (file.action == "read", -file.turn))[:max_files]
+        newest = sorted(self.files, key=lambda file: (file.action == "read", -file.turn))[:MAX_FILES]
         shown = [file.line for file in self.files if file in newest]
         if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
@@ -339,14 +336,14 @@ class Carried(Struct, frozen=True, kw_only=True):
             ("Pinned by the user", [f"- {pin}" for pin in self.pins]),
             ("Task list", list(self.tasks)),
             ("Folders", [f"- {folder}" for folder in self.folders]),
-            ("Files worked on, as they were last seen", shown),
+            ("Files worked on", shown),
             ("The user asked to keep in mind", [self.focus] if self.focus else []),
         )
         return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
 
 
 def collect_facts(
-    conversation: Conversation, turns: Sequence[TurnSteps], reminders: Iterable[str], seen_hash: SeenHash, *, focus: str
+    conversation: Conversation, turns: Sequence[TurnSteps], reminders: Iterable[str], *, focus: str
 ) -> Carried:
     """Collect what the next compaction carries. `reminders` and `focus` are fields of `Carried`."""
     # All entries, because the reminders of folders that the user added may precede an earlier compaction.
@@ -355,7 +352,7 @@ def collect_facts(
     return Carried(
         pins=tuple(conversation.pins),
         tasks=tuple(_tasks(turns)),
-        files=tuple(_files(turns, seen_hash)),
+        files=tuple(_files(turns)),
         reminders=tuple(reminders),
         folders=tuple(dict.fromkeys(text for text in past if text.startswith(ADDED_FOLDER))),
         focus=focus,
@@ -369,7 +366,7 @@ def _tasks(turns: Sequence[TurnSteps]) -> list[str]:
     return lines if any(not line.startswith("[x]") for line in lines) else []  # a finished list is not carried
 
 
-def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileInWork]:
+def _files(turns: Sequence[TurnSteps]) -> list[FileInWork]:
     """Return the files in the order in which they were last worked on. A later read does not replace a change."""
     found: dict[str, FileInWork] = {}
     for turn in turns:
@@ -379,7 +376,7 @@ def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileInWork]:
                 before = found.pop(path, None)  # the path moves to the end
                 stays_changed = before is not None and before.action == "changed" and action == "read"
                 found[path] = before if before and stays_changed else FileInWork(path, action, turn.number)
-    return [FileInWork(file.path, file.action, file.turn, seen_hash(file.path)) for file in found.values()]
+    return list(found.values())
 
 
 def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]]:

@@ -17,7 +17,6 @@ MIN_FREE = 0.2  # share of the window without its fixed parts that stays availab
 # The target is at most this share of the size at which compaction starts: usually, and with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
 _FILL = 0.7  # optional text is added up to this share of the limit, so that the next turns have room
-_MAX_SHARE_OF_FILES = 0.1  # the long list of files is used if it adds less than this share of the room
 # Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are replaced.
 _EXCERPTS, _EXCERPTS_INSTEAD = 0.2, 0.7
 _MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
@@ -121,7 +120,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def limit(self) -> int:
         """The tokens that the request should have afterwards; it may have more if no plan is that small."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
-        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(max_files=0), *self.carried.reminders])),)))
+        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(), *self.carried.reminders])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
         if self.trigger == "manual":  # a person may ask long before the window is full: at least halve the conversation
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
@@ -158,12 +157,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
-        few_size, many_size = (
-            self.budget.size(self._carried_text([], files)) for files in (digest.FEW_FILES, digest.MAX_FILES)
-        )
-        shows_many = many_size - few_size < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - few_size)
-        files, carried_size = (digest.MAX_FILES, many_size) if shows_many else (digest.FEW_FILES, few_size)
-        room -= self.budget.prefix + carried_size  # for the turns
+        room -= self.budget.prefix + self.budget.size(self._carried_text([]))  # for the turns
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
@@ -176,7 +170,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             preferred = free - int((1 - _FILL) * limit)  # the rest is for the next turns
             if (texts := self._older_texts(covered, free, preferred)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
-                return self._build(self._carried_text(texts, files), start, strategy, stubs=stubs, covered=covered)
+                return self._build(self._carried_text(texts), start, strategy, stubs=stubs, covered=covered)
         return None
 
     def _older_texts(self, covered: Sequence[TurnSteps], free: int, preferred: int) -> list[str] | None:
@@ -308,12 +302,12 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 if is_carried or entries.SHORTENED_SOON in body.text:
                     yield step.entry.id
 
-    def _carried_text(self, texts: Sequence[str], max_files: int = digest.MAX_FILES) -> str:
+    def _carried_text(self, texts: Sequence[str]) -> str:
         """Return the text with which later requests begin. `texts` are the texts of older turns."""
         what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         older = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
-        parts = "\n\n".join([heading, *older, *self.carried.parts(max_files)])
+        parts = "\n\n".join([heading, *older, *self.carried.parts()])
         return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.reminders])
 
     def _build(

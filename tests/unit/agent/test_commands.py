@@ -362,27 +362,6 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-async def test_diff_shows_what_is_not_committed(tmp_path: Folder) -> None:
-    async with command_host(tmp_path) as host:
-        work = host.stage.workspace
-        with pytest.raises(UserError, match="Could not create the diff"):
-            await host.shows("/diff all")
-        git(work, "init", "-q")
-        (work / "a é.txt").write_text("one\n")
-        assert await host.shows("/diff all") == "Untracked: a é.txt"
-        git(work, "add", ".")
-        assert "+one" in await host.shows("/diff all")
-        git(work, "commit", "-qm", "x")
-        assert await host.shows("/diff all") == "No changes."
-        (work / "a é.txt").write_text("two\n")
-        (work / "new").touch()
-        git(work, "config", "diff.external", "touch ran; true")
-        said = await host.shows("/diff all")
-        assert "-one\n+two" in said
-        assert said.endswith("Untracked: new")
-        assert not (work / "ran").exists()
-
-
 async def test_review_and_init_are_prompts(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         review = await host.outcome("/review the parser")

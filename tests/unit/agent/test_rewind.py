@@ -9,9 +9,7 @@ import pytest
 
 from agentcli.agent.events import EntryStored, ToolFinished
 from agentcli.agent.ops import Interrupt, Prompt, RunCommand, SetMode, Steer
-from agentcli.agent.state import points, prompts, todo_items
-from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Labelled
+from agentcli.agent.state import prompts, todo_items
 from agentcli.errors import UserError
 from agentcli.llm.messages import Text
 from tests.unit.agent.stage import call, on_stage
@@ -127,16 +125,3 @@ async def test_the_newest_list_is_what_there_is_to_do(tmp_path: Folder) -> None:
         assert [event.summary for event in stage.of(ToolFinished)][:2] == ["0 of 2 done", "1 of 2 done"]
         stage.session.rewind(prompts(stage.session.state.conversation)[1][0])
         assert [(item.content, item.status) for item in todo_items(stage.session.state.conversation.path)] == lists[0]
-
-
-async def test_a_label_leads_back_to_just_there(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [END, END, END]) as stage:
-        await stage.ask("first")
-        stage.session.append(Labelled("here"))
-        await stage.ask("second")
-        (label,) = [point for point in points(stage.session.state.conversation) if point.kind == "label"]
-        assert (label.text, stage.session.rewind(label.entry_id)) == ("here", "")
-        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first"]
-        await stage.ask("third")
-        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "third"]
-        assert Conversation(stage.entries).messages == stage.session.state.conversation.messages

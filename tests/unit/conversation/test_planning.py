@@ -118,9 +118,7 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     conversation = Conversation(log)
     turns = turn_steps(conversation)
     rules = CompactionSettings(strategy=strategy, keep_turns=keep)  # type: ignore[arg-type]
-    carried = collect_facts(
-        conversation, turns, ["<instructions>\nUse tabs.\n</instructions>"], lambda path: "", focus=""
-    )
+    carried = collect_facts(conversation, turns, ["<instructions>\nUse tabs.\n</instructions>"], focus="")
     assert isinstance(carried, Carried)
     before = max(tokens(conversation.messages), 1)
     summaries = dict.fromkeys(range(1, summarised + 1), "It went well.")
@@ -174,7 +172,7 @@ def test_a_prompt_that_is_short_is_never_cut() -> None:
         planner = Planner(
             conversation=conversation,
             turns=(turns := turn_steps(conversation)),
-            carried=collect_facts(conversation, turns, [], lambda path: "", focus=""),
+            carried=collect_facts(conversation, turns, [], focus=""),
             settings=CompactionSettings(),
             budget=Budget(window, 100, tokens(conversation.messages), tokens),
         )
