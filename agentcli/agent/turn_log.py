@@ -35,17 +35,15 @@ def add_notes(turn: Turn) -> None:
         add(turn, turn.state.notes.popleft())
 
 
-def record_switch(turn: Turn, new_name: str) -> bool:
-    """Return True if the model with the new name did not send the newest reply; add an entry about that switch."""
+def record_switch(turn: Turn, new_name: str) -> None:
+    """Add an entry about a switch if the model with the new name did not send the newest reply."""
     model = turn.state.model
     old_name, reason = model.last_used, model.switch_reason
     model.switch_reason = "chosen"  # unless somebody sets another reason for the next switch
-    is_switched = old_name not in ("", new_name)
-    if is_switched:
+    if old_name not in ("", new_name):
         add(turn, entries.ProviderSwitch(old_name, new_name, reason))
         turn.emit(events.ProviderSwitched(old_name, new_name, reason))
         model.last_used = new_name
-    return is_switched
 
 
 def add_and_track(turn: Turn, body: entries.Body) -> asyncio.Task[None]:

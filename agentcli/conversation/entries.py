@@ -348,8 +348,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 ADDED_FOLDER = "The user added the folder"  # the beginning of the reminder about it
-# Part of the reminder that the conversation nearly fills the window. After a compaction it is no longer true.
-SHORTENED_SOON = "Older parts will soon be shortened; recall finds them again."
 
 
 def reminder(text: str) -> User:

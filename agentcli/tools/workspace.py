@@ -93,10 +93,6 @@ class FileLedger:
         if self._seen.get(path) == _sha256(before):
             self.record(path, after)
 
-    def hash_of(self, path: Path) -> str:
-        """Return the first 12 hex digits of a file's SHA-256 as it was last seen; empty if it was not seen."""
-        return self._seen[path].hex()[:12] if path in self._seen else ""
-
     def require_current(
         self,
         path: Path,

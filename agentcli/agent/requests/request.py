@@ -17,16 +17,13 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, max_estimate, request_size
+from agentcli.llm.models import ModelInfo, RequestTarget, max_estimate
 from agentcli.tools.workspace import Workspace
 
-# The maximum tokens of a prompt, for each token that the provider counted in it earlier.
-SAME_MODEL_MARGIN = 1.01
-OTHER_MODEL_MARGIN = 1.5  # the newest tokenizers produce a third more tokens
+COUNT_MARGIN = 1.01  # the maximum tokens of a prompt, for each token that the provider counted in it earlier
 DEFAULT_MAX_TOKENS = 32_000  # of a reply
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
 MAX_RETRIES_BEFORE_FALLBACK = 2  # of a service that is overloaded
-MAX_WINDOWS = 4  # a prompt estimated at more windows than these is too long, however wrong the estimate
 
 
 async def request_reply(turn: Turn) -> llm.Done:
@@ -51,7 +48,7 @@ async def _request(turn: Turn) -> llm.Done:
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
-    is_switched = record_switch(turn, target.name)
+    record_switch(turn, target.name)
     add_notes(turn)
     policy = turn.runtime.context.policy
     conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
@@ -60,8 +57,6 @@ async def _request(turn: Turn) -> llm.Done:
         add_notes(turn)  # the compaction may have dropped the reminder of plan mode, which is then due again
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
-        # The same model has accepted the earlier messages before; a new one may have a smaller window.
-        check_size(request, info, accepted=0 if is_switched else request.earlier_messages)
         await wait_until_stored(turn)  # a prompt that could not be stored is not sent
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
@@ -137,15 +132,6 @@ def build_request(
     )
 
 
-def check_size(request: llm.Request, info: ModelInfo, *, accepted: int) -> None:
-    """Raise `ContextOverflow` if the messages after the first `accepted` ones, which fit before, are far too long."""
-    new = llm.Request("", request.messages[accepted:]) if accepted else request
-    tokens = estimate(new, info).tokens
-    max_windows = MAX_WINDOWS if info.is_known else 2 * MAX_WINDOWS  # the window of an unknown model is a guess
-    if tokens > max_windows * info.window:
-        raise ContextOverflow(f"The prompt has about {tokens:,} tokens, but {info.id} has a window of {info.window:,}")
-
-
 async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
     """Publish the stream as events; return the reply and its last try. If the reply breaks off, its text is stored."""
     text_so_far: list[str] = []
@@ -203,7 +189,7 @@ def _prepare_calls(workspace: Workspace) -> None:
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return the maximum tokens of a prompt: the counted tokens of an earlier one, and a bound for the rest."""
+    """Return the maximum tokens of a prompt: the same model's count of an earlier one, and a bound for the rest."""
     messages, path = request.messages, turn.state.conversation.path
     if turn.runtime.context.transform is not unchanged:
         path = []  # the provider counted the transformed messages, not those of the entries
@@ -216,22 +202,15 @@ def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelI
             position = next(positions, None)
             if position is None:
                 break
-            if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
-                return _tokens_since(body, position, model, request, info)
+            if not body.usage.prompt_tokens or body.is_estimated or body.stop_reason == "interrupted":
+                continue
+            if f"{body.provider}/{body.model}" != model or body.prefix != prefix_hash(request):
+                break
+            reply_tokens = max_estimate(llm.Request("", messages[position : position + 1]), info)
+            new = llm.Request("", messages[position + 1 :])
+            known = int(COUNT_MARGIN * body.usage.prompt_tokens) + max(reply_tokens, body.usage.output_tokens)
+            return known + max_estimate(new, info)
     return max_estimate(request, info)
-
-
-def _tokens_since(reply: entries.Assistant, position: int, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return the maximum tokens of a prompt, based on the count for `reply`, which is the message at `position`."""
-    messages, is_same_model = request.messages, f"{reply.provider}/{reply.model}" == model
-    known = int(reply.usage.prompt_tokens * (SAME_MODEL_MARGIN if is_same_model else OTHER_MODEL_MARGIN))
-    if not is_same_model:  # the count may be that of a model that did not get the images
-        known += int(request_size(llm.Request("", messages[: position + 1]), info).media * MEDIA_MARGIN)
-    reply_tokens = max_estimate(llm.Request("", messages[position : position + 1]), info)
-    new = llm.Request("", messages[position + 1 :])
-    if reply.prefix != prefix_hash(request):  # the system text or the tools have changed, so they are new as well
-        new = llm.Request(request.system, new.messages, request.tools)
-    return known + max(reply_tokens, reply.usage.output_tokens) + max_estimate(new, info)
 
 
 def prefix_hash(request: llm.Request) -> str:
@@ -316,15 +295,13 @@ def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | N
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
-    """Warn the person and the model when the window becomes nearly full, and again only after it had room."""
+    """Warn the person when the window becomes nearly full, and again only after it had room."""
     share_before, warn_at = turn.state.model.window_share, turn.runtime.context.warn_at
     prefix = turn.runtime.prefix(info)
     share = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info) / info.window
     turn.state.model.window_share = share
     if info.is_known and share >= warn_at > share_before:
-        text = f"The conversation uses {share:.0%} of the model's window ({info.window:,} tokens)."
-        turn.emit(events.Notice(text))
-        turn.state.notes.append(entries.reminder(f"{text} {entries.SHORTENED_SOON}"))
+        turn.emit(events.Notice(f"The conversation uses {share:.0%} of the model's window ({info.window:,} tokens)."))
 
 
 def describe_error(error: ProviderError | UserError) -> str:

@@ -13,7 +13,6 @@ from msgspec import Struct
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     ADDED_FOLDER,
-    SHORTENED_SOON,
     Assistant,
     Body,
     Result,
@@ -224,8 +223,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         age = self.newest_turn - turn.number  # in turns
         match step.entry.body:
             case User() as reminder:
-                # The announcement that older parts will be shortened is outdated once they are.
-                is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in reminder.text
+                is_shown = length.answer and age < self.settings.low_turns
                 skill = skill_of(reminder)  # the instructions of an active skill are carried elsewhere
                 text = f"the skill {skill} was activated" if skill else without_reminder_tags(reminder.text)
                 return f"Note: {text}" if is_shown else ""

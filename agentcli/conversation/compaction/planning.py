@@ -249,7 +249,10 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         chosen = [0] * (len(covered) - replaced)
         if replaced:
             return replaced, chosen
-        order = self._growing_order(covered)
+        newest_first = list(range(len(covered) - 1, -1, -1))
+        focus = distinctive_words(self.carried.focus.lower())
+        # Turns about the focus get longer before others.
+        order = sorted(newest_first, key=lambda position: not digest.is_about(covered[position], focus))
         for length in range(1, len(self._writer.lengths)):
             for position in order:
                 turn = covered[position]
@@ -258,12 +261,6 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                     chosen[position] = length
                     total += more
         return 0, chosen
-
-    def _growing_order(self, covered: Sequence[TurnSteps]) -> list[int]:
-        """Return the positions of turns in the order in which they get longer: about the focus first, then newest."""
-        words = distinctive_words(self.carried.focus.lower())
-        order = list(range(len(covered) - 1, -1, -1))
-        return sorted(order, key=lambda position: not digest.is_about(covered[position], words)) if words else order
 
     def _split(self, tail: Tail) -> tuple[list[TurnSteps], list[TurnSteps]]:
         """Return the turns that the digest covers and those that stay. One turn may be split between two rounds."""
@@ -294,13 +291,11 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return stubs
 
     def _outdated_reminders(self, turn: TurnSteps) -> Iterator[str]:
-        """Yield the ids of reminders that are carried, perhaps in a newer form, or are no longer true."""
+        """Yield the ids of reminders that are carried, perhaps in a newer form."""
         for step in turn.steps:
-            body = step.entry.body
-            if isinstance(body, entries.User) and body.is_reminder:
-                is_carried = "<instructions path=" in body.text or body.text in self.carried.reminders
-                if is_carried or entries.SHORTENED_SOON in body.text:
-                    yield step.entry.id
+            text = step.entry.body.text if isinstance(step.entry.body, entries.User) else ""
+            if not step.entry.is_prompt and ("<instructions path=" in text or text in self.carried.reminders):
+                yield step.entry.id
 
     def _carried_text(self, texts: Sequence[str]) -> str:
         """Return the text with which later requests begin. `texts` are the texts of older turns."""
