@@ -17,7 +17,6 @@ MAX_TITLE_CHARS = 80
 _INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a reminder with a skill's instructions
 _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a line
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
-_ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
 
 _TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; of others only the kind is
 _EXCERPT_CHARS = 160  # on each side of a match
@@ -137,10 +136,7 @@ def short_prompt(body: object) -> str:
     if not isinstance(body, log.User) or body.is_reminder:
         return ""
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
-    prose = [line for line in lines if not _NO_PROSE.fullmatch(line)]
-    # `isascii`, because a whole line in Chinese looks like one word.
-    of_several_words = (line for line in prose if not _ONE_WORD.fullmatch(line) or not line.isascii())
-    return shorten(next(of_several_words, next(iter(prose), "")), MAX_TITLE_CHARS)
+    return shorten(next((line for line in lines if not _NO_PROSE.fullmatch(line)), ""), MAX_TITLE_CHARS)
 
 
 def shorten(line: str, max_chars: int) -> str:
@@ -155,12 +151,8 @@ def shorten(line: str, max_chars: int) -> str:
 
 
 def brief(description: str, max_chars: int) -> str:
-    """Return the first sentence of a description, or as many of its clauses as fit; a long clause is cut."""
-    sentence = description.partition(". ")[0].rstrip(".")
-    if len(sentence) <= max_chars:
-        return sentence
-    clauses = sentence[: max_chars + 1].rpartition(", ")[0]
-    return clauses if len(clauses) > max_chars // 4 else shorten(sentence, max_chars)  # short clauses say too little
+    """Return the first sentence of a description, shortened."""
+    return shorten(description.partition(". ")[0].rstrip("."), max_chars)
 
 
 class LogSearch:

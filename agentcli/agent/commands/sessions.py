@@ -6,11 +6,11 @@ from functools import partial
 
 from agentcli.agent import undo
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in, numbered_list
-from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
+from agentcli.agent.interfaces import Checkpoints, SessionInfo
 from agentcli.agent.session import Session
 from agentcli.agent.state import prompts
 from agentcli.conversation.history import counted, shorten
-from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
+from agentcli.errors import SessionInUse, UsageError, UserError
 from agentcli.settings.files import from_home
 
 MAX_LISTED = 20  # lines of a list without a picker
@@ -32,10 +32,7 @@ async def _run_resume(host: CommandHost, which: str) -> Outcome:
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if which.isdigit() and len(which) < 4:  # a longer number may be the beginning of an id
         return await _open_session(host, sessions[number_in(which, len(sessions), "conversation")].id)
-    try:
-        return await _open_session(host, which)
-    except NoSession:
-        return await _choose_by_words(host, which)
+    return await _open_session(host, which)
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
@@ -46,8 +43,10 @@ async def _choose_session(host: CommandHost) -> Outcome:
     chosen = await host.choose("Resume session", [*options, *longer_lists])
     if chosen is None:
         if not options:
-            return "There are no other sessions in this directory. To search all directories: /resume WORDS"
-        return numbered_list(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
+            return "There are no other sessions in this directory. To list all: agentcli sessions list --all"
+        return numbered_list(
+            options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: agentcli sessions search WORDS"
+        )
     if chosen >= len(options):
         with_one_shots = chosen == len(options)  # the first entry after the sessions
         cwd = host.session.runtime.calls.workspace.cwd if with_one_shots else None
@@ -58,23 +57,6 @@ async def _choose_session(host: CommandHost) -> Outcome:
         options = [(title, f"{folder}  {prompts}".rstrip()) for folder, title, prompts in rows]
         chosen = await host.choose("Resume session", options)
     return await _open_session(host, sessions[chosen].id) if chosen is not None else ""
-
-
-async def _choose_by_words(host: CommandHost, words: str) -> Outcome:
-    """Let the person choose among the conversations that contain these words, newest first."""
-    newest: dict[str, SearchHit] = {}  # the newest hit in each session
-    for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # newest first
-        newest.setdefault(hit.session_id, hit)
-    newest.pop(host.session.id, None)
-    if not newest:
-        raise NoSession(words)
-    hits = list(newest.values())
-    options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
-    chosen = await host.choose("Resume session", options)
-    if chosen is None:  # this front end has no picker
-        rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
-        return numbered_list(rows[:MAX_LISTED], "To resume one: /resume ID")
-    return await _open_session(host, hits[chosen].session_id)
 
 
 async def _open_session(host: CommandHost, session_id: str) -> Outcome:
@@ -165,7 +147,7 @@ SESSION_COMMANDS = (
         _run_resume,
         "[ID]",
         aliases=("sessions", "continue"),
-        forms=("", "NUMBER|ID|NAME", "WORDS to search for"),
+        forms=("", "NUMBER|ID|NAME"),
     ),
     SlashCommand("fork", "continue in a copy of this session", _run_fork, aliases=("branch",)),
     SlashCommand("rename", "rename this session", _run_rename, "NAME", aliases=("title",)),
@@ -211,17 +193,6 @@ async def _undo_or_redo(direction: undo.Direction, host: CommandHost, argument: 
     if argument not in ("", "yes", "list"):
         raise UsageError(f"Usage: /{direction} (asks first), /{direction} list or /{direction} yes (does not ask).")
     return (await undo_in(host.session, direction, argument, host.confirm)).text
-
-
-async def _run_why(host: CommandHost, argument: str) -> Outcome:
-    if not argument:
-        raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
-    find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
-    authors = [line.author for line in await undo.blame(argument, find, host.stored_sessions, read) if line.author]
-    if not authors:
-        return f"No session wrote to {argument}."
-    newest = max(authors, key=lambda author: author.at)
-    return undo.format_author(newest, age(time.time() - newest.at))
 
 
 _PARTS = ("conversation", "files", "both")
@@ -278,6 +249,5 @@ UNDO_COMMANDS = (
         aliases=("checkpoint",),
         forms=("", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
     ),
-    SlashCommand("why", "show which turn and tool call wrote a file or a line", _run_why, "PATH[:LINE]"),
     SlashCommand("redo", "reapply the changes that /undo reverted", partial(_undo_or_redo, "redo"), "[list|yes]"),
 )

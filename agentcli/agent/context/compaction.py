@@ -25,7 +25,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
 from agentcli.conversation.history import TurnSteps, calls_in, text_of, turn_steps
 from agentcli.errors import UserError
-from agentcli.llm.errors import AuthError, BadRequest, ProviderError
+from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo, RequestTarget, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
@@ -45,8 +45,7 @@ _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that 
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the reminders at a session's start again
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # records a request: its model, usage and cost in USD
-# Returns the model that writes summaries; with True, it may be a small one of the same provider.
-Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
+Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
 
 
 class Basis(Struct, frozen=True, kw_only=True):
@@ -109,14 +108,10 @@ class Compactor(Struct, kw_only=True):
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
-        """Compact at the person's request. A dry run asks no model, and its cost is the maximum that one would cost."""
+        """Compact at the person's request. A dry run asks no model."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="manual", focus=focus)
-        compaction = await self.compact(basis, may_ask=not is_dry)
-        if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
-            older = turn_steps(conversation)[: -self.settings.keep_turns]
-            return structs.replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
-        return compaction
+        return await self.compact(basis, may_ask=not is_dry)
 
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
         """Return a compaction, or why there is none. Unless it `may_ask` a model, only existing summaries are used."""
@@ -217,7 +212,6 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._unreported = 0.0  # USD since the last compaction
         self._next_pause_s = FIRST_PAUSE_S  # after the next failure
         self._retry_at = 0.0  # the monotonic time at which the pause after the newest failure ends
-        self._may_use_small_model = True  # False once the provider has rejected its small model
 
     def cached(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
         """Return the summaries of these turns that are in the cache, by the turns' numbers."""
@@ -245,10 +239,10 @@ class Summaries(Struct, kw_only=True, dict=True):
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
         if not missing or time.monotonic() < self._retry_at:
             return
-        keys, tries_other_model = {self._key(turn, focus) for turn in missing}, False
+        keys = {self._key(turn, focus) for turn in missing}
         _BEING_WRITTEN.update(keys)
         try:
-            provider, writer = await self.choose_writer(self._may_use_small_model)
+            provider, writer = await self.choose_writer()
             if writer.small:  # small models, such as most local ones, are not used for summaries
                 return
             self.model = f"{provider.name}/{provider.model}"
@@ -264,22 +258,12 @@ class Summaries(Struct, kw_only=True, dict=True):
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
                     group.create_task(write_one(turn))
-        except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
-            if self._may_use_small_model:  # the session's model can write instead, unless it was the one that failed
-                _, other_writer = await self.choose_writer(False)
-                tries_other_model = other_writer != writer
-            self._may_use_small_model = False
-            if not tries_other_model:
-                self.record_failure(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
             self.record_failure(str(errors.exceptions[0]))
         else:
             self.problem, self._next_pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
-        if tries_other_model:
-            log.warning("%s is rejected: the session's model writes summaries", self.model)
-            await self.write(turns, focus, emit=emit)
 
     def record_failure(self, problem: str) -> None:
         """Remember why a summary could not be written, and pause before the next try, twice as long each time."""
@@ -296,11 +280,6 @@ class Summaries(Struct, kw_only=True, dict=True):
         if cost:
             emit(Notice(f"{self.model} is summarizing {len(turns)} older turns, for at most ${cost:.4f}."))
         return True
-
-    async def cost_of(self, turns: Sequence[TurnSteps], focus: str) -> float | None:
-        """Return the maximum cost of summaries of these turns in USD; None if the price is unknown."""
-        _, writer = await self.choose_writer(self._may_use_small_model)
-        return self._max_cost(self.missing(turns, focus), writer)
 
     def _max_cost(self, turns: Sequence[TurnSteps], writer: ModelInfo) -> float | None:
         prompts = sum(estimate_text(turn_text(turn), writer) + estimate_text(_instruction(), writer) for turn in turns)
