@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -24,7 +23,6 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
 from agentcli.llm.models import ModelInfo, RequestTarget, bundled_models, estimate, estimate_text
-from agentcli.patterns import lazy_pattern
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.tool import ToolRegistry
 
@@ -37,12 +35,7 @@ ModelResolver = Callable[[AgentState], Awaitable[str | tuple[llm.Provider, Model
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # returns the tokens of all texts together; may block
 
-SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
-# Parts of notes and of the system text, in the form in which other modules write them.
-_INSTRUCTIONS = lazy_pattern(r'<instructions path=".*?</instructions>', re.DOTALL)
-_SKILL = lazy_pattern(r'<system-reminder><skill name=".*?</skill></system-reminder>', re.DOTALL)
-_SKILLS = lazy_pattern(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end of the system text
-_MEMORY = lazy_pattern(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
+SOURCES = ("system", "tools", "notes", "summary", "messages", "results")
 
 
 class ContextUse(msgspec.Struct, frozen=True):
@@ -61,7 +54,7 @@ def _parts_by_source(body: Body) -> Iterator[tuple[str, str | Block]]:
             for block in content:
                 match block:
                     case Text(text) if is_reminder:
-                        yield from _parts_of_note(text, "notes")
+                        yield "notes", text
                     case _:
                         yield "messages", block.text if isinstance(block, Text) else block
         case Assistant(content=content):
@@ -71,15 +64,7 @@ def _parts_by_source(body: Body) -> Iterator[tuple[str, str | Block]]:
         case Result(result=ToolResult(_, tuple(content))):
             yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
         case Compaction(carried=carried):
-            yield from _parts_of_note(carried, "summary")
-
-
-def _parts_of_note(text: str, other_source: str) -> Iterator[tuple[str, str]]:
-    """Yield the instructions, memory files and skills in a note by source, and the rest for `other_source`."""
-    for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY), ("skills", _SKILL)):
-        yield from ((source, found) for found in pattern.findall(text))
-        text = pattern.sub("", text)
-    yield other_source, text
+            yield "summary", carried
 
 
 class ContextWatch(msgspec.Struct, dict=True):
@@ -204,8 +189,7 @@ class Runtime(msgspec.Struct, kw_only=True):
         target = RequestTarget(*await self.models.resolve(state))
         info, prefix, count = target.info, self.prefix(target.info), self.context.count_texts
         texts: dict[str, list[str]] = {source: [] for source in SOURCES}
-        texts["skills"] += _SKILLS.findall(prefix.system)
-        texts["system"].append(_SKILLS.sub("", prefix.system))
+        texts["system"].append(prefix.system)
         texts["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
         media: list[Block] = []
         for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):

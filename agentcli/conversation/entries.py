@@ -158,13 +158,6 @@ class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_no
     text: str
 
 
-class Pinned(msgspec.Struct, frozen=True, tag_field="kind", tag="pinned", omit_defaults=True):
-    """A fact that every compaction carries word for word; with `is_removed`, it is no longer carried."""
-
-    text: str
-    is_removed: bool = False
-
-
 class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
     """The person went back to a prompt: the conversation continues from the entry that precedes `before`."""
 
@@ -328,7 +321,7 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
 MessageBody = User | Assistant | Result | Compaction  # what reaches the model
 CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver
 PathBody = Rewound | HeadMoved | Retracted
-SessionBody = ContextNote | Pinned | PlanAccepted | ProviderSwitch | Queued | Paid | ResetAwaited
+SessionBody = ContextNote | PlanAccepted | ProviderSwitch | Queued | Paid | ResetAwaited
 SkillBody = SkillActivated | SkillEnded
 Body = MessageBody | CallBody | PathBody | SessionBody | SkillBody | FilesChanged | FilesRestored | Unreadable
 

@@ -198,7 +198,7 @@ class LogSearch:
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
             is_of_recall = isinstance(entry.body, log.Result) and entry.body.name == "recall"
-            if isinstance(entry.body, log.User | log.Assistant | log.Result | log.Pinned) and not is_of_recall:
+            if isinstance(entry.body, log.User | log.Assistant | log.Result) and not is_of_recall:
                 yield number, entry
 
 
@@ -214,10 +214,8 @@ def _heading(number: int, body: log.Body) -> str:
             speaker = "note" if body.is_reminder else "user"
         case log.Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
-        case log.Assistant():
-            speaker = "you"  # the model reads it
         case _:
-            speaker = type(body).__name__.lower()  # "pinned"
+            speaker = "you"  # a reply; the model reads it
     return f"[#{number} {speaker}]"
 
 
@@ -229,8 +227,6 @@ def _searched_text(body: log.Body) -> str:
             return "\n".join(filter(None, texts))
         case log.Result(result=result):
             return result.text
-        case log.Pinned(text):
-            return text
         case _:
             return ""
 

@@ -20,11 +20,6 @@ _FILE_TAG, _FOLDER_TAG = "<file path=", "<folder path="
 _NOT_ATTACHED = "[not attached: "
 _UNATTACHED = lazy_pattern(rf'{_FILE_TAG}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
 MAX_LISTED = 100  # names in a folder
-_ABOUT_PROJECT = lazy_pattern(
-    r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
-)
-_READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
-_README_LINES = 40
 
 
 def typed_blocks(content: Sequence[Block]) -> list[Block]:
@@ -42,8 +37,8 @@ def with_attachments(
 ) -> tuple[Block, ...]:
     """Return the prompt, and each file that it names or the reason why the file cannot be attached.
 
-    `typed` is the part of the prompt in which names count, by default all of it. With `bare_names`, names without @ are
-    attached too, and so is the README for a question about the project that names no file: a small model would guess.
+    `typed` is the part of the prompt in which names count, by default all of it. With `bare_names`, for small models,
+    names without @ are attached too.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
@@ -54,11 +49,6 @@ def with_attachments(
         except (ToolError, OSError) as error:  # a name that is too long raises OSError
             if name in mentioned and _is_file(name, workspace):
                 blocks.append(foreign_text(name, f"{_NOT_ATTACHED}{error}]"))
-    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):  # the prompt has named no file
-        for name in _READMES:
-            with suppress(ToolError, OSError):
-                if found := _attached(f"{name}:1-{_README_LINES}", workspace):
-                    return (*blocks, *found)
     return tuple(blocks)
 
 

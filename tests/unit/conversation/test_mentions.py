@@ -234,21 +234,3 @@ def test_a_large_folder_is_listed_without_a_look_at_each_file(
     assert isinstance(listed, Text)
     assert listed.text.endswith("[400 more]\n</folder>")
     assert len(looks) < 100
-
-
-@pytest.mark.parametrize(
-    ("prompt", "is_attached"),
-    [
-        ("what does this project do?", True),
-        ("Explain the code base", True),
-        ("what does main.py of this project do?", False),
-        ("what is a monad?", False),
-    ],
-)
-def test_a_question_about_the_project_gets_the_beginning_of_its_readme(
-    workspace: Workspace, prompt: str, is_attached: bool
-) -> None:
-    (workspace.cwd / "README.md").write_text("".join(f"line {n}\n" for n in range(1, 100)))
-    texts = [block.text for block in with_attachments(prompt, workspace, bare_names=True) if isinstance(block, Text)]
-    assert any("line 40\n" in text and "line 41" not in text for text in texts) == is_attached
-    assert len(with_attachments(prompt, workspace, bare_names=False)) == 1
