@@ -77,6 +77,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it names no file or folder. Raises `ToolError`, `OSError`."""
     from agentcli.tools.builtin.file_read import read_file
+    from agentcli.tools.builtin.files import MAX_CHECKED_BYTES, syntax_note
 
     path = workspace.usable_path(name, "read")
     match workspace.look(path).kind:
@@ -89,7 +90,11 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
             return _attached_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
         case _:
             raise ToolError(f"{name} is not a regular file.", kind="invalid_parameters")
-    return (foreign_text(name, output.content),) if isinstance(output.content, str) else output.content or ()
+    if not isinstance(output.content, str):
+        return output.content or ()
+    with workspace.sandbox.read(path) as file:
+        note = syntax_note(path, file.read(MAX_CHECKED_BYTES + 1))
+    return (foreign_text(name, f"{output.content}\n{note}" if note else output.content),)
 
 
 def _is_file(name: str, workspace: Workspace) -> bool:
