@@ -61,18 +61,14 @@ class OverBudget(UserError):
     """An account does not cover the need that `needs` describes. The question `id` offers the higher limit `more`."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
-        limit, paid = account.limits[kind], account.spent(with_held=False).get(kind, 0.0)
-        held = account.spent().get(kind, 0.0) - paid
+        limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
         self._account, self._kind = account, kind
-        self._next_limit = max(limit, paid + held) + account.first_limits[kind]
+        self._next_limit = max(limit, spent) + account.first_limits[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
         self.id = f"{self.setting}={limit:g}"  # with the limit, so that the next raise is another question
         self.more = format_amount(kind, self._next_limit)
-        details = f"spent: {format_amount(kind, paid)}"
-        if held > 1e-9:  # a smaller difference is a rounding error
-            details += f", held for running requests: {format_amount(kind, held)}"
-        limit_text = format_amount(kind, limit)
-        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up ({details}; {needs}).")
+        limit_text, spent_text = format_amount(kind, limit), format_amount(kind, spent)
+        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {spent_text}; {needs}).")
 
     def allow_more(self) -> None:
         """Raise the limit by its first amount, counted from the spending if that is above the limit."""

@@ -18,6 +18,7 @@ _INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a re
 _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a line
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
 
+_ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
 _TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; of others only the kind is
 _EXCERPT_CHARS = 160  # on each side of a match
 _MAX_SHORT_WORD = 3  # letters; a word this short is part of many others, so only whole words match it
@@ -136,7 +137,10 @@ def short_prompt(body: object) -> str:
     if not isinstance(body, log.User) or body.is_reminder:
         return ""
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
-    return shorten(next((line for line in lines if not _NO_PROSE.fullmatch(line)), ""), MAX_TITLE_CHARS)
+    prose = [line for line in lines if not _NO_PROSE.fullmatch(line)]
+    # `isascii`, because a whole line in Chinese looks like one word.
+    of_several_words = (line for line in prose if not _ONE_WORD.fullmatch(line) or not line.isascii())
+    return shorten(next(of_several_words, next(iter(prose), "")), MAX_TITLE_CHARS)
 
 
 def shorten(line: str, max_chars: int) -> str:

@@ -29,7 +29,6 @@ _PREAMBLE = (
     "<system-reminder>This is a side question. Answer it in a few sentences from what you know. "
     "Call no tools and change nothing.</system-reminder>\n"
 )
-MIN_SHARE = 0.0005  # of the window; a smaller share would be shown as 0.0 %
 NEARLY_FULL = 0.8  # of the window
 
 
@@ -89,13 +88,10 @@ def _parse_effort(text: str) -> Effort:
 
 async def _run_context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
-    share, min_tokens = use.request / use.window, MIN_SHARE * use.window
-    other = sum(tokens for tokens in use.parts.values() if tokens < min_tokens)
-    rows = [(name, tokens) for name, tokens in use.parts.items() if tokens >= max(1, min_tokens)]
-    rows += [("other", other)] if other else []  # even if it is small, because all rows add up to the total
-    rows += [("free", free)] if (free := use.window - use.request) >= max(1, min_tokens) else []
+    share = use.request / use.window
+    rows = [*use.parts.items(), ("free", max(0, use.window - use.request))]
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share:.0%})"]
-    lines += [f"  {name:<12}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in rows]
+    lines += [f"  {name:<12}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in rows if tokens]
     lines.append(
         "The total builds on the provider's newest count, if it has sent one; each source's share is estimated."
     )

@@ -36,22 +36,20 @@ async def _run_resume(host: CommandHost, which: str) -> Outcome:
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
-    """Let the person choose a conversation of this directory; a second list has one-shots, or all directories."""
+    """Let the person choose a conversation of this directory; a second list has one-shots and all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
-    longer_lists = [("With one-shots…", "include agentcli -p"), ("All directories…", "")]
-    chosen = await host.choose("Resume session", [*options, *longer_lists])
+    longer_list = ("All directories…", "include one-shots (agentcli -p)")
+    chosen = await host.choose("Resume session", [*options, longer_list])
     if chosen is None:
         if not options:
             return "There are no other sessions in this directory. To list all: agentcli sessions list --all"
         return numbered_list(
             options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: agentcli sessions search WORDS"
         )
-    if chosen >= len(options):
-        with_one_shots = chosen == len(options)  # the first entry after the sessions
-        cwd = host.session.runtime.calls.workspace.cwd if with_one_shots else None
-        user_id = None if with_one_shots else ""  # None: of any user, because one-shots have a user of their own
-        found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED, user_id=user_id)
+    if chosen == len(options):
+        # `None`: of any user, because one-shots have a user of their own.
+        found = await host.stored_sessions.list(limit=_MAX_OFFERED, user_id=None)
         sessions = [info for info in found if info.id != host.session.id]
         rows = [(info.cwd, *_in_columns(info)) for info in sessions]
         options = [(title, f"{folder}  {prompts}".rstrip()) for folder, title, prompts in rows]
@@ -78,16 +76,12 @@ async def _open_session(host: CommandHost, session_id: str) -> Outcome:
 
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
-    """Return a session's age and title, and its first prompt (unless that is the title) and last prompt."""
+    """Return a session's age and title, and its last prompt, unless that is the title."""
     # Control characters are removed; some prompts have nothing else.
     first, last = ("".join(filter(str.isprintable, text)).strip() for text in (info.title, info.last_prompt))
-    title = info.name or first or "(no prompt)"
-    last = "" if last == first else last
-    first = first if info.name else ""
-    prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
-    when = f"{age(time.time() - info.updated):<10}"
-    # If the title is the first prompt, an arrow leads from it to the last one.
-    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last and not first else prompts
+    title = shorten(info.name or first or "(no prompt)", MAX_TITLE)
+    detail = f"→ {shorten(last, MAX_PROMPT)}" if last not in ("", first) else ""
+    return f"{age(time.time() - info.updated):<10}  {title}", detail
 
 
 def age(seconds: float) -> str:
