@@ -186,7 +186,6 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    """Return a turn with its own budget and new step objects."""
     state.remember_mode()
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
@@ -299,7 +298,6 @@ def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
 
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
-    """Return sentences on what the person can do next."""
     limits, steps = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
         steps.append("To wait for the reset and continue by itself: agentcli config set limits.wait_for_reset true.")

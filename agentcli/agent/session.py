@@ -228,7 +228,6 @@ class Session:
         task.add_done_callback(end)
 
     async def _run_own_command(self, op: ops.RunCommand | ops.CommandRan) -> None:
-        """Run the person's own command, unless the front end has run it, and store it with its output."""
         calls = self.runtime.calls
         if isinstance(op, ops.RunCommand):
             from agentcli.agent.calls.run import run_own_command

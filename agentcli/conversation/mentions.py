@@ -121,7 +121,6 @@ def _attached_lines(name: str, first: int, last: int, workspace: Workspace) -> S
 
 
 def _attached_folder(name: str, folder: Path) -> Sequence[Block]:
-    """Return the names in a folder as an attachment. Raises `OSError`."""
     with os.scandir(folder) as found:  # it knows which entries are folders without looking at each of them
         names = sorted(display_name(f"{entry.name}/" if _leads_to_folder(entry) else entry.name) for entry in found)
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []

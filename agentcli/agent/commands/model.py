@@ -156,7 +156,7 @@ async def side_reply(session: Session, target: RequestTarget, request: Request) 
 
 
 async def _run_usage(host: CommandHost, argument: str) -> Outcome:
-    """Show the cost of each model, and then of the newest turn, the conversation and its budgets."""
+    """Show the cost of each model, and then of the newest turn, and the budgets."""
     session, collector = host.session, host.session.state.meter
     if not collector.by_model:
         return "No requests in this session yet."
@@ -166,7 +166,7 @@ async def _run_usage(host: CommandHost, argument: str) -> Outcome:
     further_rows = _further_usage(session)
     width = max(len(row[0]) for row in (*rows, *further_rows))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *further_rows)]
-    return "\n".join([*lines, "Other days and sessions, and tools: agentcli usage"])
+    return "\n".join([*lines, "More, also of tools and other sessions: agentcli usage"])
 
 
 def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
@@ -176,27 +176,19 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 
 def _further_usage(session: Session) -> list[tuple[str, str]]:
-    """Return rows (name, text) about the newest turn, the conversation and its budgets."""
+    """Return rows (name, text) about the newest turn and the budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
-    whole, newest = UsageCollector(entries), UsageCollector(entries[prompts[-1] :] if prompts else ())
+    newest = UsageCollector(entries[prompts[-1] :] if prompts else ()).total
     lines = []
-    if newest.total.requests:
-        name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
-        lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
-    total = whole.total
-    parts = [counted(total.turns, "turn"), counted(total.rounds, "round"), counted(total.messages, "message")]
-    parts += [counted(total.compactions, "compaction")] if total.compactions else []
-    parts += [counted(total.retries, "retry", "retries")] if total.retries else []
-    lines.append(("session", ", ".join([*parts, _seconds(whole)])))
+    if newest.requests:
+        name, text = _usage_row("last turn", newest.usage, newest.whole_usd)
+        seconds = f"{newest.duration_ms / 1000:,.1f} s waiting for the model"
+        lines.append((name, f"{text}, {counted(newest.requests, 'request')}, {seconds}"))
     for account, kind, limit, spent in session.state.budgets.limits():
         text = f"{format_amount(kind, spent)} of {format_amount(kind, limit)} ({spent / limit:.0%})"
         lines.append((f"{account.scope}'s budget", text))
     return lines
-
-
-def _seconds(used: UsageCollector) -> str:
-    return f"{used.total.duration_ms / 1000:,.1f} s waiting for the model"
 
 
 USAGE_COMMANDS = (SlashCommand("usage", "show this session's tokens and cost", _run_usage, aliases=("cost", "stats")),)

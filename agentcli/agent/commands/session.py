@@ -241,7 +241,6 @@ async def _choose_mode(host: CommandHost) -> str:
 
 
 def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
-    """Return all rules, each with its effect, in the order of precedence."""
     effects: tuple[Verb, ...] = ("deny", "ask", "allow")
     return [(effect, rule) for effect in effects for rule in rules.of(effect)]
 
@@ -268,7 +267,6 @@ async def _granted(host: CommandHost) -> list[str]:
 
 
 async def _remove_rule(host: CommandHost, what: str) -> str:
-    """Remove a lasting grant or a rule of this session. Raises `UsageError`."""
     granted, rules, text = await _granted(host), host.session.state.rules, str(parse_rule(what))
     matching = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
     own = [rule for rule in matching if rule.source in ("session", "granted")]  # not those from the settings

@@ -79,9 +79,9 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
     """Return a session's age and title, and its last prompt, unless that is the title."""
     # Control characters are removed; some prompts have nothing else.
     first, last = ("".join(filter(str.isprintable, text)).strip() for text in (info.title, info.last_prompt))
-    title = shorten(info.name or first or "(no prompt)", MAX_TITLE)
-    detail = f"→ {shorten(last, MAX_PROMPT)}" if last not in ("", first) else ""
-    return f"{age(time.time() - info.updated):<10}  {title}", detail
+    title = info.name or first or "(no prompt)"
+    detail = f"→ {shorten(last, MAX_PROMPT)}" if last not in ("", title) else ""
+    return f"{age(time.time() - info.updated):<10}  {shorten(title, MAX_TITLE)}", detail
 
 
 def age(seconds: float) -> str:

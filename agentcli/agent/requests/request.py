@@ -189,28 +189,20 @@ def _prepare_calls(workspace: Workspace) -> None:
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
-    """Return the maximum tokens of a prompt: the same model's count of an earlier one, and a bound for the rest."""
-    messages, path = request.messages, turn.state.conversation.path
-    if turn.runtime.context.transform is not unchanged:
-        path = []  # the provider counted the transformed messages, not those of the entries
-    # The positions of replies in `messages`, newest first, which match the replies on the path, newest first.
-    positions = (n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant")
-    for body in (entry.body for entry in reversed(path)):
-        if isinstance(body, entries.Compaction):
-            break
-        if isinstance(body, entries.Assistant):
-            position = next(positions, None)
-            if position is None:
-                break
-            if not body.usage.prompt_tokens or body.is_estimated or body.stop_reason == "interrupted":
-                continue
-            if f"{body.provider}/{body.model}" != model or body.prefix != prefix_hash(request):
-                break
-            reply_tokens = max_estimate(llm.Request("", messages[position : position + 1]), info)
-            new = llm.Request("", messages[position + 1 :])
-            known = int(COUNT_MARGIN * body.usage.prompt_tokens) + max(reply_tokens, body.usage.output_tokens)
-            return known + max_estimate(new, info)
-    return max_estimate(request, info)
+    """Return the maximum tokens of a prompt: the same model's count of the newest reply, and a bound for the rest."""
+    bodies = (entry.body for entry in reversed(turn.state.conversation.path))
+    newest = next((body for body in bodies if isinstance(body, entries.Assistant | entries.Compaction)), None)
+    positions = [n for n, message in enumerate(request.messages) if message.role == "assistant"]
+    is_transformed = turn.runtime.context.transform is not unchanged  # then the count is not that of the entries
+    if is_transformed or not positions or not isinstance(newest, entries.Assistant):
+        return max_estimate(request, info)
+    is_counted = newest.usage.prompt_tokens and not newest.is_estimated and newest.stop_reason != "interrupted"
+    is_same_prefix = f"{newest.provider}/{newest.model}" == model and newest.prefix == prefix_hash(request)
+    if not (is_counted and is_same_prefix):
+        return max_estimate(request, info)
+    reply, new = request.messages[positions[-1]], request.messages[positions[-1] + 1 :]
+    reply_tokens = max(max_estimate(llm.Request("", (reply,)), info), newest.usage.output_tokens)
+    return int(COUNT_MARGIN * newest.usage.prompt_tokens) + reply_tokens + max_estimate(llm.Request("", new), info)
 
 
 def prefix_hash(request: llm.Request) -> str:

@@ -19,7 +19,7 @@ from agentcli.conversation.entries import (
     User,
     without_reminder_tags,
 )
-from agentcli.conversation.history import Step, TurnSteps, calls_in, shorten, skill_of, text_of
+from agentcli.conversation.history import Step, TurnSteps, calls_in, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
@@ -178,8 +178,6 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 lines.append(_quoted(line))
         if summary is not None:
             lines.append(_quoted(f"Summary of this turn: {summary}"))
-        elif length.answer and not length.result and (calls := _describe_calls(turn)):
-            lines.append(f"- {calls}")
         return "\n".join(lines)
 
     def excerpt_candidates(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
@@ -285,17 +283,6 @@ def is_failure(body: Body) -> bool:
 def _quoted(text: str) -> str:
     """Quote text that is not the user's, so that neither its lines nor its tags look like parts of the digest."""
     return _TAGS.sub("‹", text).replace("\n", "\n  ")
-
-
-def _describe_calls(turn: TurnSteps) -> str:
-    """Return how often a turn called each tool successfully, and the numbers of the first and the last result."""
-    results = ((step.number, step.entry.body) for step in turn.steps)
-    calls = {number: body.name for number, body in results if isinstance(body, Result) and not is_failure(body)}
-    if not calls:
-        return ""
-    tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(calls.values()).items())
-    first, last = min(calls), max(calls)
-    return shorten(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", MIN_ANSWER_CHARS)
 
 
 MAX_FILES = 20

@@ -215,7 +215,6 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return {}  # keys: the number of a turn, the number of its steps, a position in `lengths`
 
     def _turn_size(self, turn: TurnSteps, length: int) -> int:
-        """Return the tokens of a turn's text at a position in `lengths`."""
         key = turn.number, len(turn.steps), length
         if key not in self._sizes:
             self._sizes[key] = self.budget.size(self._writer.text(turn, self._writer.lengths[length]))

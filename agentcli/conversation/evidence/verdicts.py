@@ -106,7 +106,6 @@ class Record:
 
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: log.Result) -> CallEnd:
-    """Return what verdicts need of a call and its result."""
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
