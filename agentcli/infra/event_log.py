@@ -20,7 +20,7 @@ import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions import database, sqlite
+from agentcli.infra.sessions import database
 from agentcli.infra.sessions.tables import SQLITE
 from agentcli.settings.files import make_private_folder
 
@@ -186,7 +186,7 @@ class MemoryEvents(SqliteEvents):
 
 def _open(path: Path, keep_s: float) -> apsw.Connection:
     make_private_folder(path.parent)
-    connection = sqlite.connect_or_replace(path, log.warning, synchronous="normal")
+    connection = database.connect(path, synchronous="normal")
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection

@@ -1,4 +1,4 @@
-"""The HTTP client of all providers: redirects, streamed bodies, and failures as `ProviderError`s that show no key."""
+"""The HTTP client of all providers: streamed bodies, and failures as `ProviderError`s that show no key."""
 
 import re
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.errors import UserError
 from agentcli.llm import errors
-from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
+from agentcli.llm.addresses import basic_auth, is_address, is_header_name, proxy_for
 from agentcli.llm.connection import Connections, Headers, Response, host_header
 from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
@@ -18,7 +18,6 @@ from agentcli.version import __version__
 
 MAX_ERROR_BODY = 64 * 1024  # bytes of a rejection that are read for its message
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of an answer that comes whole, and of one event of a stream
-MAX_REDIRECTS = 5
 MIN_SECRET_CHARS = 4  # a shorter secret is part of many words by chance, so it is not masked
 _SECRET_NAMES = ("auth", "key", "token", "secret", "pass", "cookie", "credential", "session")
 
@@ -75,7 +74,7 @@ class Carrier(ABC):
 
 
 class HttpClient(Carrier):
-    """Sends requests to one server and follows redirects on its host. `read_timeout` limits its silence, in seconds."""
+    """Sends requests to one server. `read_timeout` limits its silence, in seconds."""
 
     def __init__(
         self,
@@ -106,28 +105,21 @@ class HttpClient(Carrier):
             if url.username or url.password:
                 headers["authorization"] = basic_auth(unquote(url.username or ""), unquote(url.password or ""))
             method, content = ("GET", b"") if body is None else ("POST", encode_json(body))
-            for _ in range(MAX_REDIRECTS + 1):
-                sent = {
-                    "host": host_header(url),
-                    "accept": "*/*",
-                    "accept-encoding": "gzip",
-                    "user-agent": f"agentcli/{__version__}",
-                    "content-type": "application/json",
-                }
-                if content:
-                    sent["content-length"] = str(len(content))
-                if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
-                    sent |= self._proxy.authorization()
-                async with self._connections.send(method, url, sent | headers, content) as response:
-                    response.mask = mask
-                    if (target := await check_status(response)) is None:
-                        yield response
-                        return
-                url = target
-            raise errors.BadRequest(
-                f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}. "
-                "Is the base_url right?"
-            )
+            sent = {
+                "host": host_header(url),
+                "accept": "*/*",
+                "accept-encoding": "gzip",
+                "user-agent": f"agentcli/{__version__}",
+                "content-type": "application/json",
+            }
+            if content:
+                sent["content-length"] = str(len(content))
+            if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
+                sent |= self._proxy.authorization()
+            async with self._connections.send(method, url, sent | headers, content) as response:
+                response.mask = mask
+                await check_status(response)
+                yield response
         except errors.ProviderError as error:
             error.args = (mask(str(error)),)  # a server may quote the key
             raise
@@ -150,30 +142,19 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
             )
 
 
-async def check_status(response: Response, *, follows_redirects: bool = True) -> SplitResult | None:
-    """Return the address on the same host that a response redirects to; None if it is final. Raises `ProviderError`."""
+async def check_status(response: Response) -> None:
+    """Raise `ProviderError` for a rejection, and for a redirect, whose target would get the key."""
     if response.status >= 400:
         raise_for_rejection(response, await read_start(response))
-    if response.status < 300:
-        return None
-    location = response.headers.get("location", "")
-    where = "a malformed address" if location else "nowhere"
-    with suppress(ValueError):
-        target = urlsplit(urljoin(response.url.geturl(), location))
-        can_repeat = follows_redirects and response.status != 303  # 303 asks for a GET request without the body
-        if location and can_repeat and is_same_host(response.url, target):
-            return target
-        where = redacted_address(target) if location else where
-    raise errors.BadRequest(
-        f"{redacted_address(response.url)} redirects to {where}, where the request is not sent. "
-        "If that is the right place, set the base_url to it.",
-        status=response.status,
-    )
-
-
-def is_same_host(here: SplitResult, target: SplitResult) -> bool:
-    """Return True if both are on one host. HTTPS may replace HTTP, but not the reverse, which would expose the key."""
-    return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
+    if response.status >= 300:
+        where = "a malformed address"
+        with suppress(ValueError):
+            where = redacted_address(urljoin(response.url.geturl(), response.headers.get("location", "")))
+        raise errors.BadRequest(
+            f"{redacted_address(response.url)} redirects to {where}, where the request is not sent. "
+            "If that is the right place, set the base_url to it.",
+            status=response.status,
+        )
 
 
 def redacted_address(address: str | SplitResult) -> str:

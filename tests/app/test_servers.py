@@ -7,12 +7,10 @@ import signal
 import time
 from email.utils import formatdate
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from agentcli.llm.addresses import basic_auth, ollama_address
-from agentcli.llm.http import is_same_host
 from tests.app.running import Place, Ran
 from tests.conformance.replies import (
     Call,
@@ -85,22 +83,10 @@ def leading_to(location: str | None, status: int = 308) -> Reply:
     return Reply(b"moved", status, "text/plain", {} if location is None else {"location": location})
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_on_the_same_host_is_followed_with_the_whole_request(place: Place, status: int) -> None:
-    with chat_server([leading_to("/v1/chat/completions?again", status)]) as server:
-        server._routes["POST /v1/chat/completions?again"] = chat_reply("Found.")
-        assert answer_of(asked(place, server.url)) == "Found."
-        (first, second) = (server.requests[0], server.others[0])
-    assert first.json == second.json
-    assert second.headers["authorization"] == f"Bearer {KEY}"
-
-
 def test_a_login_in_the_address_goes_in_place_of_a_bearer_token(place: Place) -> None:
-    with chat_server([leading_to("/v1/chat/completions?again")]) as server:
-        server._routes["POST /v1/chat/completions?again"] = chat_reply("Hi.")
+    with chat_server([chat_reply("Hi.")]) as server:
         assert answer_of(asked(place, server.url.replace("//", "//me:p%40ss@"))) == "Hi."
-        sent = [request.headers["authorization"] for request in (*server.requests, *server.others)]
-    assert sent == [basic_auth("me", "p@ss")] * 2
+        assert server.requests[0].headers["authorization"] == basic_auth("me", "p@ss")
 
 
 @pytest.mark.parametrize(
@@ -126,29 +112,19 @@ def test_a_redirect_to_another_place_is_named_and_not_followed_nor_retried(
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        ("/v1/chat/completions", "redirects in a loop; the last address was http://127.0.0.1:"),
-        (None, "redirects to nowhere"),
-        ("", "redirects to nowhere"),
-        ("http://[half", "redirect"),
+        ("/elsewhere?token=x", "/elsewhere, where the request is not sent"),
+        (None, "redirects to "),
+        ("http://[half", "redirects to a malformed address"),
         ("https://127.0.0.1/v1/chat/completions", "https://127.0.0.1/v1/chat/completions"),
         ("ftp://127.0.0.1/", "ftp://127.0.0.1/"),
         ("//other.example/%1b[2J", "http://other.example/"),
     ],
 )
-def test_a_redirect_that_leads_nowhere_ends_the_turn(place: Place, location: str | None, says: str) -> None:
+def test_a_redirect_ends_the_turn_and_is_not_followed(place: Place, location: str | None, says: str) -> None:
     with chat_server([leading_to(location)] * 20) as server:
         told = failure_of(asked(place, server.url))
-        assert len(server.requests) < 10
+        assert len(server.requests) == 1
     assert says in told
-
-
-def test_the_way_from_https_to_http_is_never_followed() -> None:
-    def is_followed(here: str, there: str) -> bool:
-        return is_same_host(urlsplit(here), urlsplit(there))
-
-    assert not is_followed("https://host.example/v1", "http://host.example/v1")
-    assert is_followed("http://host.example/v1", "https://host.example/v1")
-    assert not is_followed("https://host.example/v1", "https://host.example:8443/v1")
 
 
 # The ids of calls

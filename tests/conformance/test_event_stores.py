@@ -17,9 +17,8 @@ import pytest
 from agentcli.agent.interfaces import EventStore, StreamState
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import MemoryEvents, SqliteEvents
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.redis_server import redis_url
-from tests.conformance.sessions import a_session, database, kept, on_disk
+from tests.conformance.sessions import a_session, database, on_disk
 
 
 def redis_events(folder: Path, **how: Any) -> Any:
@@ -276,27 +275,6 @@ async def test_of_a_redacted_session_no_event_and_of_its_stream_no_byte_is_left(
         await events.close()
     for file in database(tmp_path).parent.glob("sessions.db*"):
         assert b"hunter2" not in file.read_bytes(), file
-
-
-async def test_sessions_and_streams_that_find_a_damaged_file_at_once_restore_it_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with on_disk(tmp_path) as store:
-        await a_session(store, "Remember me")
-    path, told = database(tmp_path), list[str]()
-    copied = time.localtime(path.with_name("sessions.db.copy").stat().st_mtime)
-    path.write_bytes(bytes(16) + path.read_bytes()[16:])
-    store, events = SqliteSessions(path, on_notice=told.append), SqliteEvents(path)
-    other = await store.create(cwd=tmp_path)
-    await asyncio.gather(kept(other, "Another"), *(events.append(name, [b"x"]) for name in "ab"))
-    await other.close()
-    assert {info.title for info in await store.list()} == {"Remember me", "Another"}
-    assert [event.data for event in await events.read("a")] == [b"x"]
-    await store.close()
-    await events.close()
-    (aside,) = (file for file in path.parent.glob("*.damaged-*") if file.suffix[-4:] not in ("-wal", "-shm"))
-    said = f"{aside}, and what was stored until {time.strftime('%Y-%m-%d %H:%M', copied)} is restored from the copy"
-    assert said in "".join((*told, caplog.text))
 
 
 @pytest.mark.slow

@@ -27,7 +27,6 @@ from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sandbox.backends.linux import PROGRAMS
-from agentcli.infra.sessions.maintenance import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm import local_weights as weights
 from agentcli.llm.provider import Health
@@ -173,13 +172,8 @@ def _check_state(subject: Subject) -> Iterator[Result]:
 
 
 def _check_sessions(subject: Subject) -> Iterator[Result]:
-    """Look for damage in the database of sessions, for 2 seconds at most."""
-    database = subject.config.paths.sessions
-    if database.is_file() and (damage := first_damage(database, within_s=2.0)):
-        yield "problem", f"{database} is damaged ({damage}).", "agentcli sessions fsck --repair"
-        return
     try:
-        stored = in_store(lambda store: store.list(limit=1_000), database)
+        stored = in_store(lambda store: store.list(limit=1_000), subject.config.paths.sessions)
         yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""
     except StorageError as error:
         yield "problem", str(error), "For details: agentcli sessions fsck. To repair: agentcli sessions fsck --repair"

@@ -217,8 +217,6 @@ class Writer:
     Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
 
-    loop: asyncio.AbstractEventLoop  # of the last caller of `submit`
-
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")  # for messages
         self._connect = connect
@@ -230,8 +228,7 @@ class Writer:
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
-        self.loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = self.loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._has_thread:
             (result,) = self._results([(work, future)])
             _resolve(future, result)

@@ -32,7 +32,6 @@ REDACTED = "[redacted]"
 
 _FAMILY = "SELECT id FROM sessions WHERE id = :id OR user_id = :agents"  # a session and its subagents
 _MAX_FILE_FAULTS = 100  # SQLite reports no more about one file
-_STEPS_BETWEEN_CHECKS = 10_000  # steps of SQLite's virtual machine, which take some milliseconds
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
 _FAULTS = {  # by kind; the statement `KIND_faults` finds them
     "checksum": "its checksum is not that of its text",
@@ -230,20 +229,6 @@ def check(path: Path) -> CheckReport:
     return CheckReport(path=str(path), found=found, left=found)
 
 
-def first_damage(path: Path, *, within_s: float) -> str:
-    """Return the first fault that SQLite finds within a time; "" if it finds none, or cannot open the file."""
-    until = time.monotonic() + within_s
-    try:
-        with closing(database.open_raw(path)) as db:
-            db.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_CHECKS)  # True ends the query
-            lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
-    except _DAMAGE as error:
-        return str(error)
-    except apsw.Error:
-        return ""
-    return "" if lines == ["ok"] else lines[0]
-
-
 def _faults(path: Path) -> list[Fault]:
     if database.is_emptied(path):
         return [Fault("file", "The file is damaged: it is empty.")]
@@ -306,18 +291,17 @@ def wipe(path: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
-def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
+def repair(path: Path) -> CheckReport:
     """Replace a damaged file with a sound one, and keep the damaged file beside it.
 
     The new file is a rewrite of the old one, or the copy if that is not possible. If only single entries are damaged,
     the file stays, because the copy lacks entries that were stored later. Raises `StorageError` if nothing could be
-    done, also if a session is open, unless `even_if_open`.
+    done, also if a session is open.
     """
     before = check(path)
     if not before.is_file_damaged:
         return before
-    if not even_if_open:
-        _require_no_open_session(path)
+    _require_no_open_session(path)
     try:
         temporary_folder = tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent)
         with temporary_folder as folder, closing(database.open_raw(path)) as db:
@@ -334,8 +318,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
             new.chmod(0o600)
-            if not even_if_open:
-                _require_no_open_session(path)  # a session that was opened in between relies on the old file
+            _require_no_open_session(path)  # a session that was opened in between relies on the old file
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):

@@ -7,7 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,36 +68,6 @@ def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables
     return run
 
 
-def connect_or_replace(path: Path, on_notice: Callable[[str], None], *, synchronous: str = "full") -> apsw.Connection:
-    """Connect to the file. If it is damaged, keep it, and connect to what can be restored, or else to a new file."""
-    try:
-        return database.connect(path, synchronous=synchronous)
-    except (apsw.NotADBError, apsw.CorruptError):
-        if notice := _replace_damaged(path):
-            on_notice(notice)
-        return database.connect(path, synchronous=synchronous)
-
-
-def _replace_damaged(path: Path) -> str:
-    """Replace a damaged file, and return a notice, "" if another program did it. Raises `StorageError`."""
-    from agentcli.infra.sessions import maintenance
-
-    try:
-        with maintenance.copy_lock(path, timeout_s=_REPAIR_PATIENCE_S):
-            report = maintenance.repair(path, even_if_open=True)
-            if not report.is_file_damaged:
-                outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
-                was_damaged = bool(report.kept_as)  # False if another program has repaired it while this one waited
-                return f"The session database was damaged: {outcome}" if was_damaged else ""
-            kept_as = database.free_name(path, f".damaged-{int(time.time())}")  # nothing could be restored
-            for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
-                with suppress(FileNotFoundError):
-                    Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
-    except OSError as error:
-        raise StorageError(f"{path} is damaged and could not be replaced ({error}). Try again.") from error
-    return f"The session database was damaged and has no sound copy. It is kept as {kept_as}, and a new one is used."
-
-
 class _WriterSessions(store.TableSessions):
     """The sessions of SQLite in a file and in memory: all work goes through one `Writer`."""
 
@@ -124,18 +94,11 @@ class SqliteSessions(_WriterSessions):
         self.path = path
         self._address = address
         self._copy_timer: threading.Timer | None = None  # makes the daily copy
-        self._has_opened_session = False  # a program that only reads makes no copy, and replaces no damaged file
+        self._has_opened_session = False  # a program that only reads makes no copy
 
     def _connect(self) -> apsw.Connection:
         make_private_folder(self.path.parent)
-        if self._has_opened_session:
-            return connect_or_replace(self.path, self._notify)
         return database.connect(self.path)
-
-    def _notify(self, notice: str) -> None:
-        """Inform the person. The writer's thread calls this, but front ends run in the event loop."""
-        with suppress(RuntimeError):  # the loop has ended
-            self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
     async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True

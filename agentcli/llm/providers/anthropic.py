@@ -131,9 +131,10 @@ _REMEDIES = {
     "anthropic": "Set ANTHROPIC_API_KEY.",
     "bedrock": "Set AWS_REGION, and AWS_PROFILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or "
     "AWS_BEARER_TOKEN_BEDROCK.",
-    "vertex": "Set ANTHROPIC_VERTEX_PROJECT_ID, and run gcloud auth application-default login or set "
-    "GOOGLE_APPLICATION_CREDENTIALS.",
-    "foundry": "Set ANTHROPIC_FOUNDRY_API_KEY or ANTHROPIC_FOUNDRY_AUTH_TOKEN, or run az login.",
+    "vertex": "Set CLOUD_ML_REGION and ANTHROPIC_VERTEX_PROJECT_ID, and run gcloud auth application-default login or "
+    "set GOOGLE_APPLICATION_CREDENTIALS.",
+    "foundry": "Set ANTHROPIC_FOUNDRY_RESOURCE, and ANTHROPIC_FOUNDRY_API_KEY or ANTHROPIC_FOUNDRY_AUTH_TOKEN, or run "
+    "az login.",
 }
 
 
@@ -176,7 +177,7 @@ class SdkClient(Carrier):
                         raise BadRequest(str(error)) from error
             async with aclosing(await self._request(self._clients[key], path, body)) as response:
                 mask = response.mask  # it also knows the headers that the SDK added
-                await check_status(response, follows_redirects=False)  # a redirect would get the key, too
+                await check_status(response)
                 yield response
         except ProviderError as error:
             error.args = (mask(str(error)),)
@@ -276,14 +277,14 @@ def _make_client(service: Service, http: "httpx2.AsyncClient") -> Any:
             scopes = ["https://www.googleapis.com/auth/cloud-platform"]
             credentials, project = (None, None) if token else google.auth.default(scopes=scopes)
             return anthropic.AsyncAnthropicVertex(
-                region=service.region,
+                region=service.region or anthropic.not_given,
                 project_id=service.project or project or anthropic.not_given,
                 access_token=token,
                 credentials=credentials,
                 **common,
             )
         case "foundry":
-            options = common if service.base_url else common | {"resource": service.resource}
+            options = common if service.base_url else common | {"resource": service.resource or None}
             return anthropic.AsyncAnthropicFoundry(
                 api_key=key, azure_ad_token_provider=None if key else _azure_token(token), **options
             )
