@@ -34,15 +34,6 @@ def python(script: str) -> str:
     )
 
 
-IN_A_TERMINAL = """
-import os, pty, sys, time
-pid, terminal = pty.fork()
-if pid == 0:
-    {ready}
-    CHILD
-time.sleep(60)
-"""
-READS_A_TERMINAL = IN_A_TERMINAL.replace("CHILD", "input()")
 HOLDS_A_LOCK = "import fcntl, time; f = open('held', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); {ready}; time.sleep(60)"
 WANTS_A_LOCK = "import fcntl; f = open('held', 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
 SERVES = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), None); {ready}; s.serve_forever()"
@@ -90,8 +81,6 @@ READY = "touch r; "
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (python(READS_A_TERMINAL), "waits for input: "),
-        (python(IN_A_TERMINAL.replace("CHILD", "os.execvp('cat', ['cat'])")), "cat (PID # reads a terminal"),
         ("flock held sh -c 'touch r; sleep 60' & until [ -e r ]; do sleep 0.02; done; exec flock held true",
          "waits for a lock on #/held: flock held true"),
         (f"{python(HOLDS_A_LOCK)} & until [ -e r ]; do sleep 0.02; done; exec {python(WANTS_A_LOCK)}",
@@ -113,7 +102,7 @@ async def test_a_reason_is_found(command: str, text: str, tmp_path: Path) -> Non
     "prompt", ["Password: ", "[sudo] password for me: ", "Enter passphrase for key '/k': ", "PIN:"]
 )
 async def test_a_prompt_for_a_password_is_one(prompt: str, tmp_path: Path) -> None:
-    found = await reason(python(READS_A_TERMINAL), tmp_path, said=f"hello\n{prompt}")
+    found = await reason(READY + "sleep 60", tmp_path, said=f"hello\n{prompt}")
     assert found is not None
     assert found.text.startswith("asks for a password: ")
 
@@ -146,20 +135,20 @@ async def test_working_or_unknown_processes_are_not_reported_as_stalled(command:
 
 @pytest.mark.full
 async def test_nothing_is_reported_too_soon(tmp_path: Path) -> None:
-    assert await reason(python(READS_A_TERMINAL), tmp_path, quiet_s=1.5) is None
+    assert await reason(python(SERVES), tmp_path, quiet_s=1.5) is None
 
 
 # What the person and the model see of it.
 
 
-SILENT = f"echo begun; {python(READS_A_TERMINAL.replace('{ready}', 'pass'))}"
+SILENT = "echo begun; exec 9>held; flock 9; flock held true"
 
 
 @pytest.mark.full
 def test_a_command_without_input_is_reported_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
     output = bench.call("bash", command=SILENT, timeout_ms=3_200)
     why = output.structured["stall"]
-    assert why.startswith("waits for input: python")
+    assert why.startswith("waits for a lock on ")
     assert output.content == f"begun\n[ended after 3.2 s; {why}]"
     assert "".join(bench.heard) == f"begun\n\n[{why}]\n"
 

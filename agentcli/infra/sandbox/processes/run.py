@@ -20,7 +20,6 @@ from agentcli.tools.observation import as_shown
 GRACE_AFTER_EXIT_S = 0.1  # after a command's end, for the processes that it left running to end by themselves
 
 _CHUNK = 65_536  # bytes, the size of a pipe
-_END_BYTES = 300  # at the end of a job's output, in which a prompt is looked for
 
 # A silent command is checked every half second, and after six seconds of silence every two seconds.
 _LOOK_EVERY_S = 0.5
@@ -139,16 +138,11 @@ class Run:
             await asyncio.sleep(min(pause_s, QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
     def _quiet_s_and_last_output(self) -> tuple[float, str]:
-        """Return the seconds since the last output, or since the command became a job, and the end of the output."""
+        """Return the seconds since the last output, or since the command became a job, and of a call the output's end."""
         if self._file is None:
             return time.monotonic() - self._output.last_output_at, self._output.last_chars
-        try:
-            with self._file.open("rb") as file:
-                status = os.fstat(file.fileno())
-                file.seek(max(0, status.st_size - _END_BYTES))
-                return time.time() - max(self._detached_at, status.st_mtime), file.read().decode(errors="replace")
-        except OSError:
-            return time.time() - self._detached_at, ""
+        written_at = self._file.stat().st_mtime if self._file.exists() else 0.0
+        return time.time() - max(self._detached_at, written_at), ""
 
     async def _is_gone_after_grace(self) -> bool:
         """Return True if a command that has ended leaves no process running after a short grace."""

@@ -1,4 +1,4 @@
-"""Finds out why a command is silent: it waits for input, a password or a lock, or it is a server that listens.
+"""Finds out why a command is silent: it asks for a password, waits for a lock, or is a server that listens.
 
 Linux only: /proc shows in which system call each thread waits (proc(5)). Reading that needs the right to trace the
 process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
@@ -24,21 +24,17 @@ _MAX_CPU_SHARE = 0.03  # of one processor; a command that uses more is working
 _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
 _MAX_COMMAND_CHARS = 60
 _PROMPT = lazy_pattern(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
-_TERMINAL = lazy_pattern(r"/dev/(tty\d*|pts/\d+|console)$")
 # The script of shell.py, which precedes each command in the arguments of its shell.
 _SHELL_PREFIX = lazy_pattern(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
-# Numbers of the calls that wait for something: the kernel's syscall_64.tbl and asm-generic/unistd.h.
-_X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}
-_GENERIC = {"read": (63, 65, 207, 212), "poll": (73, 72, 22, 441), "flock": (32,), "fcntl": (25,)}
-_NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(os.uname().machine, {})
-_CALLS = {number: call for call, numbers in _NUMBERS.items() for number in numbers}
+# Numbers of the calls flock and fcntl: the kernel's syscall_64.tbl and asm-generic/unistd.h.
+_FLOCK, _FCNTL = (73, 72) if os.uname().machine == "x86_64" else (32, 25)
 _BLOCKING_LOCKS = {7, 38}  # F_SETLKW, F_OFD_SETLKW
 _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 
 
 class Stall(Struct, frozen=True):
-    """A reason as a sentence without a full stop: `waits for input: cat (PID 7) reads a terminal`."""
+    """A reason as a sentence without a full stop: `waits for a lock on /tmp/lock: flock (PID 7)`."""
 
     text: str
     is_server: bool = False
@@ -74,26 +70,15 @@ class StallDetector:
 
 def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
     """Yield all reasons why processes may be waiting, the most certain first."""
-    waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waiting_calls(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
-    readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
-    if _PROMPT.search(last_output):  # the newest process may be the one, because /proc hides what sudo waits for
-        yield Stall(f"asks for a password: {_describe(readers[0] if readers else pids[-1])}")
-    for pid in readers:
-        yield Stall(f"waits for input: {_describe(pid)} reads a terminal")
-    for pid, call, descriptor in waits:
-        if call in ("flock", "fcntl"):
+    if _PROMPT.search(last_output):
+        yield Stall(f"asks for a password: {_describe(pids[-1])}")  # probably the newest process
+    for pid in pids:
+        for descriptor in _awaited_locks(pid):
             yield Stall(f"waits for a lock on {targets[pid].get(descriptor, 'a file')}: {_describe(pid)}")
     sockets = _find_sockets(targets)
     if sockets.ports and (quiet_s >= BUSY_SERVER_QUIET_S or not sockets.has_connections):
         yield Stall(f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}", is_server=True)
-
-
-def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
-    if call == "poll":  # its descriptors are unknown: most likely standard input, unless the process has sockets
-        has_sockets = any(target.startswith("socket:") for target in targets.values())
-        return bool(_TERMINAL.match(targets.get(0, ""))) and not has_sockets
-    return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
 
 
 def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
@@ -140,14 +125,14 @@ def _command(pid: int) -> str:
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
 
 
-def _waiting_calls(pid: int) -> Iterator[tuple[str, int]]:
-    """Yield the system call in which each thread waits, and its first argument, for most calls a descriptor."""
+def _awaited_locks(pid: int) -> Iterator[int]:
+    """Yield the descriptor of each file for whose lock a thread waits."""
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
         words = _read(f"{thread}/syscall").split()
-        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or is not in a call
-        if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
-            yield call, int(words[1], 16)
+        call = int(words[0]) if len(words) >= 7 else None  # else it runs, or is not in a call
+        if call == _FLOCK or (call == _FCNTL and int(words[2], 16) in _BLOCKING_LOCKS):
+            yield int(words[1], 16)
 
 
 def _open_targets(pid: int) -> dict[int, str]:
