@@ -113,7 +113,7 @@ class _Application:
                     os.rmdir(name, dir_fd=folder)
 
     def _opened(self, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
-        return _opened(self._changes.at(path), is_root=not path)
+        return _opened(self._changes.at(path))
 
     def _now(self, path: str) -> state.FileEntry | None:
         """Return the entry at a path now, None if there is none. Raises `OSError`, also if a link is on the way."""
@@ -230,11 +230,11 @@ class _Application:
 
 
 @contextlib.contextmanager
-def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
+def _opened(path: str) -> Iterator[tuple[int, str]]:
     """Yield the open folder that contains a path, and the name in it. No link is followed. Raises `OSError`."""
     folder_path, _, name = path.rpartition("/")
-    with writing.opened_folder(Path(path if is_root else folder_path or "/")) as folder:
-        yield folder, "." if is_root else name
+    with writing.opened_folder(Path(folder_path or "/")) as folder:
+        yield folder, name
 
 
 def _git_order(path: str) -> tuple[int, str]:

@@ -145,7 +145,6 @@ def _is_repository(path: str, changes: ChangeSet) -> bool:
 
 
 def _summary(path: str, changes: ChangeSet, name: str, diff_limit: DiffLimit) -> ChangeSummary:
-    """Describe the change of one path, with a diff if that is possible."""
     before, after = changes.before_and_after(path)
     entry = after or changes.before[path]
     kind: Literal["created", "changed", "deleted", "mode"] = "changed"

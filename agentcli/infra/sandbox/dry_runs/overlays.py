@@ -250,7 +250,6 @@ def _mounted_file_systems() -> list[tuple[str, str]]:
 
 
 def _is_cache(path: str, now: state.FileEntry, original: state.FileEntry | None) -> bool:
-    """Return True if a path is a cache, by its name or its cache tag."""
     if ".git" in path.split("/"):  # git itself depends on what is there
         return False
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, original))

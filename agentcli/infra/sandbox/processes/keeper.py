@@ -218,7 +218,6 @@ class Supervisor:
         return pid
 
     def _handle_next_event(self) -> None:
-        """Wait for the next event and handle it: an order, output, the end of a process, or a time limit."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
         if self._is_ending:  # check more often

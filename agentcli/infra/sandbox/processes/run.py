@@ -138,7 +138,7 @@ class Run:
             await asyncio.sleep(min(pause_s, QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
     def _quiet_s_and_last_output(self) -> tuple[float, str]:
-        """Return the seconds since the last output, or since the command became a job, and of a call the output's end."""
+        """Return the seconds since the last output; of a call also the end of the output."""
         if self._file is None:
             return time.monotonic() - self._output.last_output_at, self._output.last_chars
         written_at = self._file.stat().st_mtime if self._file.exists() else 0.0
