@@ -28,8 +28,7 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.approvals import Approver, Callbacks, running_callbacks
 from agentcli.library.functions import PromptOrder, recording
 from agentcli.library.history import HistoryForm, form_of, read_history, write_messages
-from agentcli.library.old_names import accept_old_names
-from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
+from agentcli.library.options import AgentOptions, accept_old_names, agent_config, session_options, stores_of
 from agentcli.library.output import OutputType, output_schema, typed_end
 from agentcli.llm.messages import Block, Content, ToolUse, Usage, content_blocks
 from agentcli.llm.provider import Provider, ToolSpec
