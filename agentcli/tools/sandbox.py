@@ -147,10 +147,10 @@ class SandboxFacts(Protocol):
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
         """Find the secret files of the workspace that a command could read, except those that were granted."""
 
-    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+    def secret_values(self, *, apart_from: Path | None = None) -> frozenset[str]:
         """Read the values in the workspace's secret files, except those of the file at the real path `apart_from`.
 
-        New files are found after a second, or at once if the workspace `is_changed`. Blocks: call it in a thread.
+        New files are found at once. Blocks: call it in a thread.
         """
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -48,12 +47,12 @@ class CallServices(msgspec.Struct, kw_only=True):
     max_parallel: int = 8
     dry_runs: bool = True
 
-    async def load_secrets(self, *, is_changed: bool = False) -> None:
-        await self.mask.load_secrets(partial(self.workspace.facts.secret_values, is_changed=is_changed))
+    async def load_secrets(self) -> None:
+        await self.mask.load_secrets(self.workspace.facts.secret_values)
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, including secrets that the command itself wrote to files."""
-        await self.load_secrets(is_changed=True)
+        await self.load_secrets()
         return self.mask.text(text)
 
 

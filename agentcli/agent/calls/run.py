@@ -46,7 +46,7 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
         return
     except ToolError as error:
         # The output so far may contain secrets that the call itself has written to files.
-        await services.load_secrets(is_changed=bool(report.shown_output))
+        await services.load_secrets()
         report.fail(error)
     except asyncio.CancelledError:
         if call.use.id not in call.turn.session.delegates.client.paused:  # a paused call gets its result later
@@ -75,7 +75,7 @@ async def _run_stages(call: Call) -> ToolOutput:
     report.mask = await mask_for(services.mask, permitted)
     output = await observed(tool, output, context)
     if streams_output:
-        await services.load_secrets(is_changed=True)
+        await services.load_secrets()
     return output
 
 
@@ -307,7 +307,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
         await calls.services.load_secrets()
         with calls.history.detach_request() as detach:
             output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, detach))
-        await calls.services.load_secrets(is_changed=True)
+        await calls.services.load_secrets()
         report.finish(output)
     except ToolError as error:
         report.fail(error)

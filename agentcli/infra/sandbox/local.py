@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
     from agentcli.infra.sandbox.processes.shell import DetachHandle, Shell
 
-_SECRETS_FRESH_FOR_S = 1.0  # how long the list of secret files is reused, unless the caller knows of a change
-
 
 class LocalSandbox:
     """Implements `Sandbox`. Tools cannot read secret files, nor files that the person's rules deny."""
@@ -68,8 +66,6 @@ class LocalSandbox:
         self._own_environment = environment  # for the person's own commands
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
-        self._secret_files: list[Path] = []  # of the last search, whose monotonic time follows
-        self._secret_files_found_at = float("-inf")
         self._secret_values = SecretValues(
             self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
         )
@@ -136,12 +132,9 @@ class LocalSandbox:
             or (is_denied is not None and is_denied(path))
         )
 
-    def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
-        now = time.monotonic()
-        if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
-            self._secret_files, _ = self.confinement.scan.secrets_and_auto_executed(roots)
-            self._secret_files_found_at = now
-        return self._secret_values.values_in(self._secret_files, roots, apart_from=apart_from)
+    def secret_values(self, roots: Sequence[Path], *, apart_from: Path | None) -> frozenset[str]:
+        secret_files, _ = self.confinement.scan.secrets_and_auto_executed(roots)
+        return self._secret_values.values_in(secret_files, roots, apart_from=apart_from)
 
     def _git_setup(self, folder: Path, use: Use, grants: Grants) -> GitSetup | None:
         """Return the programs that git may start in a folder and, for `remotes`, its settings; None if harmless."""
@@ -242,8 +235,8 @@ class LocalFacts:
         found = dict.fromkeys((*secrets, *(path for path in hidden if path.exists())))
         return [path for path in found if path not in (*self._grants.readable, *self._grants.writable)]
 
-    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
-        return self._sandbox.secret_values(self.roots, is_changed=is_changed, apart_from=apart_from)
+    def secret_values(self, *, apart_from: Path | None = None) -> frozenset[str]:
+        return self._sandbox.secret_values(self.roots, apart_from=apart_from)
 
     @property
     def warning(self) -> str:

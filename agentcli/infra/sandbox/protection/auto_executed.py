@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentcli.infra.changes.state import walk
-from agentcli.infra.sandbox.git_config import Setting, read_configuration, read_linked_path, read_small_file, run_git
+from agentcli.infra.sandbox.git_config import Setting, read_configuration, read_small_file, run_git
 from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
@@ -122,14 +122,8 @@ def _may_start_programs(path: Path, git: str) -> bool:
     """Return False only if a watched path belongs to a repository that makes git start no program."""
     if path.name == "HEAD":
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
-    if path.name != ".git":
-        return True
-    if not path.is_file():
-        return _starts_programs(path, git)
-    # A `.git` file leads to a submodule's repository, which is checked, or to a linked worktree's folder, which takes
-    # its settings from another repository, and may therefore start anything.
-    folder = Path(read_linked_path(str(path), "gitdir: ") or path.parent)
-    return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
+    # A `.git` file leads to a repository elsewhere, which may start anything.
+    return path.name != ".git" or path.is_file() or _starts_programs(path, git)
 
 
 def _starts_programs(folder: Path, git: str) -> bool:
