@@ -19,7 +19,7 @@ from agentcli.infra.sandbox import confinement
 from agentcli.infra.sandbox.git_config import find_git
 from agentcli.infra.sandbox.mount_points import CleanupNote, MountPointList
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.infra.sandbox.protection.auto_executed import may_exist, present_names
+from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.hosts import WEB_PORTS, read_grant
@@ -85,6 +85,7 @@ class SessionConfinement:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
         self.dry_run_folder = state / "tries"  # has the overlays
+        self._home_secrets = tuple(limits.home / name for name in SECRET_HOME_PATHS)
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
@@ -123,7 +124,6 @@ class SessionConfinement:
             return confinement.Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.secrets_and_auto_executed(roots)
         used_profile = profile or limits.profile
-        home_secrets = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
         # A read-only command cannot write anything anyway.
         protected = () if used_profile == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
         # A command started as read-only needs no host, so a program that a repository makes git run reaches none.
@@ -132,7 +132,7 @@ class SessionConfinement:
             profile=used_profile,
             roots=roots,
             home=home,
-            masked=(*home_secrets, *limits.hidden, self.dry_run_folder, *secrets),
+            masked=(*self._home_secrets, *limits.hidden, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
             protected=tuple(map(str, protected)),
@@ -210,14 +210,12 @@ class SessionConfinement:
             with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
                 yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
-        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # failed reverts, tried again
         note = self._open_cleanup_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
         with confined as launch, self._revert_afterwards(bounds, cwd, note) as reverts:
-            reverts.reverted += earlier.reverted  # those that failed again are retried and reported after this command
             descriptor = note.descriptor if note is not None else None
             yield launch._replace(reverts=self._with_unreported(reverts), cleanup_note=descriptor)
 

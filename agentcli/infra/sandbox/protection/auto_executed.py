@@ -83,15 +83,6 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
     return [*found, *(entry for entry in entries if entry.endswith(endings))]
 
 
-def may_exist(path: str) -> bool:
-    """Return False if there is certainly nothing at a path; in a folder that cannot be entered there may be."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)
-    return True
-
-
 def watched_states(roots: Iterable[Path]) -> dict[Path, State]:
     """Return the auto-executed paths in a workspace, each with its state, which is empty if changes do not matter."""
     states: dict[Path, State] = {}

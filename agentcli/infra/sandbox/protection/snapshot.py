@@ -74,16 +74,10 @@ class ProtectedSnapshot:
                 self._accept_granted(path)
             self._revert_and_save(report)
 
-    def retry(self) -> Reverts:
-        """Retry the reverts that failed after the last command, before the next one is planned."""
-        report = Reverts()
-        if self._recorded and not self._running:
-            self._revert_and_save(report)
-        return report
-
     def close(self) -> bool:
         """Revert the remaining changes; return False if the next start must try again with the saved snapshot."""
-        self.retry()
+        if self._recorded and not self._running:
+            self._revert_and_save(Reverts())
         return not self._recorded
 
     def accept(self, path: str, content: bytes) -> None:
