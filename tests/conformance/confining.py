@@ -43,8 +43,7 @@ def confinement_for(variant: str) -> tuple[Confinement, int]:
     if chosen.name != kind:
         pytest.skip(chosen.problem)
     if kind == "landlock":
-        assert isinstance(chosen, Landlock)
-        return Landlock(chosen.abi, tmp=Path(tempfile.gettempdir()), python=python_of(uid)), uid
+        return Landlock(tmp=Path(tempfile.gettempdir()), python=python_of(uid)), uid
     program = next(program for program in PROGRAMS if program.is_file())
     hidden = Path(tempfile.gettempdir(), f"agentcli-hidden-{uid}")
     return Bubblewrap(program, "all but user" if who == "root" else "all", hidden=hidden), uid

@@ -180,7 +180,7 @@ NOT_GRANTED = "403 agentcli: host example.org is not granted"
             for second in ("Transfer-Encoding: chunked", "Content-Length: 2")
         ),
         # A head without an end is cut off.
-        ("example.org", "GET http://example.org/ HTTP/1.1\r\nX: " + "x" * 100_000, "431 ", "", None),
+        ("example.org", "GET http://example.org/ HTTP/1.1\r\nX: " + "x" * 100_000, "400 ", "", None),
         # Refused before anything is looked up.
         *(
             ("example.org", f"{line}\r\n\r\n", "400 ", "", ())

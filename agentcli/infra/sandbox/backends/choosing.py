@@ -71,7 +71,8 @@ def choose_confinement(
 def _probe(kind: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
     """Return the backend of a kind if it really runs `true`. Raises several errors."""
     if kind == "landlock":
-        return Landlock(landlock_version(), tmp=tmp)
+        landlock_version()  # fails if the kernel has none
+        return Landlock(tmp=tmp)
     candidates: list[Confinement] = [Seatbelt(tmp)]  # for the kind "seatbelt"
     if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)

@@ -246,7 +246,7 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
 
 
 class Landlock(Confinement):
-    """`abi` is Landlock's version, and each command's TMPDIR is a new folder in `tmp`."""
+    """Each command's TMPDIR is a new folder in `tmp`."""
 
     name = "landlock"
     weakness = (
@@ -257,8 +257,7 @@ class Landlock(Confinement):
     keeps_names = False
     hides_in = ("read-only",)
 
-    def __init__(self, abi: int, *, tmp: Path, python: Path | None = None) -> None:
-        self.abi = abi
+    def __init__(self, *, tmp: Path, python: Path | None = None) -> None:
         self._tmp = tmp
         self._python = python
         filter_program(internet=False)  # fails for other processors before a command is to be started
@@ -275,11 +274,10 @@ class Landlock(Confinement):
             yield Launch([*launcher, *argv], (plan,), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        signals = ("Commands can send signals to your other processes (Linux before 6.12).",) if self.abi < 6 else ()
         return (
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-            *signals,
+            "Before Linux 6.12, commands can send signals to your other processes.",
         )
 
 

@@ -157,10 +157,8 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[by
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
-    except TimeoutError as error:
-        raise _Denial(408, "no request came") from error
-    except asyncio.LimitOverrunError as error:
-        raise _Denial(431, "the request's head is too large") from error
+    except (TimeoutError, asyncio.LimitOverrunError) as error:
+        raise _Denial(400, "no request came, or its head is too large") from error
     line, *lines = head[:-4].split(b"\r\n")
     headers = [_HEADER.fullmatch(header) for header in lines]
     if not all(headers):
