@@ -1,7 +1,6 @@
 """Determines which paths and hosts a session's commands may use, and confines each command accordingly."""
 
 import asyncio
-import logging
 import socket
 import sys
 import tempfile
@@ -37,8 +36,6 @@ _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in 
 # Protected even if missing. Only the most important names: each costs a mount, and commands see an empty folder.
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
 _UNFINISHED = "unfinished"  # the folder for notes of sessions whose changes are not reverted yet
-
-log = logging.getLogger(__name__)
 
 
 class SessionFolders(Struct, frozen=True, kw_only=True):
@@ -219,15 +216,12 @@ class SessionConfinement:
             descriptor = note.descriptor if note is not None else None
             yield launch._replace(reverts=self._with_unreported(reverts), cleanup_note=descriptor)
 
-    def _open_cleanup_note(self) -> CleanupNote | None:
+    def _open_cleanup_note(self) -> CleanupNote:
         """Return the session's note, which the keeper or the next start uses to clean up after a kill."""
         # A backend that keeps names leaves only mount points after a kill; with others changes must be reverted too.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._displaced / _UNFINISHED
-        try:
-            with self._cleaning:
-                self._cleanup_note = self._cleanup_note or CleanupNote(notes)
-        except OSError as error:  # a full disk: commands run anyway, although a kill may leave something behind
-            log.warning("nothing is noted for after a kill: %s", error)
+        with self._cleaning:
+            self._cleanup_note = self._cleanup_note or CleanupNote(notes)
         return self._cleanup_note
 
     def _revert_afterwards(
