@@ -167,7 +167,6 @@ class Session:
                     self._track_storing(asyncio.create_task(continue_with(self, op)))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
-        """Begin a turn with a message, or queue it if a turn is running."""
         if (web := self.runtime.calls.workspace.resources.web) is not None:
             web.note_typed(typed_text(op.blocks))  # addresses that the person typed may be fetched without a question
         queue = self.state.conversation.queue
@@ -193,7 +192,6 @@ class Session:
             self.next_tools = with_client_tools(self.next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
-        """Switch the permission mode, with a reminder for the model when plan mode begins or ends."""
         state, agents = self.state, self.runtime.calls.delegates.subagents
         before, state.mode = state.mode, parse_mode(mode)
         if not is_step:  # while the person cycles through the modes, plan mode still returns to the earlier one

@@ -356,7 +356,6 @@ class RequestSize:
 
 
 def _size(body: log.Body, model: models.ModelInfo) -> models.Size:
-    """Return the size of an entry's message; an empty size for an entry that does not reach the model."""
     message = _message(body)
     return (
         models.size_of(models.sent_back(message.content, model), model.name).plus(models.MESSAGE_SIZE)

@@ -58,7 +58,6 @@ async def _choose_session(host: CommandHost) -> Outcome:
 
 
 async def _open_session(host: CommandHost, session_id: str) -> Outcome:
-    """Open a session. If another program has it open, ask the person what to do."""
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:

@@ -173,7 +173,6 @@ class Compactor(Struct, kw_only=True):
         self.summaries.begin_writing(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
-        """Return True if the settings allow summaries, and the conversation is long enough for them."""
         settings = self.settings
         if not settings.enable_llm_summarization or settings.strategy in ("truncate", "extract"):
             return False
@@ -181,7 +180,6 @@ class Compactor(Struct, kw_only=True):
 
 
 def _has_cooled_down(conversation: Conversation, replies: int) -> bool:
-    """Return True if there were at least `replies` replies since the newest compaction, or no compaction yet."""
     bodies = [entry.body for entry in conversation.path]
     newest = max((n for n, body in enumerate(bodies) if isinstance(body, Compaction)), default=None)
     return newest is None or sum(isinstance(body, Assistant) for body in bodies[newest:]) >= replies
