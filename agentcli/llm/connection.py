@@ -61,7 +61,6 @@ class Connections:
                 await self._close(connection)
 
     async def _take_idle_connection(self, origin: Origin) -> "Response | None":
-        """Return a connection to `origin` that can be reused, if there is one; close those that cannot."""
         for connection in tuple(self._open):
             if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
@@ -71,7 +70,6 @@ class Connections:
         return None
 
     async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> "Response":
-        """Return a connection to the server or its proxy through the first of `addresses` that answers."""
         peer = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, peer.scheme):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
@@ -324,14 +322,12 @@ def tls_context() -> ssl.SSLContext:
 
 
 def _system_has_certificates() -> bool:
-    """Return True if OpenSSL's default places have certificates."""
     places = ssl.get_default_verify_paths()  # None for a place that does not exist
     return bool(places.cafile or (places.capath and any(Path(places.capath).iterdir())))
 
 
 @cache
 def _context_for(file: str) -> ssl.SSLContext:
-    """Return a context that trusts the certificates in a file, or without one the system's."""
     if file or (sys.platform == "linux" and _system_has_certificates()):
         try:
             context = ssl.create_default_context(cafile=file or None)

@@ -16,7 +16,7 @@ from functools import cache, partial
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Message
-from agentcli.llm.models import ModelInfo, family_of
+from agentcli.llm.models import BYTES_PER_TOKEN, ModelInfo, family_of
 from agentcli.llm.provider import ToolSpec
 from agentcli.settings.check import find_error
 from agentcli.settings.files import read_small_file
@@ -57,7 +57,7 @@ _PATTERNS = {
     "o200k_base": f"{_CASED}*{_SMALL}+{_ENDING}?|{_CASED}+{_SMALL}*{_ENDING}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACE,
 }
-BUNDLED_ENCODERS = (*_PATTERNS, "tiktoken", "bytes")
+BUNDLED_ENCODERS = (*_PATTERNS, "bytes")
 
 
 class TokenEncoder(Protocol):
@@ -69,57 +69,47 @@ class TokenEncoder(Protocol):
     def count(self, text: str) -> int: ...
 
 
-class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An encoding of tiktoken: a file of ranks and its pattern. Special tokens are plain text here."""
+class BytePairEncoder(msgspec.Struct, frozen=True):
+    """One of tiktoken's encodings. Special tokens are plain text here."""
 
-    file: str
-    pattern: str = _PATTERNS["cl100k_base"]
-    name: str = "tiktoken"
+    name: str
 
     def encode(self, text: str) -> list[int]:
-        encoding = _encoding(self.file, self.pattern)
+        encoding = _encoding(self.name)
         return [id for part in _LONG_RUN.split(text) for id in encoding.encode_ordinary(part)]
-
-    def decode(self, ids: list[int]) -> str:
-        return _encoding(self.file, self.pattern).decode(ids)
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
 
 
 @cache
-def _encoding(file: str, pattern: str) -> "tiktoken.Encoding":
-    """Read an encoding; one of this package takes 0.2 s and 60 MB. Raises `ConfigError`."""
+def _encoding(name: str) -> "tiktoken.Encoding":
+    """Read an encoding, which takes 0.2 s and 60 MB."""
     import tiktoken  # 60 ms, only for those who count
 
-    try:
-        content = Path(file).expanduser().read_bytes()
-        lines = (gzip.decompress(content) if file.endswith(".gz") else content).splitlines()
-        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
-    except (OSError, EOFError, ValueError) as error:
-        raise ConfigError(f"the ranks could not be read ({error}).", file=file) from error
-    return tiktoken.Encoding(file, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    file = Path(__file__).parent / "data" / f"{name}.tiktoken.gz"
+    lines = gzip.decompress(file.read_bytes()).splitlines()
+    ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines)}
+    return tiktoken.Encoding(name, pat_str=_PATTERNS[name], mergeable_ranks=ranks, special_tokens={})
 
 
-class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Counts one token for a number of bytes, for models whose encoding is not known."""
+class ByteEncoder:
+    """Counts a token for each three bytes, for models whose encoding is not known."""
 
-    name: ClassVar[str] = "bytes"
-    bytes_per_token: Annotated[float, msgspec.Meta(ge=0.25, le=64)] = 3.0
+    name = "bytes"
 
     def count(self, text: str) -> int:
-        return ceil(len(text.encode(errors="replace")) / self.bytes_per_token)
+        return ceil(len(text.encode(errors="replace")) / BYTES_PER_TOKEN)
 
 
 class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The way to count some models' tokens: an `encoder`, made with `parameters`, and the factor `margin`.
+    """The way to count some models' tokens: an `encoder`, and the factor `margin`.
 
     The server at `counter` gets `{"model", "text"}` and answers with `{"tokens"}`. If it fails, the encoder counts.
     """
 
     encoder: str = "cl100k_base"
     margin: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.2
-    parameters: dict[str, Any] = {}
     counter: Annotated[str, msgspec.Meta(pattern=r"^$|^https?://\S+$")] = ""
     exact: bool = True
 
@@ -172,7 +162,7 @@ class Encoders:
             self._custom[encoder.name] = encoder
             encoder = encoder.name
         if encoder:
-            fields = {"parameters": {}, **fields, "encoder": encoder}  # parameters of another encoder do not fit
+            fields = {**fields, "encoder": encoder}
         key = UNKNOWN if models.lower() == "custom" else models.lower()  # `family_of` calls unknown models "custom"
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
         known = (*BUNDLED_ENCODERS, *self._custom)
@@ -212,18 +202,9 @@ class Encoders:
         return row.margin if any(row is file_row for file_row in rows_of_file) else None
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
-        """Return the encoder of a row; making one loads tiktoken. Raises `ConfigError` for wrong parameters."""
-        parameters, name = row.parameters, row.encoder
-        if name in self._custom:
-            return self._custom[name]
-        if name in _PATTERNS:
-            file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
-            parameters = {"file": file, "pattern": _PATTERNS[name], "name": name, **parameters}
-        try:
-            kind: type[ByteEncoder | BytePairEncoder] = ByteEncoder if name == "bytes" else BytePairEncoder
-            return msgspec.convert(parameters, kind)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"encoder {name}: {error}.", key="parameters") from error
+        if row.encoder in self._custom:
+            return self._custom[row.encoder]
+        return ByteEncoder() if row.encoder == "bytes" else BytePairEncoder(row.encoder)
 
     def facts(self, info: ModelInfo) -> ModelFacts:
         row, fields = self.row(info.name), msgspec.structs.asdict(info)

@@ -69,8 +69,6 @@ def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables
 
 
 class _WriterSessions(store.TableSessions):
-    """The sessions of SQLite in a file and in memory: all work goes through one `Writer`."""
-
     def __init__(self, writer: database.Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer

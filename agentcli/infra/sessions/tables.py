@@ -155,7 +155,6 @@ async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stor
 
 
 async def _store_session(db: Tables, new: UnstoredSession) -> None:
-    """Store a session; one that is a fork gets copies of the entries that it shares with its source."""
     fork_values = {"source": new.source_id, "shared": new.shared_count}
     if new.source_id:  # checked first, because failing work must not have changed anything
         await db.rows(db.share_copies)

@@ -160,7 +160,6 @@ class SessionSpans:
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
 
     def _turn_span(self, agent: _Agent, at_ns: int) -> Span:
-        """Return the span of an agent's turn, which begins now if it has not begun."""
         if agent.turn is None:
             agent.turn = self._start(f"invoke_agent {agent.name}", at_ns, None)
         return agent.turn

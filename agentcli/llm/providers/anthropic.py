@@ -302,7 +302,6 @@ def _azure_token(token: str | None) -> Callable[[], Any]:
 
 
 def _is_vendor_error(error: Exception) -> bool:
-    """Return True for the errors of the vendors' libraries, which found no credentials or invalid ones."""
     return type(error).__module__.partition(".")[0] in ("anthropic", "azure", "botocore", "google")
 
 
