@@ -56,7 +56,6 @@ class OtherTranscript(Struct, kw_only=True):
 
     tool: Literal["Claude Code", "Codex"]
     id: str = ""
-    cwd: str = ""
     model: str = "unknown/unknown"  # provider/model
     messages: list[OtherMessage] = field(default_factory=list)
     results: dict[str, ToolResult] = field(default_factory=dict)  # by the ids of calls
@@ -82,7 +81,7 @@ class OtherTranscript(Struct, kw_only=True):
 
 def read_transcript(file: Path) -> OtherTranscript:
     """Read the conversation in a file of either tool. Raises `UserError`."""
-    lines, damaged = list[dict[str, Any]](), list[int]()  # `damaged`: the size of each damaged line
+    lines, damaged_count = list[dict[str, Any]](), 0
     try:
         with file.open("rb") as source:
             while raw := source.readline(MAX_LINE_BYTES + 1):
@@ -90,13 +89,13 @@ def read_transcript(file: Path) -> OtherTranscript:
                     if isinstance(line := decode_input(raw), dict):
                         lines.append(line)
                 except ValueError:
-                    damaged.append(len(raw))
+                    damaged_count += 1
     except OSError as error:
         raise UserError(f"Could not read {file}: {error.strerror}.") from error
     is_codex = any(line.get("type") in ("session_meta", "response_item") for line in lines)
     transcript = _read_codex(lines) if is_codex else _read_claude(lines)
-    if damaged:
-        transcript.left_out.append(f"{counted(len(damaged), 'damaged line')} of {sum(damaged):,} bytes")
+    if damaged_count:
+        transcript.left_out.append(counted(damaged_count, "damaged line"))
     if not transcript.messages:
         raise UserError(f"{file} holds no conversation of Claude Code or Codex.")
     return transcript
@@ -106,7 +105,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the newest branch: from the last line back along `parentUuid`, to a compaction or the beginning."""
     transcript = OtherTranscript(tool="Claude Code")
     main_lines = [line for line in lines if isinstance(line.get("uuid"), str) and not line.get("isSidechain")]
-    branch_ids, omitted_count = _newest_branch_ids(main_lines), 0
+    branch_ids, has_others = _newest_branch_ids(main_lines), False
     for line in main_lines:
         message = line.get("message")
         if line.get("type") not in ("user", "assistant") or not isinstance(message, dict):
@@ -116,7 +115,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
             if block.get("type") == "tool_result" and isinstance(id := block.get("tool_use_id"), str):
                 transcript.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
         if line["uuid"] not in branch_ids:
-            omitted_count += bool([*_parts(content)])
+            has_others = True
         elif line["type"] == "user":
             transcript.add_prompt(content, is_note=bool(line.get("isMeta") or line.get("isCompactSummary")))
         elif not line.get("isApiErrorMessage"):
@@ -124,11 +123,10 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
             if isinstance(name := message.get("model"), str):
                 transcript.model = f"anthropic/{name}"
         transcript.id = str(line.get("sessionId") or transcript.id)
-        transcript.cwd = str(line.get("cwd") or transcript.cwd)
-    if omitted_count:
-        transcript.left_out.append(f"{counted(omitted_count, 'message')} of other branches or from before a compaction")
-    if subagent_count := sum(bool(line.get("isSidechain")) for line in lines):
-        transcript.left_out.append(f"{counted(subagent_count, 'line')} of subagents")
+    if has_others:
+        transcript.left_out.append("other branches and what came before a compaction")
+    if any(line.get("isSidechain") for line in lines):
+        transcript.left_out.append("subagents")
     return transcript
 
 
@@ -161,16 +159,16 @@ def _reply_blocks(content: Any) -> Iterator[Block]:
 def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
     """Read the messages as they were after the newest compaction."""
     transcript = OtherTranscript(tool="Codex")
-    provider, compacted_count = "openai", 0
+    provider = "openai"
     for line in lines:
         match line.get("type"), line.get("payload"):
             case "session_meta", dict(meta) if not transcript.id:  # a fork also has those of its sources, below its own
-                transcript.id, transcript.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
+                transcript.id = str(meta.get("id", ""))
                 provider = str(meta.get("model_provider") or provider)
             case "turn_context", {"model": str(model)}:
                 transcript.model = f"{provider}/{model}"
             case "compacted", dict(compaction):
-                compacted_count += len(transcript.messages)
+                transcript.left_out = ["what came before a compaction, except what it carried on"]
                 has_new_history = isinstance(history := compaction.get("replacement_history"), list)
                 prompts = [one for one in transcript.messages if one.role == "user"]
                 transcript.messages = [] if has_new_history else prompts  # without one, only prompts were carried on
@@ -179,9 +177,6 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
                 transcript.add_prompt(compaction.get("message") or (), is_note=True)
             case "response_item", dict(item):
                 _add_codex_item(transcript, item)
-    if compacted_count:
-        what = f"{counted(compacted_count, 'message')} from before a compaction, except what it carried on"
-        transcript.left_out.append(what)
     return transcript
 
 
@@ -200,8 +195,6 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
             transcript.add_reply(reply_id, [ToolUse(id, name, arguments)])
         case {"type": "custom_tool_call", "call_id": str(id), "name": str(name)}:
             transcript.add_reply(reply_id, [ToolUse(id, name, {"input": item.get("input")})])
-        case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
-            transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
             # The output is plain, or an object (also as JSON) with the content and perhaps the success.
             match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:
@@ -291,7 +284,7 @@ async def _store_conversation(config: Config, transcript: OtherTranscript) -> tu
     """Store a conversation as a new session; return its id and the report."""
     conversion = _Conversion(transcript, await folder_mask(config))
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
-    report = conversion.report(config.cwd)
+    report = conversion.report()
     changed = "Files may have changed since then: read them again before you change them."
     bodies += [reminder(f"The conversation so far was with {transcript.tool}. {changed}"), ContextNote(report)]
     async with AsyncExitStack() as stack:
@@ -318,8 +311,7 @@ class _Conversion:
         self._transcript, self._mask, self._ids = transcript, mask, CallIds()
         self._equivalents = read_table(__file__, "other_tools")
         self._arguments = {tool.name: tool.arguments for tool in builtin_tools()}
-        self._files = set[str]()
-        self._messages = self._calls = self._calls_as_text = self._images = self._secrets = 0
+        self._messages = self._calls = self._calls_as_text = self._secrets = 0
 
     def bodies(self, message: OtherMessage) -> Iterator[Body]:
         """Yield the bodies of a message; a reply is followed by the results of its calls."""
@@ -368,28 +360,21 @@ class _Conversion:
             self._calls_as_text += 1
             return None
         self._calls += 1
-        if own.startswith("file_"):
-            self._files.add(str(arguments.get("path")))
         return ToolUse(self._ids.take(plain_id(use.id)), own, arguments)
 
     def _masked(self, block: Any) -> Any:
         """Return a block with its secrets masked. Media are not changed."""
-        self._images += isinstance(block, Image)
         if (name := _TEXTS.get(type(block))) is None:
             return block
         masked, count = self._mask.value(getattr(block, name))
         self._secrets += count
         return msgspec.structs.replace(block, **{name: masked})
 
-    def report(self, cwd: Path) -> str:
+    def report(self) -> str:
         """Return sentences on the parts that were imported and those that were not."""
         transcript = self._transcript
-        imported = [counted(self._messages, "message"), f"{counted(self._calls, 'call')} with results"]
-        imported += [f"{counted(self._calls_as_text, 'call')} as text"] if self._calls_as_text else []
-        imported += [counted(self._images, "image")] if self._images else []
-        imported.append(f"the names of {counted(len(self._files), 'file')}")
+        imported = f"{counted(self._messages, 'message')}, {counted(self._calls, 'call')} with results"
+        imported += f", {counted(self._calls_as_text, 'call')} as text" if self._calls_as_text else ""
         missing = transcript.left_out + ([f"{counted(self._secrets, 'secret')} (masked)"] if self._secrets else [])
-        text = f"Imported from {transcript.tool}, {transcript.id or 'no id'}: {', '.join(imported)}."
-        text += f" Not imported: {', '.join(missing)}." if missing else ""
-        is_elsewhere = transcript.cwd not in ("", str(cwd))
-        return f"{text} It was held in {transcript.cwd}; this session works in {cwd}." if is_elsewhere else text
+        text = f"Imported from {transcript.tool}, {transcript.id or 'no id'}: {imported}."
+        return f"{text} Not imported: {', '.join(missing)}." if missing else text

@@ -211,7 +211,7 @@ def redact(
         return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
     id, place_count = shared.in_store(redact_in)
-    copies = _copies(config.paths.sessions)
+    copies = sorted(config.paths.state.glob(f"{config.paths.sessions.name}.damaged-*"))
     done = f"Redacted in {counted(place_count, 'place')}, also in forks that share these entries."
     lines = [
         done if place_count else "Found nothing to redact in this session.",
@@ -229,12 +229,6 @@ def _texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list | tuple):
         parts = chain.from_iterable(value.items()) if isinstance(value, dict) else value
         yield from chain.from_iterable(map(_texts_in, parts))
-
-
-def _copies(database: Path) -> list[Path]:
-    """Return damaged files and files of earlier versions, which may contain texts from the database."""
-    patterns = (f"{database.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
-    return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
 
 @sessions_app.command()
@@ -303,10 +297,6 @@ def _print_usage(usage: UsageCollector, *, is_of_session: bool) -> None:
             figures = success, f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
             rows.append((name, counted(tool.calls, "call"), *figures, tool.top_errors(3)))
         print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
-        skills = "".join(f", skill {name} {count}×" for name, count in total.skills.most_common())
-        calls = total.calls
-        means = f"{calls.mean_ms:,.0f} ms and {calls.tokens / calls.calls:,.0f} tokens on average"
-        echo(f"\n{counted(calls.calls, 'call')}: {means}, {counted(calls.retries, 'retry', 'retries')}{skills}")
     if total.unpriced:
         echo(f"\nThe price of {counted(total.unpriced, 'request')} is unknown and not included in the costs.")
 
