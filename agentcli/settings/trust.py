@@ -6,9 +6,8 @@ skills, agents, and output styles.
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -80,38 +79,29 @@ def _is_home(folder: Path) -> bool:
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
     """Return True if the person has trusted this project's files as they are now."""
-    root, fingerprints = project_root(cwd), trusted_digests(paths)
+    root, trusted = project_root(cwd), trusted_digests(paths)
     try:
-        return bool(fingerprints) and all(
-            _is_as_trusted(fingerprints.get(folder_text(folder), ""), partial(_digest, folder, root))
+        return bool(trusted) and all(
+            trusted.get(folder_text(folder)) == _digest(folder, root)
             for folder in project_folders(cwd)
-            if _files_of(folder, root) or folder_text(folder) in fingerprints  # removed files are a change, too
+            if _files_of(folder, root) or folder_text(folder) in trusted  # removed files are a change, too
         )
     except OSError:  # what cannot be read cannot be compared
         return False
 
 
-def _is_as_trusted(fingerprint: str, current: Callable[..., str]) -> bool:
-    """Compare a fingerprint, `DIGEST STAMP`, by its stamp, which is fast, or else by the digest of the contents."""
-    digest, _, stamp = fingerprint.partition(" ")
-    return bool(fingerprint) and (stamp == current(reads_files=False) or digest == current(reads_files=True))
-
-
-def project_fingerprints(cwd: Path) -> dict[str, str]:
-    """Return fingerprints of the project's files as they are now, by folder. Raises `ConfigError`."""
-    root, fingerprints = project_root(cwd), {}
+def project_digests(cwd: Path) -> dict[str, str]:
+    """Return digests of the project's files as they are now, by folder. Raises `ConfigError`."""
+    root = project_root(cwd)
+    folders = [folder for folder in project_folders(cwd) if _files_of(folder, root)]
     try:
-        for folder in project_folders(cwd):
-            if _files_of(folder, root):
-                stamp = _digest(folder, root, reads_files=False)  # first, so that changes while reading are noticed
-                fingerprints[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
+        return {folder_text(folder): _digest(folder, root) for folder in folders}
     except OSError as error:
         raise ConfigError(f"cannot be trusted: some of it could not be read ({error}).", file=str(root)) from error
-    return fingerprints
 
 
 def trusted_digests(paths: Paths) -> dict[str, str]:
-    """Return the stored trust by path: fingerprints of projects, digests of programs; {} if it cannot be read."""
+    """Return the stored trust by path: digests of projects, plugins and programs; {} if it cannot be read."""
     with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
     return {}
@@ -142,25 +132,21 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     return files
 
 
-def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
+def _digest(folder: Path, root: Path) -> str:
     """Return a digest of all files that trust in a project's folder covers, including those beside a SKILL.md."""
     skills = _places_in(folder, SKILL_FOLDERS, root)
     in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
     files = sorted({*_files_of(folder, root), *in_skills})
-    return _files_digest({os.fsencode(file): file for file in files}, reads_files=reads_files)
+    return _files_digest({os.fsencode(file): file for file in files})
 
 
-def _files_digest(files: Mapping[bytes, Path], *, reads_files: bool) -> str:
-    """Return a digest of files by name: of contents, or of sizes and times (programs cannot set the ctime)."""
+def _files_digest(files: Mapping[bytes, Path]) -> str:
+    """Return a digest of the names and contents of files, and of the targets of links."""
     import hashlib
 
     digest = hashlib.sha256()
     for name, file in files.items():
         digest.update(name + b"\0")
-        if not reads_files:
-            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):  # for a link also its target
-                digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} ".encode())
-            continue
         if file.is_symlink():
             digest.update(b"link " + os.fsencode(os.path.realpath(file)) + b"\0")
         if file.is_file():
@@ -169,31 +155,25 @@ def _files_digest(files: Mapping[bytes, Path], *, reads_files: bool) -> str:
     return digest.hexdigest()
 
 
-def folder_digest(folder: Path, *, reads_files: bool = True) -> str:
+def folder_digest(folder: Path) -> str:
     """Return a digest of all files in one of the person's folders. It does not change if the folder is moved.
 
     Python's caches are left out, because running a hook creates them. Raises `OSError`.
     """
     paths = sorted(path for path in _all_below(folder, folder, is_strict=True) if path.parent.name != "__pycache__")
     files = {os.fsencode(path.relative_to(folder)): path for path in paths}
-    return _files_digest(files, reads_files=reads_files)
+    return _files_digest(files)
 
 
-def folder_fingerprint(folder: Path) -> str:
-    """Return the fingerprint of one of the person's folders: of its files as they are now. Raises `OSError`."""
-    stamp = folder_digest(folder, reads_files=False)  # first, so that changes while reading are noticed
-    return f"{folder_digest(folder)} {stamp}"
-
-
-def trust_folder(paths: Paths, folder: Path, fingerprint: str) -> None:
-    """Trust a folder with this fingerprint; an empty one ends the trust. Raises `ConfigError`."""
-    remember_trust(paths, {folder_text(folder): fingerprint})
+def trust_folder(paths: Paths, folder: Path, digest: str) -> None:
+    """Trust a folder with this digest; an empty one ends the trust. Raises `ConfigError`."""
+    remember_trust(paths, {folder_text(folder): digest})
 
 
 def is_folder_trusted(paths: Paths, folder: Path) -> bool:
     """Return True if the person has trusted the files of this folder as they are now."""
     with suppress(OSError):
-        return _is_as_trusted(trusted_digests(paths).get(folder_text(folder), ""), partial(folder_digest, folder))
+        return trusted_digests(paths).get(folder_text(folder)) == folder_digest(folder)
     return False
 
 

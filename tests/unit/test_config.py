@@ -18,7 +18,7 @@ from agentcli.settings.check import is_table
 from agentcli.settings.files import Paths, current_folder, find_paths, project_root
 from agentcli.settings.load import Config, load_config, read_layer
 from agentcli.settings.structs import LimitSettings, RetrySettings, ServerSettings, Settings, TokenSettings
-from agentcli.settings.trust import is_trusted, project_files, project_fingerprints, remember_trust
+from agentcli.settings.trust import is_trusted, project_digests, project_files, remember_trust
 from agentcli.settings.write import to_toml
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
@@ -319,7 +319,7 @@ def test_an_untrusted_project_s_files_are_passed_over_and_that_is_reported(
 
 
 def test_a_trusted_project_s_files_are_used_from_everywhere_inside(paths: Paths, project: Path, shared: Path) -> None:
-    remember_trust(paths, project_fingerprints(project))
+    remember_trust(paths, project_digests(project))
     below = project / "deep" / "down"
     below.mkdir(parents=True)
     for place in (project, below):
@@ -334,7 +334,7 @@ def test_a_project_whose_files_changed_is_untrusted_again(
     local = write(project / ".agentcli" / "config.local.toml", {"limits": {"max_turns": 4}})
     if change == "add":
         local.unlink()
-    remember_trust(paths, project_fingerprints(project))
+    remember_trust(paths, project_digests(project))
     assert is_trusted(paths, project)
     match change:
         case "edit":
@@ -345,7 +345,7 @@ def test_a_project_whose_files_changed_is_untrusted_again(
             shared.unlink()
     assert not is_trusted(paths, project)
     assert load(paths, project).settings.limits.max_turns is None
-    remember_trust(paths, project_fingerprints(project))
+    remember_trust(paths, project_digests(project))
     assert is_trusted(paths, project)
 
 
@@ -359,7 +359,7 @@ def test_a_project_s_slash_commands_count_only_while_they_are_as_they_were_trust
     assert found.command_folders == (users,)
     assert str(command) in found.notices[0]
     assert load(paths, project, trust=True).command_folders == (users, folder)
-    remember_trust(paths, project_fingerprints(project))
+    remember_trust(paths, project_digests(project))
     found = load(paths, project)
     assert (found.command_folders, found.notices, found.files) == ((users, folder), (), ())
     command.write_text("Do something else.")
@@ -373,25 +373,25 @@ def test_trust_is_for_one_project_and_kept_where_only_the_person_can_write(
     (other / ".git").mkdir(parents=True)
     write(other / ".agentcli" / "config.toml", shared.read_text())
     for now, trusted in ((project, [True, False]), (other, [True, True])):
-        remember_trust(paths, project_fingerprints(now))
+        remember_trust(paths, project_digests(now))
         assert [is_trusted(paths, one) for one in (project, other)] == trusted
     assert stat.S_IMODE(paths.state.stat().st_mode) == 0o700
 
 
 def test_a_trust_file_that_makes_no_sense_trusts_nothing(paths: Paths, project: Path, shared: Path) -> None:
-    remember_trust(paths, project_fingerprints(project))
+    remember_trust(paths, project_digests(project))
     for nonsense in (b"", b"[1]", b'{"a": 1}', b"\xff"):
         (paths.state / "trust.json").write_bytes(nonsense)
         assert not is_trusted(paths, project)
         with pytest.raises(ConfigError, match=r"trust\.json"):
-            remember_trust(paths, project_fingerprints(project))
+            remember_trust(paths, project_digests(project))
 
 
 def test_trust_that_cannot_be_kept_is_a_clear_error(paths: Paths, project: Path, shared: Path) -> None:
     paths.state.parent.mkdir(parents=True)
     paths.state.write_text("a file in the way")
     with pytest.raises(ConfigError, match=r"trust\.json: could not be written"):
-        remember_trust(paths, project_fingerprints(project))
+        remember_trust(paths, project_digests(project))
 
 
 NOT_OF_A_PROJECT = {

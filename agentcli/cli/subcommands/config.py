@@ -144,7 +144,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     files = project_trust.project_files(config.cwd)
     if not files:
         return None
-    fingerprints = project_trust.project_fingerprints(config.cwd)
+    digests_of_files = project_trust.project_digests(config.cwd)
     trusted = load_config(config.cwd, trust=True)
     servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
@@ -167,7 +167,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     texts += _additions(config, trusted, files, hooks, [spec.name for spec in servers if spec.is_of_project])
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     text = exposed("\n".join((*texts, f"The project's files: {names}")))
-    return ProjectReview(text, names, fingerprints | digests)
+    return ProjectReview(text, names, digests_of_files | digests)
 
 
 def _additions(

@@ -17,7 +17,7 @@ from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.extensions.plugins.plugin import ENTRY_FILE, Plugin, checked_name, read_json_object, read_plugin
 from agentcli.extensions.plugins.sources import copy_folder, download
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
-from agentcli.settings.trust import folder_digest, folder_fingerprint, is_folder_trusted, trust_folder
+from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
 
 _NEW = ".new-"  # prefix of the names of unfinished folders
 _FILES = "files-"  # prefix of the names of finished ones
@@ -176,7 +176,7 @@ class PluginStore:
         is_enabled = name not in index.plugins or index.plugins[name].is_enabled  # a new version keeps the switch
         index.plugins[name] = InstalledPlugin(staged.marketplace, folder, is_enabled)
         root = self._root(name, index.plugins[name])
-        trust_folder(self.paths, root, folder_fingerprint(root))
+        trust_folder(self.paths, root, folder_digest(root))
         self._save(index)  # last, because it puts the new version in use
 
     def _find(self, name: str) -> tuple[str, InstalledPlugin]:

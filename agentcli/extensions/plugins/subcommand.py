@@ -23,7 +23,7 @@ from agentcli.frontends.printable import exposed
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.trust import folder_fingerprint, is_folder_trusted, trust_folder
+from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
 
 plugin_app = make_app(
     "Install, list, enable and disable plugins: bundles of commands, agents, skills, hooks and MCP servers."
@@ -93,7 +93,7 @@ def enable(name: Name, yes: Yes = False) -> None:
     with store.locked():
         plugin = store.read(name)
         if not is_folder_trusted(store.paths, plugin.root):
-            reviewed = folder_fingerprint(plugin.root)
+            reviewed = folder_digest(plugin.root)
             if not _confirm_trust(store.read(name), yes=yes):  # read again, so that the parts shown are not older
                 return
             trust_folder(store.paths, plugin.root, reviewed)
