@@ -2,25 +2,30 @@
 
 import argparse
 import asyncio
+import io
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentcli.agent.commands.command import CommandSet
+from agentcli.agent.commands.command import CommandHost, CommandSet, SlashCommand
+from agentcli.agent.commands.session import PROGRAM
 from agentcli.agent.interfaces import ONE_SHOTS
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.options import load_for
 from agentcli.cli.output import banner
-from agentcli.cli.remote import RemoteCommand
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError, UserError
+from agentcli.frontends.hosts import OpenSession
+from agentcli.frontends.http.server import import_server
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
 from agentcli.frontends.terminal.composer import InputContext
@@ -34,6 +39,9 @@ from agentcli.models.choice import KEYED_MODELS
 from agentcli.settings.files import folder_text, project_root
 from agentcli.settings.load import Config
 from agentcli.setup.options import SessionChoice
+
+if TYPE_CHECKING:
+    from agentcli.frontends.http.shared import Remote
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
@@ -71,8 +79,6 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A key that the person entered."""
-
     provider: str
     message: str  # the result of the test, and where the key is used or stored
     models: tuple[str, ...]  # of the provider, as its server lists them
@@ -84,24 +90,24 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen replaces these two later, so other objects get `_notify` and `_show_prompt`, which call them.
+        # A live screen replaces these two later, so other objects get `notify` and `show_prompt`, which call them.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
-        self._store = make_store(config, options, self._notify)
+        self.store = make_store(config, options, self.notify)
         super().__init__(config, self._make_builder(config))
         self._warming: asyncio.Task[None] | None = None
-        self._remote = RemoteCommand(self, self._store, on_notice=self._notify, on_prompt=self._show_prompt)
+        self._remote = RemoteCommand(self)
         self.root = project_root(config.cwd)
 
     def _make_builder(self, config: Config) -> Builder:
         return Builder(
             config,
-            store=self._store,
+            store=self.store,
             options=options_from(self._options),
             is_interactive=True,
             resumes_answers=True,
             owns_store=False,
-            on_notice=self._notify,
+            on_notice=self.notify,
         )
 
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
@@ -109,10 +115,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         commands.add(self._remote.command)
         return commands
 
-    def _notify(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self.on_notice(text)
 
-    def _show_prompt(self, text: str) -> None:
+    def show_prompt(self, text: str) -> None:
         self.on_prompt(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
@@ -165,7 +171,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             return "", ""
         info, entries = await self.stored_sessions.load(choice.id)
         if info.user_id == ONE_SHOTS and not choice.fork:  # it becomes a conversation, because a person continues it
-            await self._store.mark_one_shot(info.id, is_one_shot=False)
+            await self.store.mark_one_shot(info.id, is_one_shot=False)
         if not (session_model := self._builder.model_of(Conversation(entries))):
             return "", ""
         try:
@@ -292,7 +298,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         builder.rules()
         _ = builder.hooks.specs
         for notice in config.notices:
-            self._notify(notice)
+            self.notify(notice)
         await before.close()
         await self._close_remote_page()
         await self._builder.aclose()
@@ -324,3 +330,66 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         await self._remote.aclose()
         await self._builder.aclose()
         await self.stored_sessions.close()
+
+
+_LOOPBACK = "127.0.0.1"
+
+
+class RemoteCommand:
+    """Opens and closes the page of the terminal's session; there is one page at a time."""
+
+    def __init__(self, opener: ConfiguredTerminalOpener) -> None:
+        self._opener = opener
+        self._remote: Remote | None = None
+        self._lock = asyncio.Lock()  # two commands at once could leave a page that nobody can close
+        about = "show this session on a web page"
+        self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_aside=True, group=PROGRAM)
+
+    async def _run(self, host: CommandHost, argument: str) -> str:
+        async with self._lock:
+            if argument == "off":
+                return "The page is closed." if await self.aclose() else "This session has no page."
+            address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or _LOOPBACK
+            link = (await self._serve(host, address)).new_link()
+        about = "Open it in a browser. The link works once. /remote makes a new one, /remote off closes the page."
+        if address == _LOOPBACK:
+            return f"{link}\n{about}\nFor a phone in the same network: /remote lan"
+        import segno  # part of the same extra as the server
+
+        qr_code = io.StringIO()
+        segno.make(link, error="l").terminal(qr_code, border=2, compact=True)
+        more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
+        return f"{qr_code.getvalue()}{link}\n{about}\n{more}"
+
+    async def _serve(self, host: CommandHost, address: str) -> "Remote":
+        """Serve the open session at an address of this machine, and return the page. Raises `UserError`."""
+        session, opener, open_page = host.session, self._opener, self._remote
+        if open_page is not None and (open_page.session_id, open_page.address) == (session.id, address):
+            return open_page
+        await self.aclose()
+        await asyncio.to_thread(import_server)
+        from agentcli.frontends.http.shared import Remote
+        from agentcli.infra.event_log import MemoryEvents
+
+        commands = ConfiguredOpener.commands(opener, opener.notify)  # without `/remote` itself
+        # Closing the page does not close the session: the terminal does that.
+        opened = OpenSession(session, opener, commands, lambda: asyncio.sleep(0))
+        remote = Remote(opened, opener.store, MemoryEvents(), on_notice=opener.notify, on_prompt=opener.show_prompt)
+        await remote.start(address)
+        self._remote = remote
+        return remote
+
+    async def aclose(self) -> bool:
+        """End the page; return False if there is none."""
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            await remote.aclose()
+        return remote is not None
+
+
+def _lan_address() -> str:
+    """Return this machine's address in its local network: the one that it would send from. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address reserved for documentation
+        return str(probe.getsockname()[0])
+    raise UserError("This machine has no address in a network. Name one: /remote ADDRESS")
