@@ -84,7 +84,6 @@ def _adopt_orphans() -> None:
 
 
 def _open_wakeup_on_child_end() -> int:
-    """Return a pipe that becomes readable when a child has ended."""
     read, write = os.pipe()
     for end in (read, write):
         os.set_blocking(end, False)

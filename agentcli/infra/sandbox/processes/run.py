@@ -21,10 +21,7 @@ GRACE_AFTER_EXIT_S = 0.1  # after a command's end, for the processes that it lef
 
 _CHUNK = 65_536  # bytes, the size of a pipe
 
-# A silent command is checked every half second, and after six seconds of silence every two seconds.
-_LOOK_EVERY_S = 0.5
-_LOOK_LATER_EVERY_S = 2.0
-_LATER_AFTER_S = 6.0
+_LOOK_EVERY_S = 1.0  # between two checks of a silent command
 
 
 class Run:
@@ -126,7 +123,7 @@ class Run:
             found = None
             if pause_s <= 0:
                 found = await asyncio.to_thread(detector.find, quiet_s, end)
-                pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
+                pause_s = _LOOK_EVERY_S
             if found is not None:
                 is_new, self._stall = found != self._stall, found
                 if self._file is None and found.is_server:
@@ -156,7 +153,6 @@ class Run:
         return await self._final_result(timed_out=True, stall=self._stall.text if self._stall else "")
 
     async def _final_result(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
-        """Read the rest of the output, close the pipes, and return the result of the ended command."""
         last_output_at = 0.0
         # Processes of other users may hold the pipe open, so reading ends when nothing more comes.
         while not self._reading.done() and last_output_at < self._output.last_output_at:

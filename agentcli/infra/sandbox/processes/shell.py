@@ -133,7 +133,6 @@ class Shell:
     async def _start_shell(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
     ) -> ShellProcess:
-        """Start a shell that runs a command, or that reads one from the descriptor `reads_from`."""
         report, report_low = os.pipe()
         # The shell writes its report to a high number: commands use those up to 9 (`exec 3>file`), and bash takes free
         # ones from 10 on. Docker passes no descriptor on, so there the report would go to a file that bash had opened.

@@ -113,9 +113,7 @@ def find_listener(root: int, port: int) -> int | None:
 
 def _describe(pid: int) -> str:
     """Describe a process by its command, without the script of shell.py, and its PID."""
-    command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
-    if len(command) > _MAX_COMMAND_CHARS:
-        command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
+    command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())[:_MAX_COMMAND_CHARS]
     return f"{command} (PID {pid})" if command else f"PID {pid}"
 
 
