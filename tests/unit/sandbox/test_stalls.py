@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import socket
 import sys
@@ -34,6 +35,15 @@ def python(script: str) -> str:
     )
 
 
+IN_A_TERMINAL = """
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    {ready}
+    CHILD
+time.sleep(60)
+"""
+READS_A_PIPE_IT_HOLDS = "import os; r, w = os.pipe(); {ready}; os.read(r, 1)"
 HOLDS_A_LOCK = "import fcntl, time; f = open('held', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); {ready}; time.sleep(60)"
 WANTS_A_LOCK = "import fcntl; f = open('held', 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
 SERVES = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), None); {ready}; s.serve_forever()"
@@ -79,21 +89,25 @@ READY = "touch r; "
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("command", "text"),
+    ("command", "kind", "text"),
     [
+        (python(READS_A_PIPE_IT_HOLDS), "input", "reads a pipe that nobody writes to"),
+        (python(IN_A_TERMINAL.replace("CHILD", "input()")), "input", "reads a terminal"),
+        (python(IN_A_TERMINAL.replace("CHILD", "os.execvp('cat', ['cat'])")), "input", "cat (PID # reads a terminal"),
+        (python(IN_A_TERMINAL.replace("CHILD", "os.execvp('bash', ['ssh', '-c', 'read x'])")), "password", "ssh -c"),
         ("flock held sh -c 'touch r; sleep 60' & until [ -e r ]; do sleep 0.02; done; exec flock held true",
-         "waits for a lock on #/held: flock held true"),
+         "lock", "/held: flock held true (PID #, held by "),
         (f"{python(HOLDS_A_LOCK)} & until [ -e r ]; do sleep 0.02; done; exec {python(WANTS_A_LOCK)}",
-         "/held: python"),
-        (python(SERVES), "listens on :"),
-        (python(SERVES_FROM_A_THREAD), "listens on :"),
-        (python(SERVES_IN_ASYNCIO), "listens on :"),
+         "lock", "/held: python"),
+        (python(SERVES), "listens", "listens on :"),
+        (python(SERVES_FROM_A_THREAD), "listens", "listens on :"),
+        (python(SERVES_IN_ASYNCIO), "listens", "listens on :"),
     ],
 )  # fmt: skip
-async def test_a_reason_is_found(command: str, text: str, tmp_path: Path) -> None:
+async def test_a_reason_is_found(command: str, kind: str, text: str, tmp_path: Path) -> None:
     found = await reason(command, tmp_path)
     assert found is not None
-    assert found.is_server == text.startswith("listens")
+    assert found.kind == kind
     for part in text.split("#"):
         assert part.strip(" (PID,") in found.text
 
@@ -102,9 +116,9 @@ async def test_a_reason_is_found(command: str, text: str, tmp_path: Path) -> Non
     "prompt", ["Password: ", "[sudo] password for me: ", "Enter passphrase for key '/k': ", "PIN:"]
 )
 async def test_a_prompt_for_a_password_is_one(prompt: str, tmp_path: Path) -> None:
-    found = await reason(READY + "sleep 60", tmp_path, said=f"hello\n{prompt}")
+    found = await reason(python(IN_A_TERMINAL.replace("CHILD", "input()")), tmp_path, said=f"hello\n{prompt}")
     assert found is not None
-    assert found.text.startswith("asks for a password: ")
+    assert found.kind == "password"
 
 
 async def test_a_server_with_connections_may_be_part_of_a_test_run(tmp_path: Path) -> None:
@@ -113,7 +127,7 @@ async def test_a_server_with_connections_may_be_part_of_a_test_run(tmp_path: Pat
     assert await reason(command, tmp_path, quiet_s=14) is None
     found = await reason(command, tmp_path)
     assert found is not None
-    assert found.is_server
+    assert found.kind == "listens"
 
 
 @pytest.mark.sampled(2)
@@ -127,6 +141,9 @@ async def test_a_server_with_connections_may_be_part_of_a_test_run(tmp_path: Pat
         READY + "sleep 60",
         python("import threading; {ready}; threading.Event().wait()"),
         python("import asyncio; {ready}; asyncio.run(asyncio.sleep(60))"),
+        python(
+            "import os, threading\nr, w = os.pipe()\nthreading.Thread(target=os.read, args=(r, 1)).start()\n{ready}"
+        ),
     ],
 )
 async def test_working_or_unknown_processes_are_not_reported_as_stalled(command: str, tmp_path: Path) -> None:
@@ -135,20 +152,26 @@ async def test_working_or_unknown_processes_are_not_reported_as_stalled(command:
 
 @pytest.mark.full
 async def test_nothing_is_reported_too_soon(tmp_path: Path) -> None:
-    assert await reason(python(SERVES), tmp_path, quiet_s=1.5) is None
+    assert await reason(python(READS_A_PIPE_IT_HOLDS), tmp_path, quiet_s=1.5) is None
+
+
+async def test_a_holder_of_a_lock_that_is_gone_has_no_name(tmp_path: Path) -> None:
+    found = await reason("exec 9>held; flock 9; " + READY + "exec flock held true", tmp_path)
+    assert found is not None
+    assert re.fullmatch(r"waits for a lock on .*/held: flock held true \(PID \d+\), held by PID \d+", found.text)
 
 
 # What the person and the model see of it.
 
 
-SILENT = "echo begun; exec 9>held; flock 9; flock held true"
+SILENT = f"echo begun; {python(READS_A_PIPE_IT_HOLDS.replace('{ready}; ', ''))}"
 
 
 @pytest.mark.full
 def test_a_command_without_input_is_reported_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
     output = bench.call("bash", command=SILENT, timeout_ms=3_200)
     why = output.structured["stall"]
-    assert why.startswith("waits for a lock on ")
+    assert why.startswith("waits for input: python")
     assert output.content == f"begun\n[ended after 3.2 s; {why}]"
     assert "".join(bench.heard) == f"begun\n\n[{why}]\n"
 

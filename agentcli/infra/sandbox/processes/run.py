@@ -13,15 +13,23 @@ from typing import Any, NamedTuple
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, ShellProcess, wait_until_readable
 from agentcli.infra.sandbox.processes.output import CommandOutput, read_rest
-from agentcli.infra.sandbox.processes.stall import QUIET_S, Stall, StallDetector
+from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
 from agentcli.tools.observation import as_shown
 
 GRACE_AFTER_EXIT_S = 0.1  # after a command's end, for the processes that it left running to end by themselves
 
+_FREE_SPACE_ADVICE = (
+    " The sandbox needs room for a few empty folders in the workspace: the user has to free some,"
+    " or to allow a command with `unconfined` that does."
+)
 _CHUNK = 65_536  # bytes, the size of a pipe
+_END_BYTES = 300  # at the end of a job's output, in which a prompt is looked for
 
-_LOOK_EVERY_S = 1.0  # between two checks of a silent command
+# A silent command is checked every half second, and after six seconds of silence every two seconds.
+_LOOK_EVERY_S = 0.5
+_LOOK_LATER_EVERY_S = 2.0
+_LATER_AFTER_S = 6.0
 
 
 class Run:
@@ -119,27 +127,32 @@ class Run:
         while self._file is None or not self.process.is_gone():
             quiet_s, end = self._quiet_s_and_last_output()
             # The first check comes one pause early, because each compares the CPU time with that of the check before.
-            pause_s = QUIET_S - _LOOK_EVERY_S - quiet_s
+            pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
                 found = await asyncio.to_thread(detector.find, quiet_s, end)
-                pause_s = _LOOK_EVERY_S
+                pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
             if found is not None:
                 is_new, self._stall = found != self._stall, found
-                if self._file is None and found.is_server:
+                if self._file is None and found.kind == "listens":  # a server
                     return
                 if self._file is None and is_new:
                     self._on_output(f"\n[{found.text}]\n")
-            elif self._stall is not None and not self._stall.is_server:  # a server stays one while it is busy
+            elif self._stall is not None and self._stall.kind != "listens":  # a server stays one while it is busy
                 self._stall = None
-            await asyncio.sleep(min(pause_s, QUIET_S) + 0.01)  # no longer, if a file time is in the future
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # no longer, if a file time is in the future
 
     def _quiet_s_and_last_output(self) -> tuple[float, str]:
-        """Return the seconds since the last output; of a call also the end of the output."""
+        """Return the seconds since the last output, or since the command became a job, and the end of the output."""
         if self._file is None:
             return time.monotonic() - self._output.last_output_at, self._output.last_chars
-        written_at = self._file.stat().st_mtime if self._file.exists() else 0.0
-        return time.time() - max(self._detached_at, written_at), ""
+        try:
+            with self._file.open("rb") as file:
+                status = os.fstat(file.fileno())
+                file.seek(max(0, status.st_size - _END_BYTES))
+                return time.time() - max(self._detached_at, status.st_mtime), file.read().decode(errors="replace")
+        except OSError:
+            return time.time() - self._detached_at, ""
 
     async def _is_gone_after_grace(self) -> bool:
         """Return True if a command that has ended leaves no process running after a short grace."""
@@ -153,6 +166,7 @@ class Run:
         return await self._final_result(timed_out=True, stall=self._stall.text if self._stall else "")
 
     async def _final_result(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
+        """Read the rest of the output, close the pipes, and return the result of the ended command."""
         last_output_at = 0.0
         # Processes of other users may hold the pipe open, so reading ends when nothing more comes.
         while not self._reading.done() and last_output_at < self._output.last_output_at:
@@ -270,10 +284,12 @@ def _available(pipe: int) -> bytes | None:
 
 def start_error(what: str, error: OSError | ValueError) -> ToolError:
     """Return the error for `the shell` or `the job` that could not be started: the command's fault, or the system's."""
-    if isinstance(error, OSError) and error.errno != errno.E2BIG:
-        return ToolError(f"Could not start {what}: {error.strerror}.", kind="resource_error")
-    # There is a NUL in the command, or it is too long.
-    return ToolError(f"Could not start {what}: {getattr(error, 'strerror', error)}.", kind="invalid_parameters")
+    if isinstance(error, ValueError):  # there is a NUL in the command
+        return ToolError(f"Could not start {what}: {error}.", kind="invalid_parameters")
+    if error.errno == errno.E2BIG:  # the command is too long
+        return ToolError(f"Could not start {what}: {error.strerror}.", kind="invalid_parameters")
+    advice = _FREE_SPACE_ADVICE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
 
 
 class _Report(NamedTuple):

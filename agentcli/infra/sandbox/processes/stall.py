@@ -1,4 +1,4 @@
-"""Finds out why a command is silent: it asks for a password, waits for a lock, or is a server that listens.
+"""Finds out why a command is silent: it waits for input, a password or a lock, or it is a server that listens.
 
 Linux only: /proc shows in which system call each thread waits (proc(5)). Reading that needs the right to trace the
 process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -17,27 +17,36 @@ from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.process_tree import processes_below
 from agentcli.patterns import lazy_pattern
 
-QUIET_S = 2.5  # without output, before a stall is reported
+Kind = Literal["password", "input", "lock", "listens"]
+
+# The time without output after which a stall of each kind is reported.
+QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
+MIN_QUIET_S = min(QUIET_S.values())
 BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
 
 _MAX_CPU_SHARE = 0.03  # of one processor; a command that uses more is working
 _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
 _MAX_COMMAND_CHARS = 60
 _PROMPT = lazy_pattern(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
+_PASSWORD_PROGRAM = lazy_pattern(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
+_TERMINAL = lazy_pattern(r"/dev/(tty\d*|pts/\d+|console)$")
 # The script of shell.py, which precedes each command in the arguments of its shell.
 _SHELL_PREFIX = lazy_pattern(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
-# Numbers of the calls flock and fcntl: the kernel's syscall_64.tbl and asm-generic/unistd.h.
-_FLOCK, _FCNTL = (73, 72) if os.uname().machine == "x86_64" else (32, 25)
+# Numbers of the calls that wait for something: the kernel's syscall_64.tbl and asm-generic/unistd.h.
+_X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}
+_GENERIC = {"read": (63, 65, 207, 212), "poll": (73, 72, 22, 441), "flock": (32,), "fcntl": (25,)}
+_NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(os.uname().machine, {})
+_CALLS = {number: call for call, numbers in _NUMBERS.items() for number in numbers}
 _BLOCKING_LOCKS = {7, 38}  # F_SETLKW, F_OFD_SETLKW
 _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 
 
 class Stall(Struct, frozen=True):
-    """A reason as a sentence without a full stop: `waits for a lock on /tmp/lock: flock (PID 7)`."""
+    """A reason as a sentence without a full stop: `waits for input: cat (PID 7) reads a terminal`."""
 
+    kind: Kind
     text: str
-    is_server: bool = False
 
 
 class _Sockets(NamedTuple):
@@ -64,24 +73,57 @@ class StallDetector:
         cpu_share = (cpu_s - last_cpu_s) / max(now - last_at, 0.05)  # the last call may have been just now
         if cpu_share > _MAX_SERVER_CPU_SHARE:
             return None
-        stalls = _possible_stalls(pids, quiet_s, last_output) if quiet_s >= QUIET_S else ()
-        return next((stall for stall in stalls if stall.is_server or cpu_share <= _MAX_CPU_SHARE), None)
+        for stall in _possible_stalls(pids, quiet_s, last_output):
+            if (stall.kind == "listens" or cpu_share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
+                return stall
+        return None
 
 
 def _possible_stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
     """Yield all reasons why processes may be waiting, the most certain first."""
+    waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waiting_calls(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
-    if _PROMPT.search(last_output):
-        yield Stall(f"asks for a password: {_describe(pids[-1])}")  # probably the newest process
-    for pid in pids:
-        for descriptor in _awaited_locks(pid):
-            yield Stall(f"waits for a lock on {targets[pid].get(descriptor, 'a file')}: {_describe(pid)}")
+    readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
+    has_prompt = _PROMPT.search(last_output) is not None
+    # A password program need not be among the readers, because /proc hides what sudo waits for.
+    asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))] if readers or has_prompt else []
+    if not asking and has_prompt:  # another program asks: one that reads a terminal, or else the newest
+        asking = [*readers, *reversed(pids)]
+    if asking:
+        yield Stall("password", f"asks for a password: {_describe(asking[0])}")
+    for pid in readers:
+        yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
+    for pid, call, descriptor in waits:
+        target = targets[pid].get(descriptor, "a file")
+        if call == "read" and target.startswith("pipe:") and not _has_writer(target, pid, targets):
+            yield Stall("input", f"waits for input: {_describe(pid)} reads a pipe that nobody writes to")
+        if call in ("flock", "fcntl"):
+            by = f", held by {_describe(holder)}" if (holder := _lock_holder(pid)) else ""
+            yield Stall("lock", f"waits for a lock on {target}: {_describe(pid)}{by}")
     sockets = _find_sockets(targets)
     if sockets.ports and (quiet_s >= BUSY_SERVER_QUIET_S or not sockets.has_connections):
-        yield Stall(f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}", is_server=True)
+        yield Stall("listens", f"listens on {', '.join(f':{port}' for port in sockets.ports[:3])}")
+
+
+def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
+    """Return True if a call waits for a terminal."""
+    if call == "poll":  # its descriptors are unknown: most likely standard input, unless the process has sockets
+        has_sockets = any(target.startswith("socket:") for target in targets.values())
+        return bool(_TERMINAL.match(targets.get(0, ""))) and not has_sockets
+    return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
+
+
+def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
+    """Return True if some process may write to a pipe, or another thread of its reader."""
+    return len(_threads(reader)) > 1 or any(
+        pid != reader and target == pipe and _is_writable(pid, number)
+        for pid, descriptors in targets.items()
+        for number, target in descriptors.items()
+    )
 
 
 def _find_sockets(targets: Mapping[int, Mapping[int, str]]) -> _Sockets:
+    """Find the sockets of processes, given the targets of their descriptors."""
     found: set[tuple[str, int]] = set()  # states and local ports
     for pid, descriptors in targets.items():  # each process may be in its own network namespace
         sockets = {target for target in descriptors.values() if target.startswith("socket:")}
@@ -113,7 +155,9 @@ def find_listener(root: int, port: int) -> int | None:
 
 def _describe(pid: int) -> str:
     """Describe a process by its command, without the script of shell.py, and its PID."""
-    command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())[:_MAX_COMMAND_CHARS]
+    command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
+    if len(command) > _MAX_COMMAND_CHARS:
+        command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
     return f"{command} (PID {pid})" if command else f"PID {pid}"
 
 
@@ -123,14 +167,21 @@ def _command(pid: int) -> str:
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
 
 
-def _awaited_locks(pid: int) -> Iterator[int]:
-    """Yield the descriptor of each file for whose lock a thread waits."""
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # only names
+    except OSError:
+        return []
+
+
+def _waiting_calls(pid: int) -> Iterator[tuple[str, int]]:
+    """Yield the system call in which each thread waits, and its first argument, for most calls a descriptor."""
+    for thread in _threads(pid):
         # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
-        words = _read(f"{thread}/syscall").split()
-        call = int(words[0]) if len(words) >= 7 else None  # else it runs, or is not in a call
-        if call == _FLOCK or (call == _FCNTL and int(words[2], 16) in _BLOCKING_LOCKS):
-            yield int(words[1], 16)
+        words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
+        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or is not in a call
+        if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
+            yield call, int(words[1], 16)
 
 
 def _open_targets(pid: int) -> dict[int, str]:
@@ -139,6 +190,20 @@ def _open_targets(pid: int) -> dict[int, str]:
         return {int(entry.name): str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return {}
+
+
+def _is_writable(pid: int, descriptor: int) -> bool:
+    flags = re.search(r"^flags:\s*([0-7]+)", _read(f"/proc/{pid}/fdinfo/{descriptor}"), re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _lock_holder(pid: int) -> int | None:
+    """Return the PID of the process that holds the lock for which `pid` waits, from /proc/locks."""
+    # A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, a waiting process `1: -> POSIX ADVISORY WRITE PID …`.
+    lines = [line.split() for line in _read("/proc/locks").splitlines()]
+    awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
+    holders = [int(line[4]) for line in lines if line[0] in awaited and line[1] != "->"]
+    return holders[0] if holders and holders[0] > 0 else None
 
 
 def _cpu_seconds(pid: int) -> float:
