@@ -83,12 +83,18 @@ class _Application:
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError`, where possible before anything is changed."""
         self._changes = changes = group.changes
-        paths = group.paths
+        paths, moved = group.paths, group.moved_root
         if self._is_resumed:
             for path in paths:  # removes a temporary file that was only half written
                 with contextlib.suppress(OSError), self._opened(path) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
+            if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
+                with self._opened(moved) as (folder, name):
+                    _set_mode(folder, name, changes.after[moved])  # the kill may have come before this
+                return
             paths = tuple(path for path in paths if not self._is_done(path))
+        elif moved and self._move(group):  # on another disk it cannot be moved, and is copied below
+            return
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
         swapped = [path for path in written if changes.swaps_folder(path)]  # a file replaces a folder, or the reverse
@@ -132,6 +138,24 @@ class _Application:
         if now is None or after is None:
             return now is after
         return not state.differs(now._replace(owner=after.owner), after)
+
+    def _move(self, group: ChangeGroup) -> bool:
+        """Move a new folder, whose contents nobody uses yet; return False if it is on another disk."""
+        path = group.moved_root
+        new = self._changes.after[path]
+        if os.stat(new.source).st_dev != os.stat(self._changes.root).st_dev:  # noqa: PTH116
+            return False
+        self._require_unchanged(path)
+        self._make_folders_around(path)
+        for inner_path in reversed(group.paths):
+            # The outermost folder gets its mode at the end: it can only be moved while its owner may write to it.
+            _remove_overlay_traces(self._changes.after[inner_path], keeps_mode=inner_path == path)
+        with self._opened(path) as (folder, name):
+            if state.entry_at(name, folder=folder) is not None:
+                raise writing.ConflictError(writing.MADE_MEANWHILE)
+            os.rename(new.source, name, dst_dir_fd=folder)
+            _set_mode(folder, name, new)
+        return True
 
     def _require_unchanged(self, path: str) -> None:
         """Raise `ConflictError` if a path changed since the command started, or must not be replaced now."""
@@ -291,6 +315,16 @@ def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:
         os.chmod(real_file, after.mode)  # noqa: PTH101
     finally:
         os.close(descriptor)
+
+
+def _remove_overlay_traces(entry: state.FileEntry, *, keeps_mode: bool) -> None:
+    """Remove the overlay's attributes from a prepared entry, and unless `keeps_mode`, give it its planned mode."""
+    for name in os.listxattr(entry.source, follow_symlinks=False):
+        if name.startswith(writing.OVERLAY_ATTRIBUTES):
+            os.removexattr(entry.source, name, follow_symlinks=False)
+    has_mode = entry.kind in {"file", "folder"}
+    if has_mode and not keeps_mode and stat.S_IMODE(os.lstat(entry.source).st_mode) != entry.mode:
+        os.chmod(entry.source, entry.mode)  # noqa: PTH101
 
 
 def _is_database(folder: int, name: str) -> bool:

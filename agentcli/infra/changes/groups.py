@@ -34,6 +34,7 @@ class ChangeGroup(NamedTuple):
     summary: ChangeSummary
     changes: ChangeSet  # of the whole command
     paths: tuple[str, ...]  # those of the group, relative to the root of `changes`
+    moved_root: str = ""  # the path of a new folder that can be moved as a whole
 
 
 class DiffLimit(Struct):
@@ -58,8 +59,11 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], diff_lim
         elif not is_implied:
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), diff_limit), changes, (path,)))
     for path, contents in paths_by_group.items():
+        inside = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
-        groups.append(ChangeGroup(summary, changes, tuple(contents)))
+        # The root ("") exists, and a folder that also has entries of other groups cannot be moved without them.
+        is_movable = bool(path) and summary.kind == "created" and inside == {*contents}
+        groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
     return _join_renames(groups, changes)
 
 

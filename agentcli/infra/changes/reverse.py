@@ -77,6 +77,7 @@ class PlannedRestoration:
                 changes = self._change_set(private.path.resolve())
                 no_diffs = DiffLimit(chars_left=0)  # because nobody would see them
                 groups = group_changes(changes, name_of=lambda path: path, diff_limit=no_diffs)
+                groups = [group._replace(moved_root="") for group in groups]  # there is no prepared folder to move
                 outcome = private.apply(groups, live=live)
         except OSError as error:
             raise _nothing_undone(error) from error
