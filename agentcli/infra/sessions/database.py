@@ -1,7 +1,6 @@
 """The SQLite file of the sessions: its tables and their versions, its copies, locks, and the thread that writes."""
 
 import asyncio
-import itertools
 import logging
 import os
 import queue
@@ -71,16 +70,6 @@ def open_raw(path: Path) -> apsw.Connection:
     return connection
 
 
-def copy_files(source: Path, target: Path) -> None:
-    """Copy a database, and the write-ahead log beside it if there is something in it."""
-    from shutil import copy2
-
-    copy2(source, target)
-    with suppress(FileNotFoundError):
-        if os.path.getsize(f"{source}-wal"):  # noqa: PTH202
-            copy2(f"{source}-wal", f"{target}-wal")
-
-
 def has_tables(connection: apsw.Connection) -> bool:
     """Return False for an empty file. Raises `StorageError` for a file of another version, or of another program."""
     version = int(connection.pragma("user_version"))
@@ -123,13 +112,6 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
         sync_folder(target.parent)
     finally:
         part.unlink(missing_ok=True)
-
-
-def free_name(path: Path, suffix: str) -> Path:
-    """Return the path with a suffix, and a number if that name is taken: a kept file is never overwritten."""
-    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    candidates = (path.with_name(f"{path.name}{suffix}{number}") for number in numbers)
-    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def copy_of(path: Path) -> Path:

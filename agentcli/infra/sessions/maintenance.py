@@ -308,7 +308,9 @@ def repair(path: Path) -> CheckReport:
             with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
             old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
-            database.copy_files(path, old)
+            for suffix in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    shutil.copy2(f"{path}{suffix}", f"{old}{suffix}")
             left: list[Fault] = []
             restored_from = 0.0
             if database.is_emptied(path) or not _rewrite(path, new):
@@ -319,7 +321,8 @@ def repair(path: Path) -> CheckReport:
                 shutil.copyfile(copy, new)
             new.chmod(0o600)
             _require_no_open_session(path)  # a session that was opened in between relies on the old file
-            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
+            # The nanoseconds make the name unique: a kept file is never overwritten.
+            kept_as = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     Path(f"{old}{suffix}").replace(f"{kept_as}{suffix}")

@@ -350,7 +350,7 @@ class PostgresSessions(store.TableSessions):
 
     def _queue(self) -> store.WorkQueue:
         queue = _OrderedWork(self._run)
-        return store.WorkQueue(queue.submit, queue.drain)
+        return queue.submit, queue.drain
 
     async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         return await self._leases.take(_storable(session_id), take_over=take_over)

@@ -77,7 +77,7 @@ class _WriterSessions(store.TableSessions):
         return await self._writer.submit(in_sqlite(work))
 
     def _queue(self) -> store.WorkQueue:
-        return store.WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
+        return lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain
 
 
 class SqliteSessions(_WriterSessions):

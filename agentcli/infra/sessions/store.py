@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Literal
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
-
 from agentcli.agent import interfaces
 from agentcli.agent.accounting import UsageCollector
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
@@ -18,13 +16,9 @@ from agentcli.infra.sessions import tables
 from agentcli.settings.files import folder_text
 
 TAKE_OVER_TIMEOUT_S = 20.0  # the longest wait for a program that is asked to give up a session
-
-
-class WorkQueue(Struct, frozen=True):
-    """Does the work of a log in order, each piece in a transaction."""
-
-    submit: Callable[[tables.Work[interfaces.StoredEntries]], asyncio.Future[interfaces.StoredEntries]]
-    drain: Callable[[], Awaitable[None]]  # waits until all work so far is done or has failed
+Submit = Callable[[tables.Work[interfaces.StoredEntries]], asyncio.Future[interfaces.StoredEntries]]
+# Does the work of a log in order, each piece in a transaction; and waits until all work so far is done or has failed.
+WorkQueue = tuple[Submit, Callable[[], Awaitable[None]]]
 
 
 class Ownership:
@@ -50,8 +44,7 @@ class TableLog:
         self.session_id = session_id
         self.unstored_session: tables.UnstoredSession | None = None  # the session, until it is stored
         self.is_wanted = ownership.is_wanted
-        self.drain = queue.drain
-        self._queue = queue
+        self._submit, self.drain = queue
         self._ownership = ownership
         self._last_id = last_id
         self._last_seq = last_seq
@@ -80,7 +73,7 @@ class TableLog:
                 self.unstored_session = None
                 self._uncommitted = [later for later in self._uncommitted if later.first_seq > stored.first_seq]
 
-        committed = self._queue.submit(work)
+        committed = self._submit(work)
         committed.add_done_callback(forget_stored)
         return interfaces.AppendedEntries(stored.entries, committed)
 
