@@ -124,12 +124,10 @@ def check_rule(
         return ""
     if named:
         raise UsageError(f"{shown}: {named[0].name} takes {_EXAMPLES[_form_of(named[0])].format(name=named[0].name)}.")
-    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):  # mcp__github__search, or the server mcp__github
+    # mcp__github__search, or the server mcp__github; a glob such as mcp__* or m* may match tools of later servers.
+    start, is_glob, _ = name.partition("*")
+    if re.fullmatch(r"mcp__[^_].*[^_]|mcp__[^_]", name) or (is_glob and "mcp__".startswith(start[:5])):
         return f"{shown}: no MCP server offers this tool yet."
-    start = name.partition("*")[0]
-    # A glob such as mcp__* or m* may match tools of MCP servers that connect later.
-    if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
-        return f"{shown}: no tool matches this name yet."
     if name in FOREIGN_TOOLS:
         return f"{shown}: agentcli has no counterpart to {name}."
     names = [tool.name for tool in known]

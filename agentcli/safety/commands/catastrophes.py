@@ -45,15 +45,12 @@ def pipes_reverse_shell(pipeline: Sequence[Sequence[Field]]) -> bool:
 
 
 def _last_program(fields: Sequence[Field]) -> str:
-    """Return the program inside simple wrappers; "shell" for a shell that reads its commands from its input."""
-    words = [field.text.rpartition("/")[2] for field in fields]
-    while len(words) > 1 and words[0] in "sudo doas exec nohup command env time setsid busybox".split():
-        words = words[1:]
-    if not words:
-        return ""
-    is_shell = words[0] in ("sh", "bash", "dash", "zsh", "ksh", "ash")
-    has_no_script = all(re.match(r"-[^c]*$", word) for word in words[1:])  # neither a file nor a text after `-c`
-    return "shell" if is_shell and has_no_script else words[0]
+    """Return the program inside wrappers; "shell" for a shell that reads its commands from its input."""
+    while fields and (wrapper := find_wrapper(fields)) is not None:
+        if wrapper.reads_script:
+            return "shell"
+        fields = wrapper.inner
+    return name_of(fields)
 
 
 # A function that pipes itself into itself, or starts itself in the background, with no arguments but its own.
@@ -203,17 +200,16 @@ def _any_word(pattern: str, why: str) -> Judge:
     return lambda arguments, state: why if any(re.match(pattern, field.text) for field in arguments) else ""
 
 
-def _disk_tool(*verbs: str, dry_run_letter: str = "") -> Judge:
+def _disk_tool(*verbs: str) -> Judge:
     """Return the judge for a tool that wipes the disk in its arguments if an argument contains one of the verbs.
 
-    A tool without verbs always wipes it. With the option `dry_run_letter`, or `--no-act`, it only prints its actions.
+    A tool without verbs always wipes it.
     """
 
     def judge(arguments: Sequence[Field], state: State) -> str:
         texts = [field.text for field in arguments]
         wipes = not verbs or any(verb in text for text in texts for verb in verbs)
-        is_dry_run = dry_run_letter and _has_option(arguments, dry_run_letter, "--no-act")
-        return "it wipes a disk" if wipes and not is_dry_run and any(map(_DISK.fullmatch, texts)) else ""
+        return "it wipes a disk" if wipes and any(map(_DISK.fullmatch, texts)) else ""
 
     return judge
 
@@ -260,7 +256,7 @@ _JUDGES: dict[str, Judge] = {  # by program: why a call of it, without the progr
     **dict.fromkeys(("chmod", "setfacl", "chattr"), _chmod_catastrophe),
     **dict.fromkeys(("chown", "chgrp"), _chown_catastrophe),
     "mkfs": _any_word(rf"/dev/|(?s:.*{UNKNOWN_TEXT})", "it formats a disk"),
-    "wipefs": _disk_tool("-a", "--all", "af", "fa", dry_run_letter="n"),
+    "wipefs": _disk_tool("-a", "--all", "af", "fa"),
     "blkdiscard": _disk_tool(),
     "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),
     "sfdisk": _disk_tool("--delete", "--wipe"),
