@@ -11,7 +11,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.wire import ArrivingBlock, reply_parts
+from agentcli.llm.wire import reply_parts
 
 CACHE = {"type": "ephemeral"}
 HOUR = "1h"
@@ -97,7 +97,7 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
     # A reply that ended while the API ran tools of its own (`Opaque`) continues if it is the last message sent.
-    is_paused = messages and any(isinstance(b, ours.Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
+    is_paused = messages and any(isinstance(b, ours.Opaque) for b in sendable_blocks(request.messages[-1]))
     if messages and messages[-1]["role"] == "assistant" and not is_paused:
         messages.append({"role": "user", "content": [block_to_wire(ours.GO_ON)]})
     return messages
@@ -105,7 +105,7 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
 
 def _to_wire(messages: Iterable[ours.Message]) -> Iterator[dict[str, Any]]:
     for message in messages:
-        if content := [block_to_wire(block) for block in sendable_blocks(message, "anthropic")]:
+        if content := [block_to_wire(block) for block in sendable_blocks(message)]:
             yield {"role": message.role, "content": content}
 
 
@@ -132,7 +132,7 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
-def sendable_blocks(message: ours.Message, provider: str) -> tuple[ours.Block, ...]:
+def sendable_blocks(message: ours.Message) -> tuple[ours.Block, ...]:
     """Return the blocks that this API takes. A failed result may have only text, so its images follow the results."""
     results: list[ours.Block] = []
     media: list[ours.Block] = []
@@ -148,7 +148,7 @@ def sendable_blocks(message: ours.Message, provider: str) -> tuple[ours.Block, .
                 others.append(ours.ToolUse(reply_parts.plain_id(id), reply_parts.plain_name(name), input))
             case ours.Thinking(signature=None | ""):  # the API rejects thinking without a signature
                 pass
-            case ours.Opaque(of) if of != provider:
+            case ours.Opaque(of) if of != "anthropic":
                 pass
             case _:
                 others.append(block)
@@ -166,7 +166,7 @@ def block_to_wire(block: ours.Block) -> dict[str, Any]:
     return dict(msgspec.to_builtins(block))
 
 
-class _ContentBlock(ArrivingBlock):
+class _ContentBlock(reply_parts.ArrivingBlock):
     @property
     def name(self) -> str:
         return str(self.start.get("name", ""))

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
-from agentcli.llm.wire import ArrivingBlock
 from agentcli.patterns import lazy_pattern
 
 MAX_REPAIR_CHARS = 4_096  # to add a missing brace to 12 KB took 34 ms
@@ -78,6 +77,32 @@ def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
         else:
             joined += group
     return joined
+
+
+class ArrivingBlock:
+    """A block of a reply that is still arriving. `start` holds the fields it began with, `id` is the id of a call."""
+
+    def __init__(self, start: dict[str, Any], id: str = "") -> None:
+        self.start, self.id, self.kind = start, id, str(start.get("type") or "")
+        self.parts: list[str] = []  # pieces of its text, thinking or arguments
+        self.is_whole = False  # True once the server has ended it
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    def add(self, text: str, out: list[StreamEvent]) -> None:
+        """Add a piece of text and append its event. An empty text or another kind of block has no event."""
+        if not text:
+            return
+        self.parts.append(text)
+        match self.kind:
+            case "text" | "message":
+                out.append(TextDelta(text))
+            case "thinking" | "reasoning":
+                out.append(ThinkingDelta(text))
+            case "tool_use" | "function_call":
+                out.append(ToolCallDelta(self.id, text))
 
 
 class Prose:

@@ -12,9 +12,8 @@ from agentcli.llm import messages as ours
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.wire import ArrivingBlock
 from agentcli.llm.wire import chat_completions as chat
-from agentcli.llm.wire.reply_parts import CallIds, plain_id, plain_name, text_in, written_call
+from agentcli.llm.wire.reply_parts import ArrivingBlock, CallIds, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
 OPAQUE_SUFFIX = "/responses"  # added to the provider's name in opaque blocks that its other API does not understand
