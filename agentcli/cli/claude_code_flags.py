@@ -195,10 +195,10 @@ def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
     if _CLAUDE_CODE_KEYS.isdisjoint((*dotted, *values)):
         check_layer(layer)
         return layer, []
-    from agentcli.cli.import_draft import Draft, import_table
-    from agentcli.cli.importing import rows_of
+    from agentcli.cli.import_draft import Draft, other_tools
+    from agentcli.cli.importing import import_table
 
     draft = Draft(Path(layer.source), is_project=False)
     draft.source = draft.target  # the notes name the file that was read; nothing is written
-    import_table(draft, rows_of("claude-code"), layer.values)
+    import_table(draft, other_tools()["claude-code"]["rows"], layer.values)
     return SettingsLayer(layer.source, draft.values), draft.left_out

@@ -1,7 +1,7 @@
-"""The settings that an import from another tool would write, and the tables that control the import."""
+"""The settings that an import from another tool would write, and the reasons why others are not imported."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from agentcli.settings.load import nested, personal_keys
 from agentcli.settings.structs import Settings
 from agentcli.tables import read_table
 
-OTHERS = "*"  # the row for keys that have no row of their own
 NO_SETTING = "agentcli has no such setting"
 HOLDS_KEY = "it contains a key or token, which does not belong in settings"
 _SERVER_KEYS = (
@@ -152,33 +151,3 @@ def _variable_name(name: str) -> str:
 
 def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value  # to a variable that contains the secret
-
-
-Importer = Callable[[Draft, str, Any], None]  # imports a value, given the draft and the name of its key
-# A row determines how a key is imported. A tuple is the path of the setting that the key becomes. A function imports
-# the value; a list that contains one function imports each item of the value. A mapping has rows for the keys below.
-# A text is the reason why the key is left out; an empty text leaves it out without a note.
-Row = tuple[str, ...] | list[Importer] | Importer | Mapping[str, Any] | str
-Table = Mapping[str, Row]
-
-
-def import_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
-    """Import each value as its key's row in `table` says. `above` is how the dotted keys of `values` begin: `a.b.`."""
-    for key, value in values.items():
-        if above and not value:  # false and empty values in a group only repeat its defaults
-            continue
-        source_key = f"{above}{key}"
-        match table.get(key, table.get(OTHERS, NO_SETTING)):
-            case list([import_item]) if isinstance(value, list):
-                for item in value:
-                    import_item(draft, source_key, item)
-            case Mapping() as rows if isinstance(value, Mapping):
-                import_table(draft, rows, value, f"{source_key}.")
-            case list() | Mapping():  # the value has another type than the row expects
-                draft.leave_out(source_key, NO_SETTING)
-            case str() as why:
-                draft.leave_out(source_key, why) if why else None
-            case tuple() as path:
-                draft.import_value(source_key, value, *path)
-            case import_one:
-                import_one(draft, source_key, value)

@@ -4,14 +4,13 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
 from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
-from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, OTHERS, Draft, Row, Table, has_secret, import_table, other_tools
+from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, NO_SETTING, Draft, has_secret, other_tools
 from agentcli.errors import UsageError, UserError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
@@ -22,6 +21,7 @@ from agentcli.settings.trust import CLAUDE_SETTINGS, PROJECT_FILES, is_project_f
 from agentcli.settings.write import merge_settings
 from agentcli.tools.builtin.toolset import builtin_tools
 
+_OTHERS = "*"  # the row for keys that have no row of their own
 TOOLS = ("claude-code", "codex", "gemini", "opencode", "cursor", "copilot", "goose", "aider")
 # Both also match strings, as group 1, so that nothing inside a string is taken for a comment or a trailing comma.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -44,7 +44,7 @@ def _import_choice(
     """Import a text as its equivalent in `values` ("=": the same text). `why` explains the lack of an equivalent."""
     if not isinstance(value, str):
         draft.import_value(source_key, value, *path)  # which reports that it is not a text
-    elif equivalent := values.get(value, values.get(OTHERS, "")):
+    elif equivalent := values.get(value, values.get(_OTHERS, "")):
         draft.import_value(source_key, value if equivalent == "=" else equivalent, *path)
     else:
         draft.leave_out(f"{source_key} {value!r}", why)
@@ -127,9 +127,9 @@ def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
             values["env_key"] = variable[1]
         if values.pop("wire_api", "") == "responses":
             values["api"] = "responses"
-        rows: Table = {key: ("providers", name, own_key) for key, own_key in own_keys.items()}
+        rows: dict[str, Any] = {key: ("providers", name, own_key) for key, own_key in own_keys.items()}
         ignored = dict.fromkeys(("name", "npm", "models", "options"), "")
-        others: Table = {"api": ("providers", name, "quirks", "api"), "apiKey": "" if variable else LOGIN}
+        others = {"api": ("providers", name, "quirks", "api"), "apiKey": "" if variable else LOGIN}
         import_table(draft, {**rows, **ignored, **others}, values, f"{source_key}.{name}.")
 
 
@@ -185,31 +185,38 @@ _IMPORTERS: dict[str, Callable[..., None]] = {
 }
 
 
-def rows_of(tool: str) -> Any:
-    return _parse_row(other_tools()[tool]["rows"])
+def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any], above: str = "") -> None:
+    """Import each value as its key's row says; the top of other_settings.toml explains rows.
+
+    `above` is how the dotted keys of `values` begin, such as `a.b.`.
+    """
+    for key, value in values.items():
+        if value or not above:  # false and empty values in a group only repeat its defaults
+            _import_row(draft, rows.get(key, rows.get(_OTHERS, NO_SETTING)), f"{above}{key}", value)
 
 
-def _parse_row(written: Any) -> Row:
-    """Parse a row, or a table of rows, of other_settings.toml; the top of that file explains the syntax."""
-    match written:
+def _import_row(draft: Draft, row: Any, source_key: str, value: Any) -> None:
+    match row:
         case {"choice": str(path), "values": values, "why": why}:
-            return partial(_import_choice, path=path.split("."), values=values, why=why)
-        case dict():
-            return {key: _parse_row(row) for key, row in written.items()}
-        case [str(item)]:
-            return [_find_importer(item)]
-        case str() if written.startswith("="):
-            return tuple(written[1:].split("."))
-        case str() if written.startswith("@"):
-            return _find_importer(written)
-    return str(written)
-
-
-def _find_importer(written: str) -> Callable[..., None]:
-    """Return the function that `@name word option=value` names, with the word and the option as bound arguments."""
-    name, *words = written.removeprefix("@").split()
-    options = dict(word.split("=") for word in words if "=" in word)
-    return partial(_IMPORTERS[name], *(word for word in words if "=" not in word), **options)
+            _import_choice(draft, source_key, value, path=path.split("."), values=values, why=why)
+        case dict() if isinstance(value, Mapping):
+            import_table(draft, row, value, f"{source_key}.")
+        case [item_row] if isinstance(value, list):
+            for item in value:
+                _import_row(draft, item_row, source_key, item)
+        case dict() | list():  # the value has another type than the row expects
+            draft.leave_out(source_key, NO_SETTING)
+        case tuple():  # the path of a setting, whose parts may contain dots
+            draft.import_value(source_key, value, *row)
+        case str() if row.startswith("="):
+            draft.import_value(source_key, value, *row[1:].split("."))
+        case str() if row.startswith("@"):
+            name, *words = row[1:].split()
+            options = dict(word.split("=") for word in words if "=" in word)
+            first = (word for word in words if "=" not in word)
+            _IMPORTERS[name](*first, draft, source_key, value, **options)
+        case str() if row:
+            draft.leave_out(source_key, row)
 
 
 def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
@@ -218,7 +225,8 @@ def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -
     shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     for name in tools:
-        tool, table = other_tools()[name], rows_of(name)
+        tool = other_tools()[name]
+        table = tool["rows"]
         folder_in_home = home / str(tool["home"]).removeprefix("~").lstrip("/")
         tool_folder = Path(environment.get(tool.get("variable", "")) or folder_in_home)
         source_folder = root if is_project else tool_folder
@@ -246,7 +254,7 @@ def import_notice(config: Config) -> str:
         for name, target in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
             draft = Draft(root / target, is_project=True)
             if is_project_file(root / name, root):
-                _import_file(draft, root / name, "claude-code", rows_of("claude-code"))
+                _import_file(draft, root / name, "claude-code", other_tools()["claude-code"]["rows"])
             if kinds := {"permissions", "hooks"} & merge_settings(draft.target, draft.values).added.keys():
                 unused.append(f"the {' and '.join(sorted(kinds, reverse=True))} in {name}")
     how = "To take them over: agentcli config import claude-code --project"
@@ -255,14 +263,14 @@ def import_notice(config: Config) -> str:
 
 def _import_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None:
     """Import the state file of Claude Code: the user's servers, or the servers and allowed tools of this project."""
-    rows: Table = {"mcpServers": Draft.import_servers, OTHERS: ""}
+    rows: dict[str, Any] = {"mcpServers": "@servers", _OTHERS: ""}
     if draft.is_project:
         rows = {**rows, "allowedTools": table["permissions"]["allow"]}
-        rows = {"projects": {str(root): rows, OTHERS: ""}, OTHERS: ""}
+        rows = {"projects": {str(root): rows, _OTHERS: ""}, _OTHERS: ""}
     _import_file(draft, file, "", rows)  # "": no keys to join
 
 
-def _import_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
+def _import_file(draft: Draft, file: Path, tool: str, table: Mapping[str, Any]) -> None:
     if files.is_file(file):
         draft.source = file
         import_table(draft, table, _with_joined_keys(tool, dict(_read_source(draft))))
