@@ -147,7 +147,6 @@ class Builder:
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
-        """Return all that a session's turns use: models, calls, log, steps, limits, context and hooks."""
         settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         context = structs.replace(
             parts.context,
@@ -221,7 +220,6 @@ class Builder:
             calls.delegates.get_or_make_skills()
 
     async def _attach_hooks(self, session: Session) -> None:
-        """Let the person's hooks run around the calls and at the events of a session."""
         if (hooks := self.hooks.for_session(session.id, lambda: session.state.mode)) is not None:
             from agentcli.extensions.hooks.run import attach_hooks
             from agentcli.frontends.agent_sdk.transcripts import HookTranscript
@@ -232,7 +230,6 @@ class Builder:
             hooks.context.ask = make_ask(session.runtime.calls)
 
     def _subagents(self, session: Session) -> Subagents:
-        """Return the service through which a session starts subagents and talks to them."""
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
         context = ContextParts(

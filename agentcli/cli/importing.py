@@ -51,7 +51,6 @@ def _import_choice(
 
 
 def _import_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
-    """Import a permission rule in Claude Code's syntax, which is also agentcli's."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -145,7 +144,6 @@ def _import_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any,
 
 
 def _import_renamed_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
-    """Import a rule for the tool that the other program calls `name`."""
     tool = other_tools()["tools"].get(name, name)
     covers_all = not pattern.strip("*")
     if tool == "WebFetch" and ":" not in pattern:
@@ -299,7 +297,6 @@ def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _import_commands(draft: Draft, folder: Path, target: Path) -> None:
-    """Convert custom commands to files in agentcli's folder of commands."""
     for file in files.text_files(folder, (".md", ".toml")):
         draft.source, new_file = file, target / file.relative_to(folder).with_suffix(".md")
         try:

@@ -66,7 +66,6 @@ class LenientStderr(io.FileIO):
 
     @classmethod
     def install(cls) -> None:
-        """Replace `sys.stderr`."""
         before = sys.stderr
         if before is None:  # stderr is closed: occupy its number, or the next file that is opened would get it
             null = os.open(os.devnull, os.O_WRONLY)  # may itself get the number of stderr

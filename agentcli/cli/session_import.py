@@ -80,7 +80,6 @@ class OtherTranscript(Struct, kw_only=True):
 
 
 def read_transcript(file: Path) -> OtherTranscript:
-    """Read the conversation in a file of either tool. Raises `UserError`."""
     lines, damaged_count = list[dict[str, Any]](), 0
     try:
         with file.open("rb") as source:
@@ -181,7 +180,6 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
 
 
 def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> None:
-    """Add a message, a thought, a call or a result of Codex to the transcript; items of other types are skipped."""
     reply_id = f"after {len(transcript.results)} results"  # a reply ends when results arrive: what follows is a new one
     match item:
         case {"type": "message", "role": "assistant"}:
@@ -281,7 +279,6 @@ def import_file(config: Config, file: Path) -> tuple[str, str]:
 
 
 async def _store_conversation(config: Config, transcript: OtherTranscript) -> tuple[str, str]:
-    """Store a conversation as a new session; return its id and the report."""
     conversion = _Conversion(transcript, await folder_mask(config))
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
     report = conversion.report()
@@ -371,7 +368,6 @@ class _Conversion:
         return msgspec.structs.replace(block, **{name: masked})
 
     def report(self) -> str:
-        """Return sentences on the parts that were imported and those that were not."""
         transcript = self._transcript
         imported = f"{counted(self._messages, 'message')}, {counted(self._calls, 'call')} with results"
         imported += f", {counted(self._calls_as_text, 'call')} as text" if self._calls_as_text else ""

@@ -92,7 +92,6 @@ class ConfiguredOpener:
         return commands
 
     def add_commands(self, commands: CommandSet, on_notice: Callable[[str], None]) -> None:
-        """Add the slash commands of the settings, of skills, servers and subagents."""
         from agentcli.extensions.mcp.servers import add_mcp_commands
         from agentcli.extensions.output_styles import style_command
         from agentcli.extensions.slash_commands import add_agent_commands, add_plugin_command, add_skill_commands
@@ -130,7 +129,6 @@ class ConfiguredOpener:
         return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
 
     def read_config(self) -> Config:
-        """Return the settings in force."""
         return self._config
 
     def describe(self, topic: Topic) -> str:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
-    """Return the live screen of a new or stored session, which begins with the prompt, if there is one."""
     state, is_stored = config.paths.state, not options.no_session
     takes_old_draft = prompt is None and session_choice(options).how == "new"  # what an earlier start left unsent
     drafts = drafts_of(state / "drafts", config.cwd, takes_old_draft=takes_old_draft) if is_stored else None

@@ -23,15 +23,8 @@ CASES = {
     "agentcli --eff": ["--effort"],
     "agentcli --effort h": ["high"],
     "agentcli --permission-mode by": ["bypassPermissions"],
-    "agentcli sessions re": ["redact", "restore"],
-    "agentcli sessions fsck --": ["--help", "--json", "--repair"],
-    "agentcli hooks test PreC": ["PreCompact"],
-    "agentcli config import c": ["claude-code", "codex", "copilot", "cursor"],
-    "agentcli completion z": ["zsh"],
-    "agentcli acp --log": ["--login"],
-    "agentcli acp --permission-mode by": ["bypassPermissions"],
-    "agentcli blame a": ["a.txt"],
     "agentcli -C fol": ["folder/"],
+    "agentcli --settings a": ["a.txt"],
     "agentcli -n ": [],
 }
 

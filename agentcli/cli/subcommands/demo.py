@@ -49,7 +49,6 @@ def make_sample(repository: Path) -> None:
 
 
 async def _tour(repository: Path) -> TurnView:
-    """Show the turns of all prompts, and return the view. Raises `UserError`."""
     is_terminal = sys.stdout.isatty()
     output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ)) if is_terminal else None)
     output.columns = shutil.get_terminal_size().columns if is_terminal else output.columns

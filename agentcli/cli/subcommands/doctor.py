@@ -188,7 +188,6 @@ def _check_keys(subject: Subject) -> Iterator[Result]:
 
 
 def _check_settings(subject: Subject) -> Iterator[Result]:
-    """Find invalid settings, unknown AGENTCLI_ variables and an untrusted project; always list the files in use."""
     config = subject.config
     try:
         check_hosts(config)
@@ -215,7 +214,6 @@ def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tupl
 
 
 def _check_hooks(subject: Subject) -> Iterator[Result]:
-    """Find hooks that cannot be used, without running any."""
     config = subject.config
     specs, results = _read_specs(
         lambda on_notice: Hooks(Plugins(config=config, on_notice=on_notice), WorkspacePrograms(config)).specs,
@@ -254,7 +252,6 @@ def _check_model(subject: Subject) -> Iterator[Result]:
 
 
 async def _check_servers(subject: Subject) -> list[Result]:
-    """Check that the servers of the default and the fallback model answer, both at the same time."""
     try:
         names = [await subject.models.default(), subject.config.settings.provider.fallback_model]
     except AgentcliError:  # `_check_model` reports it

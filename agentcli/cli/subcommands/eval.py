@@ -127,7 +127,6 @@ def _planned(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
 
 
 def _finish_run(plan: RunPlan, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
-    """Run the attempts that a new or an unfinished run still lacks, and return the finished run."""
     if parallel is None:  # the embedded model answers one request at a time
         parallel = 1 if plan.variant.model.startswith("local/") else 4
     store, total = _store(), len(plan.attempts)

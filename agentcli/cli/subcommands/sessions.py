@@ -281,7 +281,6 @@ def usage_app(
 
 
 def _print_usage(usage: UsageCollector, *, is_of_session: bool) -> None:
-    """Print a line with the total, then tables by day, model, user and tool."""
     total = usage.total
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if is_of_session else f" in {counted(len(usage.sessions), 'session')}"

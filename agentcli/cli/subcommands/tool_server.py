@@ -89,7 +89,6 @@ def _tool_message(tool: Tool) -> dict[str, Any]:
 
 
 def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
-    """Convert a call's result from the format of `agentcli tools run` to that of MCP."""
     content = answer["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     structured = answer["structured"] if isinstance(answer["structured"], dict) else None

@@ -96,7 +96,6 @@ def _builder() -> Builder:
 
 
 async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
-    """Run one call, or the calls on stdin, and return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
@@ -183,7 +182,6 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
 
 
 def _result_object(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
-    """Return the line that `tools run` writes about a call."""
     content = finished.result.content
     answer: dict[str, Any] = {
         "id": call.id,

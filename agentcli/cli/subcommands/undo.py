@@ -30,8 +30,6 @@ _MAX_PROMPT_CHARS = 30
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
-    """Return the subcommand `undo` or `redo`."""
-
     def command(
         session: Annotated[str, typer.Option(help="Its id or name (this directory's newest).")] = "",
         only_list: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
@@ -117,7 +115,6 @@ async def _confirm(summary: str, question: str) -> bool:
 
 
 def _relative(path: Path) -> str:
-    """Return a path as text, relative to the working directory."""
     return os.fsencode(os.path.relpath(path, current_folder().resolve())).decode(errors="replace")
 
 
