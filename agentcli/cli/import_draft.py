@@ -88,19 +88,13 @@ class Draft:
             self.import_value(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
-        """Replace secrets with variables that are named after the server, so that no other server receives them.
-
-        `Authorization: Bearer abc123` of the server `github` becomes `Bearer ${GITHUB_AUTHORIZATION}`.
-        """
+        """Replace secrets with variables that are named after the server, so that no other server receives them."""
         result, prefix = dict(values), _variable_name(server)
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = f"{prefix}_{_variable_name(name).removeprefix(f'{prefix}_')}"
-                scheme, space, _ = str(value).partition(" ")  # "Bearer " without a token has a scheme as well
-                has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
-                result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
-                why = f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
-                self.leave_out(f"{place}.{name}", why)
+                result[name] = f"${{{variable}}}"
+                self.leave_out(f"{place}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
         return result
 
 

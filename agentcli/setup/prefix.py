@@ -9,17 +9,8 @@ from msgspec import Struct, field, structs
 
 from agentcli.agent.state import AgentState
 from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.conversation import instructions as instruction_texts
 from agentcli.conversation.entries import Compaction, User, reminder
-
-from agentcli.conversation.instructions import (  # isort: skip
-    Instructions,
-    environment_reminder,
-    files_reminder,
-    find_instructions,
-    git_branch,
-    instruction_paths,
-    system_prompt,
-)
 from agentcli.conversation.rule_files import RuleFileFinder
 from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo
@@ -67,7 +58,7 @@ class PrefixBuilder(Struct, kw_only=True):
             server_specs, stubs_note = self._fit_servers([tool for tool in tools if tool.server], info.window)
             replace, style = self._system_text()
             append = _join(style, self.options.append_system_prompt, agents, skills, stubs_note)
-            text = system_prompt(small=info.small, replace=replace, append=append)
+            text = instruction_texts.system_prompt(small=info.small, replace=replace, append=append)
             prefix = self._built[key] = Prefix(text, (*specs, *server_specs))
         return prefix
 
@@ -91,9 +82,8 @@ class PrefixBuilder(Struct, kw_only=True):
         from agentcli.extensions.mcp.tools import STUBS_NOTE, fit_tools
 
         specs, share = tuple(tool.spec() for tool in tools), self.config.settings.mcp.share
-        shown = fit_tools(
-            specs, int(min(window, _USUAL_WINDOW) * share)
-        )  # in full, or as stubs, or without the last ones
+        max_tokens = int(min(window, _USUAL_WINDOW) * share)
+        shown = fit_tools(specs, max_tokens)  # in full, or as stubs, or without the last ones
         if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(
                 f"{len(left_out)} MCP tools are hidden from the model because all of them would use more than "
@@ -107,16 +97,16 @@ class PrefixBuilder(Struct, kw_only=True):
         options = structs.replace(self.options, append_system_prompt=appended)
         return structs.replace(self, options=options, is_for_agent=True, _built={})
 
-    def instructions(self) -> Instructions:
+    def instructions(self) -> instruction_texts.Instructions:
         """Read the person's instruction file, and those of the project from its root to the working directory."""
         if (finder := self.rule_file_finder()) is None:
-            return Instructions()
+            return instruction_texts.Instructions()
         config = self.config
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
         if "claude" not in finder.disabled and not any(map(is_file, user_files)):  # as a substitute, Claude Code's file
             folder = config.environment.get("CLAUDE_CONFIG_DIR") or home_of(config.environment) / ".claude"
             user_files = [Path(folder, "CLAUDE.md")]
-        return find_instructions(config.cwd, user_files, finder=finder)
+        return instruction_texts.find_instructions(config.cwd, user_files, finder=finder)
 
     def rule_file_finder(self) -> RuleFileFinder | None:
         """Return a finder of the project's rule files, such as .cursor/rules; None if instructions are not read."""
@@ -134,11 +124,14 @@ class PrefixBuilder(Struct, kw_only=True):
         """Return the system reminders of a session's start, fewer for a small model."""
         cwd = self.config.cwd
         if info.small:
-            reminders = [files_reminder(cwd)]
+            reminders = [instruction_texts.files_reminder(cwd)]
         else:
             today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
-            branch = git_branch(project_root(cwd))
-            reminders = [environment_reminder(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
+            branch, reminder_of = (
+                instruction_texts.git_branch(project_root(cwd)),
+                instruction_texts.environment_reminder,
+            )
+            reminders = [reminder_of(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
         instructions = self.instructions()
         for notice in instructions.notices:
             self.on_notice(notice)
@@ -165,7 +158,7 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
 def _kind(message: User) -> ReminderKind:
     """Return what all versions of a reminder share: its first words, and the instruction files it contains."""
     first_words = message.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
-    return " ".join(first_words), tuple(instruction_paths([message]))
+    return " ".join(first_words), tuple(instruction_texts.instruction_paths([message]))
 
 
 def _memory_reminder(index: Sequence[tuple[str, str]]) -> User:

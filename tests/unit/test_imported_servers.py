@@ -30,9 +30,9 @@ def test_secrets_give_way_to_their_variables() -> None:
     draft.import_servers("", servers)
     assert draft.values["mcp_servers"] == {
         "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
-        "docs": {**servers["docs"], "headers": {"Authorization": "Bearer ${DOCS_AUTHORIZATION}", "X": "1"}},
+        "docs": {**servers["docs"], "headers": {"Authorization": "${DOCS_AUTHORIZATION}", "X": "1"}},
         "wiki": {**servers["wiki"], "headers": {"Authorization": "${WIKI_AUTHORIZATION}"}},
-        "blank": {**servers["blank"], "headers": {"Authorization": "Bearer ${BLANK_AUTHORIZATION}"}},
+        "blank": {**servers["blank"], "headers": {"Authorization": "${BLANK_AUTHORIZATION}"}},
     }
     assert len(draft.left_out) == 5
     assert TOKEN not in "".join(draft.left_out)

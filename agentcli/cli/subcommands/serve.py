@@ -176,9 +176,6 @@ def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     import_server()  # once, before the processes are forked
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each client may hold several connections
-    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock; killed processes leave theirs
-        if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
-            path.unlink(missing_ok=True)
     worker.listener.listen(2_048)
     return asyncio.run(_work(worker, on_ready)) if count == 1 else Workers(worker).run(count, on_ready)
 
