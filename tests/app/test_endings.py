@@ -262,12 +262,24 @@ def read_only(folder: Path) -> Iterator[None]:
             path.chmod(mode)
 
 
-def test_a_read_only_home_is_reported_before_a_reply_is_paid(place: Place) -> None:
-    ask(place)
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_read_only_home_can_be_read(place: Place, was_killed: bool) -> None:
+    first = ask(place).result["session_id"]
+    if was_killed:  # so that a write-ahead log stays behind
+        replies = ({"text": "by then", "tool_calls": [call("bash", command="touch begun; sleep 30")]},)
+        arguments = ("-m", place.script(*replies), "-p", "more", "-c", "--permission-mode", "bypassPermissions")
+        with place.start(*arguments) as running:
+            wait_until((place.folder / "begun").exists, "the command")
+            running.signal(signal.SIGKILL)
+            running.left()
     with read_only(place.home):
         unpaid(ask(place), "Could not write to", "--no-session")
-        unpaid(ask(place, "-c"), "could not be opened or written")
-        assert "could not be opened or written" in place.run("sessions", "list", "--json").err
+        unpaid(ask(place, "-c"), "Could not write to")
+        listed = json.loads(place.run("sessions", "list", "--json").out)
+        assert [session["id"] for session in listed] == [first]
+        shown = place.run("sessions", "show", str(first)).out
+        assert "paid" in shown
+        assert ("by then" in shown) == was_killed
         assert without_a_home(place)
 
 

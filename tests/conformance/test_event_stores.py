@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from agentcli.agent.interfaces import EventStore, StreamState
@@ -212,15 +213,20 @@ async def test_a_stream_in_memory_goes_after_its_time() -> None:
 
 
 async def test_streams_that_nobody_wrote_to_for_long_are_removed_at_the_start(tmp_path: Path) -> None:
-    store = SqliteEvents(path := tmp_path / "sessions.db")
-    await store.append("old", [b"1"], status="complete")
-    await store.append("under way", [b"1"])
-    await store.close()
-    store = SqliteEvents(path, keep_s=-1)
-    assert await store.state("old") is None
-    assert [event.data for event in await store.read("under way")] == [b"1"]
-    assert await store.append("old", [b"2"]) == 2
-    await store.close()
+    for version in (None, 1):
+        store = SqliteEvents(path := tmp_path / f"{version}.db")
+        await store.append("old", [b"1"], status="complete")
+        await store.append("under way", [b"1"])
+        await store.close()
+        if version:  # with streams alone, as an earlier version kept them
+            with closing(apsw.Connection(str(path))) as db:
+                db.execute("DROP TABLE words; DROP TABLE entries; DROP TABLE sessions; DROP INDEX streams_by_time")
+                db.pragma("user_version", version)
+        store = SqliteEvents(path, keep_s=-1)
+        assert await store.state("old") is None
+        assert [event.data for event in await store.read("under way")] == [b"1"]
+        assert await store.append("old", [b"2"]) == 2
+        await store.close()
 
 
 @pytest.mark.slow

@@ -16,14 +16,17 @@ from zlib import crc32
 import apsw
 import pytest
 
+from agentcli.agent.interfaces import subagents_owner
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import ContextNote, Unreadable, User
+from agentcli.conversation.entries import ContextNote, Unreadable, User, reminder
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.database import VERSION
 from agentcli.infra.sessions.maintenance import check, repair
+from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import fill, read_only, tiny_disk
 from tests.conformance.sessions import (
     HERE,
+    THERE,
     a_fork,
     a_session,
     appending,
@@ -160,7 +163,6 @@ async def test_damage_in_the_middle_of_a_file_is_a_clear_error(tmp_path: Path) -
     [
         (f"PRAGMA user_version = {VERSION + 1}; PRAGMA journal_mode = delete", r"newer agentcli .*update agentcli"),
         ("CREATE TABLE bookmarks (url)", "another program"),
-        (f"CREATE TABLE sessions (id); PRAGMA user_version = {VERSION - 1}", "an old agentcli"),
     ],
 )
 async def test_a_file_that_is_not_ours_is_refused_untouched(tmp_path: Path, change: str, says: str) -> None:
@@ -212,6 +214,102 @@ async def test_an_entry_that_cannot_be_read_is_left_out_said_and_redacted(
         assert isinstance(entry.body, Unreadable)
         assert entry.body.stored == entries[1].body.stored.replace("sesame", "[redacted]")
         assert [type(one.body) for one in note] == [ContextNote] * places
+
+
+TABLES_OF_4 = """
+DROP TABLE words; DROP TABLE entries; DROP TABLE sessions; DROP TABLE events; DROP TABLE streams;
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY, cwd TEXT NOT NULL, name TEXT NOT NULL, title TEXT NOT NULL, created REAL NOT NULL,
+    updated REAL NOT NULL, forked_from TEXT, forked_at INTEGER, used INTEGER NOT NULL DEFAULT 0,
+    user_id TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX sessions_by_use ON sessions (used, cwd);
+CREATE TABLE entries (
+    session_id TEXT NOT NULL REFERENCES sessions (id), seq INTEGER NOT NULL, id TEXT NOT NULL, parent_id TEXT,
+    time REAL NOT NULL, kind TEXT NOT NULL, schema_version INTEGER NOT NULL, body TEXT NOT NULL, checksum INTEGER,
+    PRIMARY KEY (session_id, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX changes_of_files ON entries (time) WHERE kind IN ('files_changed', 'files_restored');
+CREATE TABLE indexed (number INTEGER PRIMARY KEY, session_id TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL) STRICT;
+CREATE VIRTUAL TABLE words USING fts5(
+    text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0'
+);
+"""
+
+
+def as_version_4(db: apsw.Connection) -> None:
+    """As the last release wrote it: a fork shares entries by their number, which may be below its own first one."""
+    sessions = db.execute("SELECT id, cwd, name, title, created, updated, used, user_id FROM sessions").fetchall()
+    columns = "n, origin, own, session_id, seq, id, parent_id, time, kind, schema_version, body, checksum"
+    entries = db.execute(f"SELECT {columns} FROM entries ORDER BY n").fetchall()
+    owners = {n: (session_id, seq) for n, _, _, session_id, seq, *_ in entries}
+    db.execute(TABLES_OF_4)
+    for id, *rest in sessions:
+        shared = [origin for _, origin, own, session_id, *_ in entries if session_id == id and not own]
+        source, at = owners[shared[-1]] if shared else (None, None)
+        values = (id, *rest[:5], source, at and at - 10, *rest[5:])
+        db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    for _, _, own, session_id, seq, *rest in entries:
+        if own:
+            rest[-1] = rest[-1] if seq % 2 else None  # rows of older versions have no checksum
+            db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (session_id, seq - 10, *rest))
+    db.pragma("user_version", 4)
+
+
+async def test_a_file_of_the_last_release_is_copied_and_brought_up_with_what_its_log_holds(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        source = await a_session(store, "one", "two", "three", name="mine", user_id="ada")
+        fork = await a_fork(store, source, "four", cwd=THERE, at=(await entries_in(store, source))[1].id)
+        deep = await a_fork(store, fork, reminder("a note"))
+        before = {id: await store.load(id) for id in (source, fork, deep)}
+    old = apsw.Connection(str(database(tmp_path)))  # held open, so that the log is not written into the file
+    as_version_4(old)
+    assert database(tmp_path).with_name("sessions.db-wal").stat().st_size
+    told: list[str] = []
+    async with on_disk(tmp_path, told) as store:
+        assert {id: await store.load(id) for id in before} == before
+        assert [one.session_id for one in await store.search("two")] == [source]
+        assert {one.session_id for one in await store.search("four")} == {fork}
+        log, _ = await store.open(source)
+        assert (await log.append(reminder("five")).committed).first_seq == 4
+        await log.close()
+        await store.remove(source)
+        assert [one.session_id for one in await store.search("two")] == [fork]
+    old.close()
+    copy = database(tmp_path).with_name("sessions.db.v4")
+    assert [str(copy) in notice for notice in told] == [True]
+    assert mode_of(copy) == 0o600
+    with closing(apsw.Connection(str(copy))) as db:
+        assert db.pragma("user_version") == 4
+        assert db.execute("SELECT count(*) FROM entries").get == 5
+    assert check(database(tmp_path)).found == []
+    assert not list(database(tmp_path).parent.glob("*.part"))
+
+
+@pytest.mark.parametrize("kept_as", ["today", "version 4", "damaged"])
+async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path: Path, kept_as: str) -> None:
+    agents = database(tmp_path).with_name("agents.db")
+    store = SqliteSessions(agents)
+    ids = [await a_session(store, "task", "more", user_id="0197") for _ in range(2)]
+    before = [await entries_in(store, id) for id in ids]
+    await store.close()
+    if kept_as == "version 4":
+        with closing(apsw.Connection(str(agents))) as db:
+            as_version_4(db)
+    elif kept_as == "damaged":
+        agents.write_bytes(NO_DATABASE[0])  # it has a sound copy
+    told: list[str] = []
+    async with on_disk(tmp_path, told) as here:
+        mine = await a_session(here, "mine")
+        assert [info.id for info in await here.list()] == [mine]
+        assert [info.id for info in await here.list(user_id=subagents_owner("0197"))] == ids[::-1]
+        assert [await entries_in(here, id) for id in ids] == before
+        await goes_on(here, ids[0], "it goes on")
+    left = {"today": [], "version 4": ["agents.db.v4"], "damaged": ["agents.db.da"]}
+    assert [path.name[:12] for path in agents.parent.glob("agents.db*")] == left[kept_as]
+    assert all(str(agents) in notice for notice in told)
+    assert len(told) == len(left[kept_as])
+    assert check(database(tmp_path)).found == []
 
 
 # Other programs.
@@ -358,17 +456,23 @@ async def test_a_full_disk_ends_turns_with_a_sentence_and_prints_nothing(
     assert [record.getMessage()[:7] for record in caplog.records] == ["No copy"]
 
 
-async def test_a_read_only_disk_is_a_clear_error(tmp_path: Path) -> None:
+async def test_a_read_only_disk_is_read_and_a_clear_error_for_who_writes(tmp_path: Path) -> None:
     with tiny_disk(tmp_path, "2m") as disk:
-        async with on_disk(disk) as store:
-            await a_session(store, "needle")
+        old = disk / "old"
+        for folder in (disk, old):
+            async with on_disk(folder) as store:
+                await a_session(store, "needle")
+        with closing(apsw.Connection(str(database(old)))) as db:
+            as_version_4(db)
         with read_only(disk):
-            async with on_disk(disk) as store:
-                with pytest.raises(StorageError, match=r"could not be opened or written.*Read-only file system"):
-                    await store.list(cwd=HERE)
-                says = r"Could not write to .*/locks: Read-only file system.*--no-session"
-                with pytest.raises(StorageError, match=says):
-                    await a_session(store, "two")
+            for folder in (disk, old):
+                async with on_disk(folder) as store:
+                    ((id, texts),) = [(info.id, await texts_in(store, info.id)) for info in await store.list(cwd=HERE)]
+                    assert texts == ["needle"]
+                    assert [one.session_id for one in await store.search("needle")] == [id]
+                    says = r"Could not write to .*/locks: Read-only file system.*--no-session"
+                    with pytest.raises(StorageError, match=says):
+                        await a_session(store, "two")
 
 
 @pytest.mark.skipif(is_root, reason="root writes to read-only folders")

@@ -15,6 +15,8 @@ from zlib import crc32
 
 import apsw
 
+from agentcli.conversation.history import short_prompt
+from agentcli.conversation.schema import as_readable
 from agentcli.errors import OUT_OF_MEMORY, StorageError
 from agentcli.settings.files import FileLock, make_private_folder
 
@@ -22,14 +24,21 @@ VERSION = 5
 BUSY_TIMEOUT_MS = 5_000
 _LOCK_TIMEOUT_S = 0.02  # another program may hold the lock for a moment, only to see if the session is open
 _COPY_EVERY_S = 86_400.0
+_OLD_VERSIONS = (0, 1, 4)  # released versions that are upgraded; 0 is an empty file, 1 has only the event streams
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
-def connect(path: Path, *, synchronous: str = "full") -> apsw.Connection:
-    """Connect for writing, and make the tables. Raises `StorageError`, also for a foreign file."""
+class NotWritable(StorageError):
+    """The file cannot be opened for writing. It may be possible to read it."""
+
+
+def connect(
+    path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
+) -> apsw.Connection:
+    """Connect for writing, and make or upgrade the tables. Raises `StorageError`, also for a foreign file."""
     if is_emptied(path):  # SQLite would take it for a new database
         raise apsw.CorruptError("it is empty")
     path.touch(mode=0o600)
@@ -38,10 +47,10 @@ def connect(path: Path, *, synchronous: str = "full") -> apsw.Connection:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.pragma("synchronous", synchronous)
         connection.transaction_mode = "IMMEDIATE"
-        _add_crc32(connection)
+        _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
             with connection:  # the transaction keeps other programs from doing the same
-                _make_tables(connection)
+                _upgrade_tables(connection, on_notice)
         connection.pragma("journal_mode", "wal")
         connection.pragma("foreign_keys", "on")
         if sys.platform == "darwin":  # on a Mac a plain fsync does not reach the disk
@@ -56,7 +65,7 @@ def connect(path: Path, *, synchronous: str = "full") -> apsw.Connection:
 
 def connect_to_memory() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    _make_tables(connection)
+    connection.execute(_tables(0))
     connection.pragma("foreign_keys", "on")
     return connection
 
@@ -66,32 +75,80 @@ def open_raw(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.set_busy_timeout(1_000)
-    _add_crc32(connection)
+    _add_functions(connection)
     return connection
 
 
-def has_tables(connection: apsw.Connection) -> bool:
-    """Return False for an empty file. Raises `StorageError` for a file of another version, or of another program."""
+def read_copy(path: Path, work: Callable[[apsw.Connection], T], first_error: NotWritable) -> T:
+    """Read a copy of a database in whose folder SQLite cannot make files; if that fails, too, raise `first_error`."""
+    import shutil
+    from tempfile import TemporaryDirectory
+
+    try:
+        with TemporaryDirectory(prefix="agentcli-") as folder:
+            copy = Path(folder, path.name)
+            for suffix in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    shutil.copy2(f"{path}{suffix}", f"{copy}{suffix}")
+            copy.chmod(0o600)  # an older version is upgraded
+            with closing(connect(copy)) as connection:
+                return work(connection)
+    except (apsw.NotADBError, apsw.CorruptError) as damaged:
+        raise storage_error(path, damaged) from damaged
+    except (apsw.Error, OSError) as error:
+        raise first_error from error
+
+
+def checked_version(connection: apsw.Connection) -> int:
+    """Return a file's version, 0 if it is empty. Raises `StorageError` for a newer file, or another program's."""
     version = int(connection.pragma("user_version"))
     if version > VERSION:
         raise StorageError(
             f"{connection.filename} was written by a newer agentcli (version {version}, this one knows {VERSION}): "
             "update agentcli."
         )
-    is_empty = version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").get
-    if version != VERSION and not is_empty:
-        raise StorageError(f"{connection.filename} belongs to another program, or to an old agentcli: move it away.")
-    return not is_empty
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    is_ours = version in (*_OLD_VERSIONS, VERSION)
+    if version in (0, 1):  # other programs use these, too
+        is_ours = not tables if version == 0 else "streams" in tables
+    if not is_ours:
+        raise StorageError(f"{connection.filename} belongs to another program: move it away.")
+    return version
 
 
-def _make_tables(connection: apsw.Connection) -> None:
-    if not has_tables(connection):  # else another program has made them in the meantime
-        connection.execute(Path(__file__).with_name("sqlite_tables.sql").read_text())
-        connection.pragma("user_version", VERSION)
+def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
+    """Make the tables, or upgrade those of an older file after copying it."""
+    version = checked_version(connection)
+    if version == VERSION:  # another program has upgraded it in the meantime
+        return
+    if version:
+        path = Path(connection.filename)
+        old_file = free_name(path, f".v{version}")
+        with vacuum_into(path, old_file):  # over another connection, because this one is in a transaction
+            pass
+        on_notice(f"The session database was upgraded for this version of agentcli. The old one is kept as {old_file}.")
+    connection.execute(_tables(version))
+    connection.pragma("user_version", VERSION)
 
 
-def _add_crc32(connection: apsw.Connection) -> None:
+def _tables(version: int) -> str:
+    """Return the statements that add the tables to a file of version 0 or 1, or upgrade one of version 4."""
+    folder = Path(__file__).parent
+    tables = (folder / "sqlite_tables.sql").read_text()  # a line of the upgrade is a placeholder for these
+    return (folder / "sqlite_from_4.sql").read_text().replace("(sqlite_tables.sql)", tables) if version == 4 else tables
+
+
+def _add_functions(connection: apsw.Connection) -> None:
+    """Add the SQL functions `crc32(body)` and `in_short(schema_version, body)`, which makes a title of a prompt."""
+
+    def in_short(*values: Any) -> str:
+        version, body = values
+        unused = {"id": "", "parent_id": None, "time": 0.0}  # by what reads the body
+        record = {**unused, "schema_version": version, "body": body}
+        return short_prompt(as_readable(record).body)
+
     connection.create_scalar_function("crc32", lambda *values: crc32(values[0]), 1, deterministic=True)
+    connection.create_scalar_function("in_short", in_short, 2, deterministic=True)
 
 
 @contextmanager
@@ -183,11 +240,13 @@ _FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {  # the f
     "({error}). Check that it is a file, and its folder's permissions, or use --no-session.",
     Exception: "{path}: {error}.",
 }
+_MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError, apsw.IOError)
 
 
 def storage_error(path: Path, error: Exception) -> StorageError:
     template = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
-    return StorageError(template.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000))
+    text = template.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
+    return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
 _Job = tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any]]  # work, and the future for its result
@@ -198,6 +257,8 @@ class Writer:
 
     Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
+
+    loop: asyncio.AbstractEventLoop  # of the last caller of `submit`
 
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")  # for messages
@@ -210,7 +271,8 @@ class Writer:
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = self.loop.create_future()
         if not self._has_thread:
             (result,) = self._results([(work, future)])
             _resolve(future, result)

@@ -230,16 +230,17 @@ def check(path: Path) -> CheckReport:
 
 
 def _faults(path: Path) -> list[Fault]:
+    """Return a file's faults. Entries are only checked in files of this version; a write upgrades older files."""
     if database.is_emptied(path):
         return [Fault("file", "The file is damaged: it is empty.")]
     faults: list[Fault] = []
     try:
         with closing(database.open_raw(path)) as db:
-            kinds = _FAULTS if database.has_tables(db) else {}
+            version = database.checked_version(db)
             lines = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MAX_FILE_FAULTS})")]
             lines += [f"a row of {table} belongs to nothing" for table, *_ in db.execute("PRAGMA foreign_key_check")]
             faults += [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
-            for kind, text in kinds.items():
+            for kind, text in _FAULTS.items() if version == database.VERSION else ():
                 for id, seq, entry_id in db.execute(SQLITE[f"{kind}_faults"]):
                     faults.append(Fault(kind, f"Session {id}, entry {seq}: {text}.", id, entry_id))
     except _DAMAGE as error:
@@ -287,7 +288,7 @@ def wipe(path: Path) -> None:
             f"The texts are redacted, but {path} could not be rewritten ({error}) and may still hold bytes of "
             "them. Close other agentcli programs, make room for a copy of the file, and redact again."
         ) from error
-    for copy in (database.copy_of(path), *path.parent.glob(f"{path.name}.v*")):  # `.v4` of an old agentcli
+    for copy in (database.copy_of(path), *path.parent.glob(f"{path.name}.v*")):
         copy.unlink(missing_ok=True)
 
 
@@ -319,7 +320,7 @@ def repair(path: Path) -> CheckReport:
                     return before
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
-            new.chmod(0o600)
+            database.connect(new).close()  # an older version is upgraded
             _require_no_open_session(path)  # a session that was opened in between relies on the old file
             # The nanoseconds make the name unique: a kept file is never overwritten.
             kept_as = path.with_name(f"{path.name}.damaged-{time.time_ns()}")

@@ -4,10 +4,11 @@ In a simulated power cut, WAL with synchronous=FULL lost none of 10,090 rows rep
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program
 _COPY_DELAY_S = 60.0  # a program that ends earlier need not begin a copy
 _REPAIR_PATIENCE_S = 20.0  # the longest wait for another program that repairs or copies
 _BATCH = 2_000  # entries indexed in one transaction, during which other writers wait
+
+log = logging.getLogger(__name__)
 
 
 class SqliteTables(tables.Tables):
@@ -95,8 +98,24 @@ class SqliteSessions(_WriterSessions):
         self._has_opened_session = False  # a program that only reads makes no copy
 
     def _connect(self) -> apsw.Connection:
+        """Connect, and move in the sessions from `agents.db`, where earlier versions kept those of subagents."""
         make_private_folder(self.path.parent)
-        return database.connect(self.path)
+        connection = database.connect(self.path, self._notify)
+        agents = self.path.with_name("agents.db")
+        if agents.exists():
+            _move_in_agents(connection, agents, self._notify)
+        return connection
+
+    def _notify(self, notice: str) -> None:
+        """Inform the person. The writer's thread calls this, but front ends run in the event loop."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
+
+    async def _read(self, work: tables.Work[tables.T]) -> tables.T:
+        try:
+            return await self._run(work)
+        except database.NotWritable as error:
+            return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
     async def _take_ownership(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
@@ -127,8 +146,9 @@ class SqliteSessions(_WriterSessions):
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
-        while await self._writer.submit(_index_batch):
-            pass  # each batch is a transaction, so that others can write between them
+        with suppress(database.NotWritable):
+            while await self._writer.submit(_index_batch):
+                pass  # each batch is a transaction, so that others can write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
@@ -216,3 +236,19 @@ def _index_batch(db: apsw.Connection) -> bool:
     texts = ((n, tables.folded(tables.text_of(tables.read_entry(row).body))) for n, *row in rows)
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
     return len(rows) == _BATCH
+
+
+def _move_in_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
+    """Move the sessions in `file` into the database, then delete `file`. If this fails, the next start tries again."""
+    try:
+        database.connect(file, on_notice).close()  # an older version is upgraded
+        connection.execute("ATTACH ? AS agents", (str(file),))
+        try:
+            with connection:
+                connection.execute(tables.SQLITE["move_in_agents"])
+        finally:
+            connection.execute("DETACH agents")
+        for suffix in ("", "-wal", "-shm", ".copy"):
+            Path(f"{file}{suffix}").unlink(missing_ok=True)
+    except (apsw.Error, StorageError, OSError) as error:
+        log.warning("The conversations of subagents in %s are left there for now: %s", file, error)

@@ -1,10 +1,10 @@
--- The tables of sessions and event streams in SQLite.
+-- The tables of sessions in SQLite, and those of event streams, which a file of version 1 has already.
 --
 -- The entries of a session form a tree through parent_id; the newest one is the head. A fork has copies of the entries
 -- it begins with: `origin` is the `n` of the original entry, and of all copies outside the trash exactly one is `own`,
 -- the one that totals and searches use. `trashed` is 0, or how many times a session of that id has been moved to the
 -- trash. A result's id is its call's id, which a model may use again. `used` grows with each use of any session, and
--- unlike `updated` does not depend on the clock. `checksum` is the CRC-32 of the body's bytes.
+-- unlike `updated` does not depend on the clock. `checksum` is the CRC-32 of the body's bytes, NULL in old rows.
 -- `changes_of_files` is for blame. `words` is the search index, which keeps no text: its rowid is the entry's `n`.
 -- `streams` and `events` are for the readers of servers; the row of a removed stream stays, with its last id.
 CREATE TABLE sessions (
@@ -43,7 +43,7 @@ CREATE INDEX changes_of_files ON entries (time) WHERE kind IN ('files_changed', 
 CREATE VIRTUAL TABLE words USING fts5(
     text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0'
 );
-CREATE TABLE streams (
+CREATE TABLE IF NOT EXISTS streams (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     status TEXT NOT NULL,
@@ -52,7 +52,7 @@ CREATE TABLE streams (
     touched REAL NOT NULL,
     is_there INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE events (
+CREATE TABLE IF NOT EXISTS events (
     stream INTEGER NOT NULL REFERENCES streams (number),
     id INTEGER NOT NULL,
     data BLOB NOT NULL,

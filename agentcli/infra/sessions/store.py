@@ -95,6 +95,10 @@ class TableSessions(ABC):
     async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         """Do work in a transaction. Raises `StorageError`."""
 
+    async def _read(self, work: tables.Work[tables.T]) -> tables.T:
+        """Do work that changes nothing."""
+        return await self._run(work)
+
     @abstractmethod
     def _queue(self) -> WorkQueue:
         """Return a queue for the work of one log."""
@@ -120,7 +124,7 @@ class TableSessions(ABC):
         ownership = await self._take_ownership(new.id)
         try:
             # A generated id cannot be taken.
-            if has_given_id and await self._run(lambda db: tables.is_stored(db, new.id)):
+            if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
                 raise StorageError(f"There is a session {new.id} already: resume it with --resume {new.id}.")
         except BaseException:
             await ownership.release()
@@ -173,7 +177,7 @@ class TableSessions(ABC):
             (info,) = await tables.session_infos(db, "id = :id", id=id)
             return info, await tables.entries_of(db, id, after=after)  # without the first `after` ones
 
-        return await self._run(work)
+        return await self._read(work)
 
     async def holder(self, session_id: str) -> str | None:
         with suppress(NoSession):  # a session may be open before it is stored
@@ -185,19 +189,19 @@ class TableSessions(ABC):
     ) -> Sequence[interfaces.SessionInfo]:
         which = f"cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
-        return await self._run(lambda db: tables.session_infos(db, which, cwd=folder, user_id=user_id, limit=limit))
+        return await self._read(lambda db: tables.session_infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[interfaces.SearchHit]:
         words, folder = tables.Words(text), folder_text(cwd) if cwd else None
-        return await self._run(lambda db: db.search(words, cwd=folder, user_id=user_id, limit=limit))
+        return await self._read(lambda db: db.search(words, cwd=folder, user_id=user_id, limit=limit))
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
         async def work(db: tables.Tables) -> Sequence[tuple[str, Entry]]:
             return [(str(id), tables.read_entry(row)) async for id, *row in db.stream(tables.SQL["file_changes"])]
 
-        return await self._run(work)
+        return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """Add up usage since a time, of one session, of a user or of all. A fork's usage is that of its own entries."""
@@ -210,7 +214,7 @@ class TableSessions(ABC):
                 collector.add(session_id, tables.read_entry(row), user_id=session_user_id)
             return collector
 
-        return await self._run(work)
+        return await self._read(work)
 
     async def rename(self, session_id: str, name: str) -> None:
         await self._set_column(session_id, "name", name)
@@ -241,7 +245,7 @@ class TableSessions(ABC):
     async def restore(self, session_id: str) -> str:
         from agentcli.infra.sessions import maintenance
 
-        id = await self._run(lambda db: maintenance.id_in_trash(db, session_id))
+        id = await self._read(lambda db: maintenance.id_in_trash(db, session_id))
         await self._run_alone(id, lambda db: maintenance.restore(db, id))
         return id
 
@@ -266,7 +270,7 @@ class TableSessions(ABC):
             await ownership.release()
 
     async def _full_id(self, session_id: str) -> str:
-        return await self._run(lambda db: tables.full_id(db, session_id))
+        return await self._read(lambda db: tables.full_id(db, session_id))
 
 
 def _position_of(beginning: str | None, ids: Sequence[str]) -> int:
