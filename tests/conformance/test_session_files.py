@@ -286,7 +286,7 @@ async def test_a_file_of_the_last_release_is_copied_and_brought_up_with_what_its
     assert not list(database(tmp_path).parent.glob("*.part"))
 
 
-@pytest.mark.parametrize("kept_as", ["today", "version 4", "damaged"])
+@pytest.mark.parametrize("kept_as", ["today", "version 4"])
 async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path: Path, kept_as: str) -> None:
     agents = database(tmp_path).with_name("agents.db")
     store = SqliteSessions(agents)
@@ -296,8 +296,6 @@ async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path:
     if kept_as == "version 4":
         with closing(apsw.Connection(str(agents))) as db:
             as_version_4(db)
-    elif kept_as == "damaged":
-        agents.write_bytes(NO_DATABASE[0])  # it has a sound copy
     told: list[str] = []
     async with on_disk(tmp_path, told) as here:
         mine = await a_session(here, "mine")
@@ -305,7 +303,7 @@ async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path:
         assert [info.id for info in await here.list(user_id=subagents_owner("0197"))] == ids[::-1]
         assert [await entries_in(here, id) for id in ids] == before
         await goes_on(here, ids[0], "it goes on")
-    left = {"today": [], "version 4": ["agents.db.v4"], "damaged": ["agents.db.da"]}
+    left = {"today": [], "version 4": ["agents.db.v4"]}
     assert [path.name[:12] for path in agents.parent.glob("agents.db*")] == left[kept_as]
     assert all(str(agents) in notice for notice in told)
     assert len(told) == len(left[kept_as])

@@ -17,13 +17,14 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import ModelInfo, RequestTarget, max_estimate
+from agentcli.llm.models import ModelInfo, RequestTarget, estimate, max_estimate
 from agentcli.tools.workspace import Workspace
 
 COUNT_MARGIN = 1.01  # the maximum tokens of a prompt, for each token that the provider counted in it earlier
 DEFAULT_MAX_TOKENS = 32_000  # of a reply
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
 MAX_RETRIES_BEFORE_FALLBACK = 2  # of a service that is overloaded
+MAX_WINDOWS = 4  # a prompt estimated at more windows than these is too long, however wrong the estimate
 
 
 async def request_reply(turn: Turn) -> llm.Done:
@@ -57,6 +58,7 @@ async def _request(turn: Turn) -> llm.Done:
         add_notes(turn)  # the compaction may have dropped the reminder of plan mode, which is then due again
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
+        check_size(request, info)
         await wait_until_stored(turn)  # a prompt that could not be stored is not sent
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
@@ -130,6 +132,14 @@ def build_request(
         temperature=runtime.models.temperature,
         effort=state.model.effort or runtime.models.effort,
     )
+
+
+def check_size(request: llm.Request, info: ModelInfo) -> None:
+    """Raise `ContextOverflow` if the new messages of a request, after those that were sent before, are far too long."""
+    tokens = estimate(llm.Request("", request.messages[request.earlier_messages :]), info).tokens
+    max_windows = MAX_WINDOWS if info.is_known else 2 * MAX_WINDOWS  # the window of an unknown model is a guess
+    if tokens > max_windows * info.window:
+        raise ContextOverflow(f"The prompt has about {tokens:,} tokens, but {info.id} has a window of {info.window:,}")
 
 
 async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
