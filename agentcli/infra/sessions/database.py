@@ -123,7 +123,9 @@ def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None
         return
     if version:
         path = Path(connection.filename)
-        old_file = free_name(path, f".v{version}")
+        old_file = path.with_name(f"{path.name}.v{version}")
+        if old_file.exists():  # of an upgrade that failed: a kept file is never overwritten
+            old_file = old_file.with_name(f"{old_file.name}-{time.time_ns()}")
         with vacuum_into(path, old_file):  # over another connection, because this one is in a transaction
             pass
         on_notice(f"The session database was upgraded for this version of agentcli. The old one is kept as {old_file}.")
