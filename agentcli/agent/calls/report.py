@@ -312,7 +312,6 @@ def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
 
 
 def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
-    """Return the value with each text that is a key of `masked` replaced."""
     match value:
         case str():
             return masked.get(value, value)

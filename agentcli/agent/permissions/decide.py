@@ -19,7 +19,9 @@ from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
+from agentcli.safety.paths.judge import PathFacts
 from agentcli.tools.tool import kind_argument
+from agentcli.tools.workspace import Workspace
 
 _MAY_FAIL_IN_SANDBOX = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")
 CHANGES_A_FILE = "it changes a file"  # the reason to ask about an ordinary edit; it adds nothing to a diff
@@ -61,7 +63,6 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> PolicyDecision:
-    """Decide about a call that reads or edits files and that no rule covers."""
     if mode == "bypassPermissions":
         return _decide_bypassed(facts)
     special = next((path for path in facts.files if path.kind != "plain"), None)
@@ -79,19 +80,18 @@ def _decide_bypassed(facts: CallFacts) -> PolicyDecision:
     profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
-            tool = "Edit" if path.access == "write" else "Read"
-            rule = f"{tool}({_as_rule(path.given)})"
+            rule = Rule(facts.tool.name, _pattern_of_file(path, facts.workspace))
             return PolicyDecision(outcome="deny", reason=f"{path.why}: add a rule for it, such as {rule}")
         if profile != "danger-full-access" and path.is_kept:
             return PolicyDecision(outcome="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")
     return PolicyDecision(outcome="allow", reason="permissions are bypassed")
 
 
-def _as_rule(path: str) -> str:
-    """Return a path in the syntax of rules: `//x` is absolute, `~/x` in the home, `./x` in the working directory."""
-    if path.startswith("/"):
-        return f"/{path}"
-    return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
+def _pattern_of_file(path: PathFacts, workspace: Workspace) -> str:
+    """Return the pattern that matches only this file: `//x` is absolute, `x` in any folder, `./x` in this one."""
+    shown = workspace.shown(path.real)
+    file = f"/{shown}" if shown.startswith("/") else shown
+    return escaped(file if "/" in file else f"./{file}")
 
 
 def _ask_or_deny(mode: Mode, why: str) -> PolicyDecision:
@@ -223,12 +223,11 @@ def _possible_rules(facts: CallFacts) -> Iterator[str]:
             yield " and ".join(map(str, dict.fromkeys(rules)))  # such as "bash(cd docs) and bash(make)"
         return
     for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the file itself, then its folder
-        shown = facts.workspace.shown(path.real)
-        file = f"/{shown}" if shown.startswith("/") else shown  # a rule's absolute path begins with two slashes
-        yield str(Rule(name, escaped(file if "/" in file else f"./{file}")))  # "x" is in any folder, "./x" in this one
-        folder = str(PurePosixPath(file).parent)
+        pattern = _pattern_of_file(path, facts.workspace)
+        yield str(Rule(name, pattern))
+        folder = str(PurePosixPath(pattern).parent)
         if folder not in (".", "/", "//"):
-            yield str(Rule(name, f"{escaped(folder)}/**"))
+            yield str(Rule(name, f"{folder}/**"))
     if facts.tool.effect == "web":
         yield from (f"{name}(domain:{host})" for host in facts.hosts if host)
     yield name

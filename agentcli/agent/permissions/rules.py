@@ -138,7 +138,6 @@ def check_rule(
 
 
 def _form_of(tool: Tool) -> Form:
-    """Return the form of patterns in rules about this tool, which follows from its effect and arguments."""
     if tool.schema is None:
         fields = {field.name for field in msgspec.structs.fields(tool.arguments)}
     else:  # a tool of an MCP server or a client

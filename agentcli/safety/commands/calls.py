@@ -142,7 +142,6 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 
 
 def _add_candidate(call: ProgramCall, candidate: ProgramCall) -> None:
-    """Add a command that the call may run, and take over what was found about it."""
     call.candidates += [candidate, *candidate.candidates]
     call.catastrophe = call.catastrophe or candidate.catastrophe
     call.deny_forms += candidate.deny_forms

@@ -19,7 +19,6 @@ _SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{
 
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Return why a call of git, without the word `git`, may do more than read in the workspace, or an empty string."""
     call = read_git_call(fields)
     if call.problem:
         return call.problem
@@ -225,7 +224,6 @@ _TESTS_OF_FILES = frozenset("-b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N 
 
 
 def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Judge the words of `test` or `[ … ]`."""
     if any(field.may_vanish or field.is_glob for field in fields):
         return "an unquoted expansion can turn into another test"
     # Tests of variables, such as `-v` and `-R`, may do more than look, because a subscript can run a command.

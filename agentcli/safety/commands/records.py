@@ -276,7 +276,6 @@ _GLOB_TOKEN = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[
 
 
 def _translate_token(match: re.Match[str]) -> str:
-    """Translate one token of a glob."""
     if match["members"] is not None:
         members = re.sub(r"([\\[&~|])", r"\\\1", match["members"])  # escapes and set operations only in `re`
         return f"[{'^' if match['negation'] else ''}{members}]"

@@ -154,7 +154,6 @@ class Walk:
             self.catastrophe = self.catastrophe or catastrophes.REVERSE_SHELL
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
-        """Walk through a text that a shell runs, and return the shell's state after it."""
         reading = read_commands(text)
         if not reading.is_complete:
             self.note_unjudged(reading.problem)
@@ -208,7 +207,6 @@ class Walk:
         return states_after if len(commands) == 1 and pipeline.operator_after != "&" else (state, state)
 
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> StatesAfter:
-        """Judge a simple command or a subshell, and the commands substituted in it."""
         self.command_count += 1
         if self.command_count > _MAX_COMMANDS:
             self.note_unjudged("it has too many commands to check")

@@ -163,7 +163,6 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
 
 
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
-    """Return find as a wrapper of the commands that its `-exec` runs, or None if it runs none."""
     if not (runs := read_find(arguments).runs):
         return None
     candidates = tuple(_with_unknown_text(words, "{}") for words in runs if words)

@@ -64,7 +64,6 @@ def secret_values(text: str) -> set[str]:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Yield the values that may be secret, some of them more than once."""
     for expression in (_PAIR, _ELEMENT, _NETRC):
         position = 0
         while pair := expression.search(text, position):

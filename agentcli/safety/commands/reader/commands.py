@@ -282,7 +282,6 @@ class CommandReader(syntax.WordReader):
 
 
 def _substitutions_in(script: Script) -> Script:
-    """Return the pipelines of all substitutions in the words of a script."""
     parts = [part for pipeline in script for part in pipeline.parts]
     own = [pipeline for part in parts for inner_script in part.substitutions for pipeline in inner_script]
     return (*own, *(pipeline for part in parts for pipeline in _substitutions_in(part.subshell or ())))
