@@ -63,29 +63,21 @@ class PathLookup:
 
     def find(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) if it cannot be resolved."""
-        if (known := self._facts.get((given, access))) is None:
+        if (given, access) not in self._facts:
             named = self.workspace.lexical_path(given)
-            known = self._facts[given, access] = self._facts_of(given, named, self._look(named, access), access)
-        return known
+            self._facts[given, access] = self._facts_of(given, named, self._look(named, access), access)
+        return self._facts[given, access]
 
     def find_real(self, given: str, access: Access) -> judge.PathFacts:
-        """Return the facts of a path that is already resolved; one that cannot be looked up is used as written."""
-        path = Path(given)
+        """Return the facts of an absolute path. One that cannot be resolved is used as written."""
         try:
-            status = self._look(path, access)
+            return self.find(given, access)
         except ToolError:  # a loop of symlinks
-            status = PathStatus(real=path, place="inside")
-        return self._facts_of(given, path, status, access)
+            path = Path(given)
+            return self._facts_of(given, path, PathStatus(real=path, place="inside"), access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[judge.PathFacts]:
-        """Return the facts of each known path of a command. A path in a loop of symlinks is used as written."""
-        found = []
-        for path in known(paths):
-            try:
-                found.append(self.find(path, access))
-            except ToolError:
-                found.append(self.find_real(path, access))
-        return found
+        return [self.find_real(path, access) for path in known(paths)]
 
     def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> judge.PathFacts:
         """Return the facts of a path that is written as `given` in the call and resolves to `status.real`."""
