@@ -30,6 +30,7 @@ _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
 # A line of HEAD's reflog. The commit before is not all zeros, as it is for a first commit.
 _MOVE = lazy_pattern(r"(?m)^(?P<before>\w*[1-9a-f]\w*) (?P<after>\w+) .*> (?P<time>\d+) [+-]\d+\t(?P<cause>.*)$")
+_DROPPED_STASH = lazy_pattern(r"Dropped refs/stash@\{\d+\} \(([0-9a-f]{40,64})\)")  # as `git stash pop` prints it
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):
@@ -41,6 +42,7 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
     is_open: bool = False
     is_untried: bool = True  # False if only the conflicts of an earlier undo remain
     times: tuple[tuple[float, float], ...] = ()  # the Unix times of each turn's prompt and last result
+    stashes: tuple[str, ...] = ()  # the commits of stashes that git dropped
 
     @property
     def name(self) -> str:
@@ -76,6 +78,7 @@ class History:
         self._undone: dict[str, str] = {}  # ids of undone entries, each with the id of the entry that undid it
         self._positions: dict[str, int] = {}  # of entries, by their ids
         self._times = {0: (0.0, 0.0)}  # the times of the prompt and the last result, by the number of the turn
+        self._dropped_stashes: dict[str, str] = {}  # the commit of the stash that git dropped, by the id of the call
         number, prompt = 0, ""  # of the turn
         # By the id of a call: its turn, its prompt and its reply. If a model uses an id twice, the newer call applies.
         turn_of_call: dict[str, tuple[int, str, tuple[log.Entry, ToolUse] | None]] = {}
@@ -85,9 +88,11 @@ class History:
                 case log.User(content, is_reminder=False):
                     number, prompt = number + 1, " ".join(typed_text(content).split())
                     self._times[number] = (entry.time, entry.time)
-                case log.Result():
+                case log.Result(result=result):
                     began, _ = self._times[number]
                     self._times[number] = (began, entry.time)
+                    if dropped := _DROPPED_STASH.search(str(result.content)):
+                        self._dropped_stashes[result.tool_use_id] = dropped[1]
                 case log.Assistant(content=content):
                     reply_calls = [block for block in content if isinstance(block, ToolUse)]
                     turn_of_call |= {use.id: (number, prompt, (entry, use)) for use in reply_calls}
@@ -144,6 +149,7 @@ class History:
             return None
         number, prompt = min((self.calls[id].turn, self.calls[id].prompt) for id in ids)
         times = tuple(self._times[turn] for turn in {self.calls[id].turn for id, _ in calls})
+        stashes = tuple(self._dropped_stashes[call.id] for _, call in calls if call.id in self._dropped_stashes)
         return TurnChanges(
             number=number,
             prompt=prompt,
@@ -151,6 +157,7 @@ class History:
             is_open=is_open,
             is_untried=is_untried,
             times=times,
+            stashes=stashes,
         )
 
 
@@ -212,7 +219,8 @@ async def undo(
     headline = _headline(turn, direction, files, host.command)
     # A person who was asked has seen the list, so only files with another outcome are reported.
     reported = [file for file in files if not is_asked or file not in plan.files]
-    remarks = await asyncio.to_thread(_git_remark, turn, host.shown)
+    stashes = [f"To bring back the stash that git dropped: git stash store {commit[:10]}" for commit in turn.stashes]
+    remarks = [*await asyncio.to_thread(_git_remark, turn, host.shown), *stashes]
     lines = [headline, *remarks, *_rows(reported, host.shown, direction)]
     return UndoResult("\n".join(lines), turn, files)
 

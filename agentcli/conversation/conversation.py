@@ -102,6 +102,15 @@ class Conversation:
         return (apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else []), after
 
     @property
+    def pins(self) -> list[str]:
+        facts: list[str] = []
+        for entry in self.path:
+            if isinstance(entry.body, log.Pinned):
+                text = entry.body.text
+                facts = [fact for fact in facts if fact != text] + ([] if entry.body.is_removed else [text])
+        return facts
+
+    @property
     def unstarted_calls(self) -> tuple[ToolUse, ...]:
         """The open calls that have not begun, so that the person must be asked about them again.
 

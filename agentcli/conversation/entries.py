@@ -158,6 +158,13 @@ class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_no
     text: str
 
 
+class Pinned(msgspec.Struct, frozen=True, tag_field="kind", tag="pinned", omit_defaults=True):
+    """A fact that every compaction carries word for word; with `is_removed`, it is no longer carried."""
+
+    text: str
+    is_removed: bool = False
+
+
 class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
     """The person went back to a prompt: the conversation continues from the entry that precedes `before`."""
 
@@ -168,6 +175,12 @@ class HeadMoved(msgspec.Struct, frozen=True, tag_field="kind", tag="head_moved")
     """The conversation continues from the entry whose id is `to`, on this branch or another one."""
 
     to: str
+
+
+class Labelled(msgspec.Struct, frozen=True, tag_field="kind", tag="labelled"):
+    """The person gave this point of the conversation a name. Only logs of earlier versions have such entries."""
+
+    name: str
 
 
 class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
@@ -320,8 +333,8 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
 
 MessageBody = User | Assistant | Result | Compaction  # what reaches the model
 CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver
-PathBody = Rewound | HeadMoved | Retracted
-SessionBody = ContextNote | PlanAccepted | ProviderSwitch | Queued | Paid | ResetAwaited
+PathBody = Rewound | HeadMoved | Labelled | Retracted
+SessionBody = ContextNote | Pinned | PlanAccepted | ProviderSwitch | Queued | Paid | ResetAwaited
 SkillBody = SkillActivated | SkillEnded
 Body = MessageBody | CallBody | PathBody | SessionBody | SkillBody | FilesChanged | FilesRestored | Unreadable
 

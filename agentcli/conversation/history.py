@@ -1,5 +1,6 @@
 """Reads the history of a conversation: its turns, active skills and title; also searches its whole log."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
@@ -21,6 +22,7 @@ _ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
 _TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; of others only the kind is
 _EXCERPT_CHARS = 160  # on each side of a match
 _MAX_SHORT_WORD = 3  # letters; a word this short is part of many others, so only whole words match it
+_PHRASE_SCORE = 10.0  # added for an entry that has the whole query
 _COMMON_WORDS = frozenset(
     "a an and are as at be by did do for from had has have how in is it its of on or that the this to was we were what "
     "when where which who why with you".split()
@@ -178,19 +180,21 @@ class LogSearch:
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))
             for word in distinctive_words(phrase)
         ]
-        scored: list[tuple[int, int, str]] = []  # the score, number and excerpt of an entry
-        for number, entry in self._numbered():
-            text = _searched_text(entry.body)
-            lower = text.lower()
-            # The positions in the text where each word first occurs.
-            found = [match.start() for pattern in patterns if (match := pattern.search(lower))]
+        texts = [(number, entry.body, _searched_text(entry.body)) for number, entry in self._numbered()]
+        lowered = [text.lower() for _, _, text in texts]
+        entry_counts = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
+        scored: list[tuple[float, int, str]] = []  # the score, number and excerpt of an entry
+        for (number, body, text), lower in zip(texts, lowered, strict=True):
+            # By position in `patterns`: the position in the text where the word first occurs.
+            found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
-                score = len(found) + has_phrase  # an entry with the whole query has all of its words, too
-                at = lower.find(phrase) if has_phrase else found[0]
+                score = sum(math.log(1 + len(texts) / entry_counts[n]) for n in found) + has_phrase * _PHRASE_SCORE
+                rarest = min(found, key=lambda n: entry_counts[n], default=0)
+                at = lower.find(phrase) if has_phrase else found[rarest]
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
-                scored.append((score, number, f"{_heading(number, entry.body)} {excerpt}"))
+                scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, log.Entry]]:
@@ -198,7 +202,7 @@ class LogSearch:
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
             is_of_recall = isinstance(entry.body, log.Result) and entry.body.name == "recall"
-            if isinstance(entry.body, log.User | log.Assistant | log.Result) and not is_of_recall:
+            if isinstance(entry.body, log.User | log.Assistant | log.Result | log.Pinned) and not is_of_recall:
                 yield number, entry
 
 
@@ -214,6 +218,8 @@ def _heading(number: int, body: log.Body) -> str:
             speaker = "note" if body.is_reminder else "user"
         case log.Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
+        case log.Pinned():
+            speaker = "pinned"
         case _:
             speaker = "you"  # a reply; the model reads it
     return f"[#{number} {speaker}]"
@@ -227,6 +233,8 @@ def _searched_text(body: log.Body) -> str:
             return "\n".join(filter(None, texts))
         case log.Result(result=result):
             return result.text
+        case log.Pinned(text):
+            return text
         case _:
             return ""
 

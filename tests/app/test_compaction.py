@@ -20,7 +20,7 @@ from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
 from agentcli.agent.state import prompts
 from agentcli.conversation.compaction.digest import MIN_ANSWER_CHARS
-from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, reminder
+from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.history import LogSearch
 from agentcli.hooks import create_context_transform
@@ -153,6 +153,8 @@ def long(tmp_path: Path) -> Callable[..., Any]:
 async def test_a_long_conversation_never_fills_its_window_and_keeps_what_must_stay(long: Any, strategy: str) -> None:
     turns = 30 if strategy == "truncate" else 60
     async with long(replies(turns), strategy=strategy) as talk:
+        session = await talk.agent.session()
+        session.append(Pinned("The port is 8143."))
         await talk.ask_all(turns)
         compactions, text = talk.of(Compaction), await talk.text()
     assert len(compactions) >= 2
@@ -163,6 +165,7 @@ async def test_a_long_conversation_never_fills_its_window_and_keeps_what_must_st
     for number in range(turns):
         assert prompt_of(number) in text
     assert text.count(RULES.strip()) == 1
+    assert "The port is 8143." in text
     assert text.count("FAILED") + text.count("does not exist") >= turns // 7
     assert f"Decision {turns - 1}: keep it" in text
 
@@ -573,18 +576,21 @@ def test_a_command_compacts_in_a_stream_and_shows_first_what_it_would_do(tmp_pat
         for number in range(8):
             running.say(prompt_of(number))
             running.wait_for(lambda line, wanted=f"Decision {number}": wanted in str(line.get("result", "")))
+        running.control("command", text="/pin The port is 8143.")
         running.control("command", text="/compact --dry-run")
         running.control("command", text="/compact the customers")
         running.control("command", text="/compact --wet")
         ran = running.ended()
-    dry, done, wrong = ran.of("system", "command")
-    assert wrong["is_error"]
+    pinned, dry, done, wrong = ran.of("system", "command")
+    assert (pinned["output"], wrong["is_error"]) == ("Pinned: The port is 8143.", True)
     assert prompt_of(1) in dry["output"]
+    assert "The port is 8143." in dry["output"]
     (boundary,) = ran.of("system", "compact_boundary")
     assert boundary["trigger"] == "manual"
     assert boundary["tokens_after"] < boundary["tokens_before"]
     assert f"{boundary['tokens_after']:,} tokens" in done["output"]
     shown = json.loads(place.run("sessions", "show", boundary["session_id"], "--json").out)
+    assert "The port is 8143." in json.dumps(shown["messages"][0])
     assert "the customers" in json.dumps(shown["messages"][0])
     assert len([entry for entry in shown["entries"] if entry["body"]["kind"] == "compaction"]) == 1
 

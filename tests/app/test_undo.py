@@ -392,3 +392,18 @@ async def test_random_interleavings_end_as_a_model_says(tmp_path: Path, monkeypa
     monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
     for seed in range(12):
         assert await interleave(seed, tmp_path / str(seed)) == []
+
+
+def test_undo_names_the_command_that_brings_back_a_stash_which_git_dropped(project: Place) -> None:
+    git(project, "init", "-q", "-b", "main")
+    (project.folder / "a.txt").write_text("1\n")
+    git(project, "add", "a.txt")
+    git(project, "commit", "-q", "-m", "first")
+    (project.folder / "a.txt").write_text("2\n")
+    git(project, "stash", "-q")
+    go(project, bash("git stash pop"))
+    assert (project.folder / "a.txt").read_text() == "2\n"
+    [line] = [line for line in project.run("undo", "--yes").out.splitlines() if "stash" in line and "undid" not in line]
+    git(project, *line.partition(": git ")[2].split())
+    git(project, "stash", "pop", "-q")
+    assert (project.folder / "a.txt").read_text() == "2\n"

@@ -21,6 +21,7 @@ from agentcli.conversation.entries import (
     Compaction,
     ContextNote,
     FilesChanged,
+    Pinned,
     Result,
     Retracted,
     reminder,
@@ -418,6 +419,7 @@ TALK: tuple[Body, ...] = (
     reminder("agentcli says grommet"),
     Compaction(carried="what went before: widgets"),
     ContextNote("a note about sprockets"),
+    Pinned("never touch the flywheel"),
 )  # fmt: skip
 FOUND = {
     "parser": "user",
@@ -433,6 +435,7 @@ FOUND = {
     "needle": "tool_result",
     "widget": "compaction",
     "sprockets": "context_note",
+    "flywheel": "pinned",
     "secret": "",
     "grommet": "",
     '"needle" AND': "",

@@ -25,7 +25,7 @@ PARTICIPLES = """
 """.split()
 
 # Names that the protocol of events, the stored log and earlier releases fix, and pairs of two protocols that share one.
-FIXED_NAMES = {"Steered", "TakenOver", "Paid", "is_wanted", "told"}
+FIXED_NAMES = {"Steered", "TakenOver", "Pinned", "Labelled", "Paid", "is_wanted", "told"}
 SHARED_CLASS_NAMES = {"TextDelta", "ThinkingDelta", "Done", "Compaction"}
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic
+from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic, number_in
 from agentcli.agent.commands.model import MODEL_COMMANDS, USAGE_COMMANDS
 from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.permissions.rules import Rule, Rules, Verb, check_rule, parse_rule
-from agentcli.conversation.entries import STRATEGY_NAMES, Compaction
+from agentcli.conversation.entries import STRATEGY_NAMES, Compaction, Pinned, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob, Grants
 from agentcli.tools.observation import as_shown
@@ -197,6 +197,22 @@ def _describe_planned_compaction(plan: Compaction) -> str:
     return f"{tokens}\nThe log stays complete. Before the recent turns, the model would read:\n\n{carried}"
 
 
+async def _run_pin(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
+    facts = session.state.conversation.pins
+    if not argument:
+        listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)] or ["No pins."]
+        return "\n".join([*listed, "To pin a fact: /pin TEXT. To remove one: /pin remove NUMBER"])
+    verb, _, number = argument.partition(" ")
+    if verb == "remove":
+        fact = facts[number_in(number.strip(), len(facts), "pin")]
+        session.append(Pinned(fact, is_removed=True))
+        return f"Removed pin: {fact}"
+    session.append(Pinned(argument))
+    session.state.notes.append(reminder(f"The user pinned this fact for the whole conversation: {argument}"))
+    return f"Pinned: {argument}"
+
+
 COMPACTION_COMMANDS = (
     SlashCommand(
         "compact",
@@ -206,6 +222,7 @@ COMPACTION_COMMANDS = (
         aliases=("summarize", "compress"),
         forms=("", "FOCUS", f"{DRY} [FOCUS]"),
     ),
+    SlashCommand("pin", "pin a fact, or list the pinned ones", _run_pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
 )
 
 

@@ -304,6 +304,7 @@ class FileInWork(Struct, frozen=True):
 class Carried(Struct, frozen=True, kw_only=True):
     """The facts that every compaction carries."""
 
+    pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     files: tuple[FileInWork, ...] = ()
     reminders: tuple[str, ...] = ()  # those of a session's start, skills and the plan, as they are now
@@ -317,6 +318,7 @@ class Carried(Struct, frozen=True, kw_only=True):
         if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
         listed = (
+            ("Pinned by the user", [f"- {pin}" for pin in self.pins]),
             ("Task list", list(self.tasks)),
             ("Folders", [f"- {folder}" for folder in self.folders]),
             ("Files worked on", shown),
@@ -333,6 +335,7 @@ def collect_facts(
     bodies = (entry.body for entry in conversation.entries)
     past = (without_reminder_tags(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
     return Carried(
+        pins=tuple(conversation.pins),
         tasks=tuple(_tasks(turns)),
         files=tuple(_files(turns)),
         reminders=tuple(reminders),

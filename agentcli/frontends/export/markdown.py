@@ -153,6 +153,8 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             yield Remark("The user rewound to here. What followed is omitted.")
         case entries.Retracted(ids):
             yield Remark(f"{counted(len(ids), 'entry was', 'entries were')} removed from the conversation.")
+        case entries.Labelled(name):
+            yield Remark(f"Label: {name}")
         case entries.FilesRestored(_, changes):
             yield Remark(f"Changes to {counted(len(changes), 'file')} were undone or reapplied.")
         case entries.PlanAccepted(plan):

@@ -316,7 +316,7 @@ def text_of(body: log_entries.Body) -> str:
             return result.text
         case log_entries.Compaction(carried=carried):
             return carried
-        case log_entries.ContextNote(text):
+        case log_entries.ContextNote(text) | log_entries.Pinned(text):
             return text
         case _:
             return ""

@@ -23,6 +23,7 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
+from agentcli.conversation.history import LogSearch
 from agentcli.llm.messages import (
     Base64Source,
     Image,
@@ -215,3 +216,11 @@ def test_entries_that_follow_another_parent_begin_a_branch_and_the_way_back_is_o
     conversation.add(Entry("back", "e2", 4.0, User((Text("e"),))))
     assert [entry.id for entry in conversation.path] == ["e0", "e1", "e2", "back"]
     assert [message.text for message in conversation.messages] == ["abce"]
+
+
+def test_an_entry_with_the_rarest_word_of_a_query_is_found_first() -> None:
+    texts = ["the flywheel wobbles", *["the parser works"] * 5]
+    log = [Entry(f"e{n}", f"e{n - 1}" if n else None, float(n), User((Text(text),))) for n, text in enumerate(texts)]
+    found = LogSearch(Conversation(log)).search("flywheel of the parser")
+    assert len(found) == 6
+    assert found[0] == "[#1 user] the flywheel wobbles"

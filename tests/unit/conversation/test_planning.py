@@ -17,9 +17,9 @@ from agentcli.conversation.entries import (
     Body,
     CallsStarted,
     Compaction,
-    ContextNote,
     Entry,
     Paid,
+    Pinned,
     Queued,
     Result,
     User,
@@ -78,7 +78,7 @@ def talks(draw: st.DrawFn) -> list[Entry]:
                 case 1:
                     add(reminder("a note"))
                 case 2:
-                    add(ContextNote(f"note {len(log)}"))
+                    add(Pinned(f"fact {len(log)}"))
                 case 3:
                     add(Paid(model="p/m"))
                 case 4:
@@ -139,6 +139,8 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     # At least half of the limit is used wherever there was that much to say; a summary says less on purpose.
     assert made.tokens_after >= 0.5 * min(planner.limit, len(words(log)) // 4) or made.strategy == "summarize"
     text = said(messages)
+    for fact in carried.pins:
+        assert fact in text
     assert "Use tabs." in text
     joined = re.search(r"entries \[#(\d+) to #(\d+)\]", text)
     for number, entry in enumerate(log, 1):
