@@ -95,6 +95,31 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.see(r"Theme dark\. For this session only")
 
 
+def test_a_grant_is_revoked_in_the_list(open_terminal: Open) -> None:
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/permissions allow bash(make *)\r")
+    terminal.see(r"Rule added for this session: allow bash\(make \*\)")
+    terminal.type("/permissions\r")
+    terminal.see("❯ ● default")
+    terminal.type("make")
+    terminal.see(r"❯   forget bash\(make \*\)")
+    terminal.type(ENTER)
+    terminal.see(r"Rule removed: bash\(make \*\) will ask again\.")
+
+
+def test_a_memory_file_is_edited_in_the_editor(open_terminal: Open, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf -- "- run ruff" >>"$1"\n')
+    editor.chmod(0o755)
+    terminal = ready(open_terminal([ANSWER], EDITOR=str(editor), VISUAL=""))
+    terminal.type("/remember The port is 8143.\r")
+    terminal.see("Added to")
+    terminal.type("/memory edit\r")
+    terminal.see("Saved /")
+    (notes,) = tmp_path.rglob("memory/*/notes.md")
+    assert notes.read_text() == "- The port is 8143.\n- run ruff\n"
+
+
 def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open) -> None:
     terminal = open_terminal([ANSWER], "--plain")
     terminal.see("›")
@@ -293,7 +318,8 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     if how == "/resume":
         ready(second).type("/resume\r")
     second.see("❯ just now")
-    named, other, everywhere = picker(second)  # the marked row has a second one only if it was cut
+    named, other, one_shots, everywhere = picker(second)  # the marked row has a second one only if it was cut
+    assert "With one-shots" in one_shots
     assert "All directories" in everywhere
     assert named.startswith("❯ just now    talk")
     assert other.startswith("  just now    Mend the parser")

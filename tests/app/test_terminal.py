@@ -860,7 +860,7 @@ def test_a_one_shot_is_no_conversation_until_somebody_talks_in_it(open_terminal:
     resumed = open_terminal([{"text": "the answer"}], "-c")
     resumed.see("still here")
     resumed.type("/resume\r")
-    assert "from cron" not in resumed.see("All directories")
+    assert "from cron" not in resumed.see("With one-shots")
     resumed.type("\r")
     resumed.see("Resume session[^?]*from cron")
     resumed.type("\r")

@@ -56,6 +56,10 @@ class CommandHost(Protocol):
     async def document(self, file: str) -> str:
         """Return this conversation, with secrets masked, in the format of the file's ending. Raises `UsageError`."""
 
+    async def edit(self, text: str) -> str | None:
+        """Open a text in the person's editor and return the result; None without a terminal. Raises `UserError`."""
+        return None
+
     def open_agent(self, id: str) -> None:
         """Show a running subagent as it works. Raises `UsageError` without a screen."""
 

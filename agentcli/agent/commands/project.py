@@ -1,6 +1,7 @@
 """Commands about the project: its changes, a review of them, its instruction and memory files, and added folders."""
 
 import asyncio
+import os
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -129,9 +130,7 @@ _INSTRUCTIONS = lazy_pattern(r'<instructions path="(.*?)">\n(.*?)\n</instruction
 async def _run_remember(host: CommandHost, text: str) -> Outcome:
     if not text:
         raise UsageError("Add what to remember: /remember TEXT")
-    memory = host.session.runtime.calls.workspace.resources.memory
-    if memory is None:
-        raise UserError("Memory is off. Turn it on with memory.enabled.")
+    memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
     note = f"The user added this to {NOTES} in the memory: {text}"
     host.session.state.notes.append(log_entries.reminder(note))
@@ -139,6 +138,11 @@ async def _run_remember(host: CommandHost, text: str) -> Outcome:
 
 
 async def _run_memory(host: CommandHost, argument: str) -> Outcome:
+    verb, _, name = argument.partition(" ")
+    if verb == "edit":
+        return await _edit_memory_file(host, name.strip() or NOTES)
+    if argument:
+        raise UsageError("Usage: /memory, or /memory edit [FILE].")
     lines = ["Instruction files the model has read:"]
     files, rules = instruction_files(host), await asyncio.to_thread(_rule_files, host)
     for path, text in files.items():
@@ -155,7 +159,7 @@ async def _run_memory(host: CommandHost, argument: str) -> Outcome:
         return "\n".join([*lines, "Memory files: off (memory.enabled)"])
     lines.append(f"This project's memory files, in {memory.place_of(NOTES).parent}:")
     lines += await asyncio.to_thread(_memory_lines, memory) or ["  none"]
-    lines.append("To add a line: /remember TEXT. To change a file, open it in your editor.")
+    lines.append("To add a line: /remember TEXT. To edit a file: /memory edit [FILE]")
     return "\n".join(lines)
 
 
@@ -187,7 +191,30 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
     return dict(found for text in texts for found in _INSTRUCTIONS.findall(text))
 
 
+async def _edit_memory_file(host: CommandHost, name: str) -> Outcome:
+    memory = _memory_of(host)
+    place = memory.place_of(name)
+    is_there = await asyncio.to_thread(os.path.lexists, place)
+    before = await asyncio.to_thread(memory.view, name) if is_there else ""
+    after = await host.edit(before)
+    if after is None:  # this front end has no editor
+        return f"Edit {place}"
+    if after.rstrip("\n") == before.rstrip("\n"):
+        return f"No changes to {place}."
+    await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n", before=before)
+    return f"Saved {place}"
+
+
+def _memory_of(host: CommandHost) -> Memory:
+    memory = host.session.runtime.calls.workspace.resources.memory
+    if memory is None:
+        raise UserError("Memory is off. Turn it on with memory.enabled.")
+    return memory
+
+
 MEMORY_COMMANDS = (
     SlashCommand("remember", "add a line to this project's memory", _run_remember, "TEXT"),
-    SlashCommand("memory", "show memory and instruction files", _run_memory),
+    SlashCommand(
+        "memory", "show memory and instruction files, or edit memory", _run_memory, "[edit]", forms=("", "edit [FILE]")
+    ),
 )

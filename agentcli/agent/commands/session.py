@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -231,7 +231,7 @@ async def _run_permissions(host: CommandHost, argument: str) -> Outcome:
     rules = host.session.state.rules
     match verb:
         case "":
-            return await _choose_mode(host)
+            return await _choose_mode_or_rule(host)
         case "list":
             return await _rules_text(host)
         case "mode" if rest.strip():
@@ -242,24 +242,38 @@ async def _run_permissions(host: CommandHost, argument: str) -> Outcome:
             rules.of(verb).append(rule)
             text = f"Rule added for this session: {verb} {rule}. To remove it: /permissions forget {rule}"
             return f"{text} {warning}".rstrip()
-        case "forget" | "revoke" if rest.strip():
+        case "forget" | "revoke":
             return await _remove_rule(host, rest.strip())
         case _:
             raise UsageError(
-                "Usage: /permissions, or /permissions with list, mode MODE, allow RULE, ask RULE, deny RULE "
-                "or forget RULE."
+                "Usage: /permissions, or /permissions with list, mode MODE, allow RULE, ask RULE, deny RULE, "
+                "forget RULE or forget NUMBER."
             )
 
 
-async def _choose_mode(host: CommandHost) -> str:
-    options = [(mode, MODE_TEXTS[mode].meaning) for mode in MODES]
-    picked = await host.choose("Permission mode", options, current=MODES.index(host.session.state.mode))
-    return await _rules_text(host) if picked is None else _set_mode(host, MODES[picked])
+async def _choose_mode_or_rule(host: CommandHost) -> str:
+    """Let the person choose another mode, or one of their own rules to remove."""
+    state, granted = host.session.state, await _granted(host)
+    session_rules = [str(rule) for _, rule in _rules_by_effect(state.rules) if _is_own(rule)]
+    rules = list(dict.fromkeys([*granted, *session_rules]))
+    removals = [(f"forget {rule}", "saved for this project" if rule in granted else "") for rule in rules]
+    options = [*((mode, MODE_TEXTS[mode].meaning) for mode in MODES), *removals]
+    picked = await host.choose("Permission mode and saved rules", options, current=MODES.index(state.mode))
+    if picked is None:
+        return await _rules_text(host)
+    if picked < len(MODES):
+        return _set_mode(host, MODES[picked])
+    return await _remove_rule(host, rules[picked - len(MODES)])
 
 
 def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
     effects: tuple[Verb, ...] = ("deny", "ask", "allow")
     return [(effect, rule) for effect in effects for rule in rules.of(effect)]
+
+
+def _is_own(rule: Rule) -> bool:
+    """Return True for a rule of this session or a lasting grant, False for one from the settings."""
+    return rule.source in ("session", "granted")
 
 
 def _set_mode(host: CommandHost, mode: str) -> str:
@@ -270,12 +284,19 @@ def _set_mode(host: CommandHost, mode: str) -> str:
 async def _rules_text(host: CommandHost) -> str:
     state, granted = host.session.state, await _granted(host)
     lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode].meaning}. To change it: /permissions mode MODE"]
-    for effect, rule in _rules_by_effect(state.rules):
-        is_granted = effect == "allow" and str(rule) in granted
-        source = "always, in this project" if is_granted else rule.quote or rule.source or "settings"
-        lines.append(f"  {effect:<5}  {rule}  ({source})")
-    lines.append("To remove a rule: /permissions forget RULE" if len(lines) > 1 else "No rules.")
+    lines += [*_rule_rows(state.rules, granted)] or ["No rules."]
+    lines += ["To remove a rule: /permissions forget RULE or NUMBER"] if granted else []
     return "\n".join(lines)
+
+
+def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
+    """Yield a line for each rule with its source, and then numbered lines for the grants of this project."""
+    for effect, rule in _rules_by_effect(rules):
+        has_number = (effect, rule.source) == ("allow", "granted") and str(rule) in granted
+        if not has_number and (_is_own(rule) or not only_own):
+            yield f"  {effect:<5}  {rule}  ({rule.quote or rule.source or 'settings'})"
+    for number, text in enumerate(granted, 1):
+        yield f"  {number:>5}  {text}  (always, in this project)"
 
 
 async def _granted(host: CommandHost) -> list[str]:
@@ -284,9 +305,15 @@ async def _granted(host: CommandHost) -> list[str]:
 
 
 async def _remove_rule(host: CommandHost, what: str) -> str:
-    granted, rules, text = await _granted(host), host.session.state.rules, str(parse_rule(what))
+    """Remove a lasting grant, by its number or its text, or a rule of this session. Raises `UsageError`."""
+    granted, rules = await _granted(host), host.session.state.rules
+    if not what and (rows := [*_rule_rows(rules, granted, only_own=True)]):
+        raise UsageError("\n".join(("Name a rule: /permissions forget RULE, or the NUMBER of a saved grant:", *rows)))
+    if not what:
+        raise UsageError("There are no rules to remove: this session has none, and no grants are saved.")
+    text = granted[number_in(what, len(granted), "saved grant")] if what.isdecimal() else str(parse_rule(what))
     matching = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
-    own = [rule for rule in matching if rule.source in ("session", "granted")]  # not those from the settings
+    own = [rule for rule in matching if _is_own(rule)]
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
@@ -341,7 +368,7 @@ PERMISSION_COMMANDS = (
         _run_permissions,
         "[RULE]",
         aliases=("approvals",),
-        forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE"),
+        forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE|NUMBER"),
     ),
     SlashCommand(
         "sandbox",

@@ -6,11 +6,11 @@ from functools import partial
 
 from agentcli.agent import undo
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in, numbered_list
-from agentcli.agent.interfaces import Checkpoints, SessionInfo
+from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
 from agentcli.agent.session import Session
 from agentcli.agent.state import prompts
 from agentcli.conversation.history import counted, shorten
-from agentcli.errors import SessionInUse, UsageError, UserError
+from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.files import from_home
 
 MAX_LISTED = 20  # lines of a list without a picker
@@ -32,29 +32,49 @@ async def _run_resume(host: CommandHost, which: str) -> Outcome:
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if which.isdigit() and len(which) < 4:  # a longer number may be the beginning of an id
         return await _open_session(host, sessions[number_in(which, len(sessions), "conversation")].id)
-    return await _open_session(host, which)
+    try:
+        return await _open_session(host, which)
+    except NoSession:
+        return await _choose_by_words(host, which)
 
 
 async def _choose_session(host: CommandHost) -> Outcome:
-    """Let the person choose a conversation of this directory; a second list has one-shots and all directories."""
+    """Let the person choose a conversation of this directory; a second list has one-shots, or all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
-    longer_list = ("All directories…", "include one-shots (agentcli -p)")
-    chosen = await host.choose("Resume session", [*options, longer_list])
+    longer_lists = [("With one-shots…", "include agentcli -p"), ("All directories…", "")]
+    chosen = await host.choose("Resume session", [*options, *longer_lists])
     if chosen is None:
         if not options:
-            return "There are no other sessions in this directory. To list all: agentcli sessions list --all"
-        return numbered_list(
-            options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: agentcli sessions search WORDS"
-        )
-    if chosen == len(options):
-        # `None`: of any user, because one-shots have a user of their own.
-        found = await host.stored_sessions.list(limit=_MAX_OFFERED, user_id=None)
+            return "There are no other sessions in this directory. To search all directories: /resume WORDS"
+        return numbered_list(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
+    if chosen >= len(options):
+        with_one_shots = chosen == len(options)  # the first entry after the sessions
+        cwd = host.session.runtime.calls.workspace.cwd if with_one_shots else None
+        user_id = None if with_one_shots else ""  # None: of any user, because one-shots have a user of their own
+        found = await host.stored_sessions.list(cwd=cwd, limit=_MAX_OFFERED, user_id=user_id)
         sessions = [info for info in found if info.id != host.session.id]
         rows = [(info.cwd, *_in_columns(info)) for info in sessions]
         options = [(title, f"{folder}  {prompts}".rstrip()) for folder, title, prompts in rows]
         chosen = await host.choose("Resume session", options)
     return await _open_session(host, sessions[chosen].id) if chosen is not None else ""
+
+
+async def _choose_by_words(host: CommandHost, words: str) -> Outcome:
+    """Let the person choose among the conversations that contain these words, newest first."""
+    newest: dict[str, SearchHit] = {}  # the newest hit in each session
+    for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # newest first
+        newest.setdefault(hit.session_id, hit)
+    newest.pop(host.session.id, None)
+    if not newest:
+        raise NoSession(words)
+    hits = list(newest.values())
+    options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
+    chosen = await host.choose("Resume session", options)
+    if chosen is None:  # this front end has no picker
+        rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
+        return numbered_list(rows[:MAX_LISTED], "To resume one: /resume ID")
+    return await _open_session(host, hits[chosen].session_id)
 
 
 async def _open_session(host: CommandHost, session_id: str) -> Outcome:
@@ -140,7 +160,7 @@ SESSION_COMMANDS = (
         _run_resume,
         "[ID]",
         aliases=("sessions", "continue"),
-        forms=("", "NUMBER|ID|NAME"),
+        forms=("", "NUMBER|ID|NAME", "WORDS to search for"),
     ),
     SlashCommand("fork", "continue in a copy of this session", _run_fork, aliases=("branch",)),
     SlashCommand("rename", "rename this session", _run_rename, "NAME", aliases=("title",)),

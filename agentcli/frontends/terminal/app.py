@@ -28,7 +28,7 @@ from agentcli.frontends.terminal.output.activity import TICK_S, message_text
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnEnd, TurnView
-from agentcli.frontends.terminal.programs import run_program, run_with_terminal
+from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_rows
@@ -324,6 +324,10 @@ class TerminalApp:
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.released():
             await run_program(arguments)
+
+    async def edit(self, text: str) -> str | None:
+        async with self._console.released():
+            return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
         """Run the person's own command in our terminal, then report its output to the session."""

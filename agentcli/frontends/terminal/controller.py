@@ -365,6 +365,9 @@ class TerminalController(OpenerHost):
         except NothingChosen:
             return False
 
+    async def edit(self, text: str) -> str | None:
+        return await self._terminal.edit(text)
+
     def open_agent(self, id: str) -> None:
         if not self._terminal.is_live:
             super().open_agent(id)  # raises `UsageError`

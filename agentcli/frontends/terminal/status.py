@@ -62,6 +62,10 @@ class TerminalActions(Protocol):
     async def run_outside(self, arguments: Sequence[str]) -> None:
         """Run a program that has the terminal to itself."""
 
+    async def edit(self, text: str) -> str | None:
+        """Return the text as the person's editor left it; None if no editor can be shown. Raises `UserError`."""
+        return None
+
     async def run_own(self, command: str, *, to_model: bool) -> None:
         """Run the person's own shell command in the session."""
 

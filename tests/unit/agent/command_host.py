@@ -89,6 +89,9 @@ class FakeHost:
     async def document(self, file: str) -> str:
         return await live_document(self.session, file, await self.sessions())
 
+    async def edit(self, text: str) -> str | None:
+        return None
+
     def put_into_input(self, text: str) -> None:
         self.input = text
 

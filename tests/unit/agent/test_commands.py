@@ -229,13 +229,20 @@ async def test_clear_begins_again_and_resume_goes_back(tmp_path: Folder) -> None
         assert first in await host.says("/resume 1")
 
 
-async def test_resume_offers_the_sessions_of_every_directory(tmp_path: Folder) -> None:
+async def test_resume_finds_what_was_reported_in_every_directory(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [{"text": "The kestrel hovers."}, END]) as host:
         first = host.session.id
         await host.stage.ask("Which bird?")
         await host.says("/clear")
+        listed = await host.says("/resume kestr")
+        assert "Which bird?" in listed
+        assert "The kestrel hovers." in listed
+        assert first[:13] in listed
         host.picks += [1, 0]  # those of every directory, and there the newest
         assert first in await host.says("/resume")
+        await host.says("/clear")
+        host.picks.append(0)
+        assert first in await host.says("/resume bird")
         with pytest.raises(NoSession, match="There is no session 'albatross'"):
             await host.says("/resume albatross")
 
@@ -401,7 +408,6 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
             "  deny   bash(curl *)  (settings)",
             "  deny   bash(rm *)  (session)",
             "  allow  bash(make *)  (session)",
-            "To remove a rule: /permissions forget RULE",
         ]
         for wrong in (
             "/permissions allow",
@@ -440,6 +446,24 @@ async def test_a_refusal_of_the_session_is_revoked_and_one_of_the_settings_is_no
     assert [str(rule) for rule in host.session.state.rules.deny] == ["bash(curl *)"]
 
 
+async def test_forgetting_without_a_rule_lists_what_can_be_forgotten(tmp_path: Folder) -> None:
+    grants = FileGrants(tmp_path / "grants.json", tmp_path)
+    async with command_host(tmp_path, grants=grants, deny=["bash(curl *)"]) as host:
+        with pytest.raises(UsageError, match="There are no rules to remove"):
+            await host.says("/permissions forget")
+        grants.add("bash(make)")
+        await host.says("/permissions deny bash(rm *)")
+        await host.says("/permissions allow bash(touch a)")
+        with pytest.raises(UsageError) as said:
+            await host.says("/permissions forget")
+    assert str(said.value).splitlines() == [
+        "Name a rule: /permissions forget RULE, or the NUMBER of a saved grant:",
+        "  deny   bash(rm *)  (session)",
+        "  allow  bash(touch a)  (session)",
+        "      1  bash(make)  (always, in this project)",
+    ]
+
+
 async def test_a_lasting_grant_is_revoked(tmp_path: Folder) -> None:
     grants = FileGrants(tmp_path / "grants.json", tmp_path)
     grants.add("bash(make)")
@@ -447,9 +471,9 @@ async def test_a_lasting_grant_is_revoked(tmp_path: Folder) -> None:
     async with command_host(tmp_path, replies, grants=grants, can_ask=True) as host:
         answering(host.stage, allowed=True, scope="always")
         await host.stage.ask("Go")
-        assert "  allow  bash(touch a)  (always, in this project)" in await host.says("/permissions")
-        said = await host.says("/permissions forget bash(touch a)")
-        assert said == "Rule removed: bash(touch a) will ask again."
+        shown = (await host.says("/permissions")).splitlines()[-3:-1]
+        assert [row.split()[:3] for row in shown] == [["1", "bash(make)", "(always,"], ["2", "bash(touch", "a)"]]
+        assert await host.says("/permissions forget 2") == "Rule removed: bash(touch a) will ask again."
         assert grants.list() == ["bash(make)"]
         assert host.session.state.rules.allow == []
 
