@@ -255,10 +255,10 @@ class Builder:
                     reminders.append(reminder)
             return reminders
 
-        async def choose_summary_model() -> tuple[Provider, ModelInfo]:
+        async def choose_summary_model(may_be_small: bool) -> tuple[Provider, ModelInfo]:
             if settings.summary_model:
                 return self._provider_of(settings.summary_model)
-            return await self._small_model(state)
+            return await (self._small_model if may_be_small else self._resolve)(state)
 
         def make_compactor() -> Compactor:
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache

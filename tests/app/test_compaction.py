@@ -483,14 +483,18 @@ async def test_a_summary_takes_the_place_of_what_was_done_and_is_paid_for(long: 
     assert compactions[-1].cost_usd
 
 
-async def test_the_small_model_of_the_provider_writes_summaries(long: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [("", "other"), ("model_not_found", "main"), ("auth", "main"), ("bad_request", "main")]
+)
+async def test_the_small_model_of_the_provider_writes_summaries_if_it_may(long: Any, kind: str, name: str) -> None:
     own = [summary(n) | {"when": "<conversation>"} for n in range(60)]
-    others = [summary(n) for n in range(60)]
+    others = [{"error": {"kind": kind}} if kind else summary(n) for n in range(60)]
     async with long([*own, *replies(30)], other=others, is_small=True, strategy="summarize") as talk:
         await talk.ask_all(30)
         paid = [entry.body for entry in await talk.entries() if isinstance(entry.body, Paid)]
         assert {compaction.strategy for compaction in await talk.compactions()} == {"summarize"}
-    assert {Path(one.model).stem for one in paid} == {"other"}
+    assert {Path(one.model).stem for one in paid} == {name}
+    assert not [event for event in talk.of(Notice) if event.text.startswith("Could not summarize")]
 
 
 async def test_a_long_conversation_takes_a_summary_that_is_ready(long: Any) -> None:

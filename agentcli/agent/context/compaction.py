@@ -25,7 +25,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
 from agentcli.conversation.history import TurnSteps, calls_in, text_of, turn_steps
 from agentcli.errors import UserError
-from agentcli.llm.errors import ProviderError
+from agentcli.llm.errors import AuthError, BadRequest, ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo, RequestTarget, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
@@ -45,7 +45,8 @@ _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions, so that 
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the reminders at a session's start again
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # records a request: its model, usage and cost in USD
-Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
+# Returns the model that writes summaries; with True, it may be a small one of the same provider.
+Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
 
 
 class Basis(Struct, frozen=True, kw_only=True):
@@ -210,6 +211,7 @@ class Summaries(Struct, kw_only=True, dict=True):
         self._unreported = 0.0  # USD since the last compaction
         self._next_pause_s = FIRST_PAUSE_S  # after the next failure
         self._retry_at = 0.0  # the monotonic time at which the pause after the newest failure ends
+        self._may_use_small_model = True  # False once the provider has rejected its small model
 
     def cached(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
         """Return the summaries of these turns that are in the cache, by the turns' numbers."""
@@ -238,9 +240,10 @@ class Summaries(Struct, kw_only=True, dict=True):
         if not missing or time.monotonic() < self._retry_at:
             return
         keys = {self._key(turn, focus) for turn in missing}
+        tries_session_model = False
         _BEING_WRITTEN.update(keys)
         try:
-            provider, writer = await self.choose_writer()
+            provider, writer = await self.choose_writer(self._may_use_small_model)
             if writer.small:  # small models, such as most local ones, are not used for summaries
                 return
             self.model = f"{provider.name}/{provider.model}"
@@ -256,12 +259,20 @@ class Summaries(Struct, kw_only=True, dict=True):
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
                     group.create_task(write_one(turn))
+        except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for an unknown model
+            tries_session_model = self._may_use_small_model
+            self._may_use_small_model = False
+            if not tries_session_model:
+                self.record_failure(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
             self.record_failure(str(errors.exceptions[0]))
         else:
             self.problem, self._next_pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
+        if tries_session_model:
+            log.warning("a summary by %s was rejected: the session's model writes instead", self.model)
+            await self.write(turns, focus, emit=emit)
 
     def record_failure(self, problem: str) -> None:
         """Remember why a summary could not be written, and pause before the next try, twice as long each time."""

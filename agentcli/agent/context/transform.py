@@ -41,7 +41,7 @@ def create_context_transform(
     )
     model = ModelInfo("", "", window=max_context_tokens)
 
-    async def writer() -> tuple[Provider, ModelInfo]:
+    async def writer(may_be_small: bool) -> tuple[Provider, ModelInfo]:
         assert resolve_provider is not None, "summaries are switched off without a provider"
         resolved = resolve_provider()
         provider = await resolved if inspect.isawaitable(resolved) else resolved
