@@ -196,9 +196,8 @@ class Conversation:
                 self.pending_calls |= {id: self.open_calls[id] for id in ids if id in self.open_calls}
             case log.CallKept(id, names):
                 self.applied_changes[id] = names
-            case log.CallAllowed(id) | log.CallDenied(
-                id
-            ):  # a decision about the call, or about the changes of its dry run
+            case log.CallAllowed(id) | log.CallDenied(id):
+                # The decision is about the call, or about the changes of its dry run.
                 self.unanswered.discard(id)
                 self.dry_runs.discard(id)
 

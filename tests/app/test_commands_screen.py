@@ -384,7 +384,7 @@ def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) ->
 def test_lists_that_are_cut_say_so_and_show_a_model_s_window_and_price_at_40_columns(open_terminal: Open) -> None:
     terminal = ready(open_terminal([ANSWER], columns=40, ANTHROPIC_API_KEY="sk-ant-1"))
     terminal.type("/")
-    terminal.see(r"/clear.*\n  \d\d more · ↓ or type to narrow\n")
+    terminal.see(r"/cache.*\n  \d\d more · ↓ or type to narrow\n")
     terminal.type("\x15/model\r")
     terminal.see("choices · Enter")
     terminal.type("haiku-5-5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -59,6 +60,9 @@ class Cache:
         self._kept |= {prefixes[n] for n in (marks if self._explicit else range(len(parts)))}
         last = len(prefixes[marks[-1]]) if marks else 0
         return hit, last - hit, len(prefixes[-1]) - last
+
+    def forget(self) -> None:
+        self._kept.clear()
 
 
 Said = str | dict[str, Any] | list[dict[str, Any]]  # a text, or the arguments of calls of bash
@@ -178,12 +182,18 @@ def test_no_request_of_a_long_session_changes_an_earlier_byte(place: Place, wire
         ran = place.run("-m", model, "-c", "-p", "on", "--output-format", "json", env=env)
         assert ran.code == 0, ran.err
         ran = place.run("-m", model, "-c", "-p", "and on", "--output-format", "json", env=env)
+        shown = place.run("-m", model, "-c", "-p", "/cache", env=env).out
+        why = place.run("-m", model, "-c", "-p", "/cache why", env=env).out
     bodies = [request.json for request in server.requests]
     assert len(bodies) >= 50
     for before, after in pairwise(bodies):
         old, new = ([text for text, _ in parts_of(body)] for body in (before, after))
         assert new[: len(old)] == old
         assert before["model"] != after["model"] or _head(before) == _head(after)
+    # Two changes of the model; the way back finds what had been kept.
+    assert "  missed: " in shown
+    lost = why.count(" tokens read, extra cost: ")
+    assert lost == 2 if wire == "anthropic" else lost >= 1
 
 
 def _head(body: dict[str, Any]) -> Any:
@@ -198,9 +208,29 @@ def test_a_session_that_continues_after_many_results_reads_what_was_kept(place: 
         place.run(*model, "-p", "hi", env=environment(server))
         ran = place.run(*model, "-c", "-p", "go", "--max-turns", "1", env=environment(server))
         assert ran.code == 53
-        ran = place.run(*model, "-c", "-p", "on", "--output-format", "json", env=environment(server))
-        usage = json.loads(ran.out)["usage"]
-        assert usage["cache_read_input_tokens"] > 10 * usage["input_tokens"]
+        place.run(*model, "-c", "-p", "on", env=environment(server))
+        assert command(place, server, "/cache why") == "No cache misses.\n"
+
+
+def test_what_the_provider_drops_is_reported_with_its_price(place: Place) -> None:
+    cache = Cache(explicit=True)
+    with anthropic_server(answers(iter(()), cache)) as server:
+        command(place, server, "/status")
+        model = ("-m", "anthropic/claude-sonnet-5-5")
+        place.run(*model, "-p", "go", env=environment(server))
+        place.run(*model, "-c", "-p", "on", env=environment(server))
+        assert "No cache misses." in command(place, server, "/cache")
+        assert command(place, server, "/cache why") == "No cache misses.\n"
+        cache.forget()
+        place.run(*model, "-c", "-p", "on", env=environment(server))
+        shown = command(place, server, "/cache")
+        why = command(place, server, "/cache why")
+    assert "  missed: " in shown
+    found = re.search(r": 0 of ([\d,]+) tokens read, extra cost: \$([\d.]+)$", why, re.MULTILINE)
+    assert found, why
+    held = int(found[1].replace(",", ""))
+    assert held > 1_000
+    assert float(found[2]) == pytest.approx(held * (2.5 - 0.1) / 1e6, abs=1e-4)
 
 
 def grow_older(place: Place, seconds: int) -> None:
@@ -208,6 +238,15 @@ def grow_older(place: Place, seconds: int) -> None:
     database.execute("UPDATE entries SET time = time - ?", (seconds,))
     database.commit()
     database.close()
+
+
+def test_a_provider_that_caches_nothing_loses_nothing(place: Place) -> None:
+    model = place.script({"text": "a"}, {"text": "b"})
+    place.run("-m", model, "-p", "go")
+    place.run("-m", model, "-c", "-p", "on")
+    out = place.run("-m", model, "-c", "-p", "/cache").out
+    assert "No cache misses." in out
+    assert place.run("-m", model, "-c", "-p", "/cache everything").code == 2
 
 
 def test_a_callers_breakpoint_reaches_the_wire(place: Place) -> None:

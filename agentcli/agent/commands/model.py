@@ -1,6 +1,10 @@
 """Commands about the model: choosing it, its effort, window, usage and cache, and side questions."""
 
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
+
+from msgspec import Struct
 
 from agentcli.agent.accounting import UsageCollector, format_amount
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked_list, split_keep
@@ -8,12 +12,12 @@ from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.requests.attempts import PaidRequest, without
 from agentcli.agent.requests.request import build_request
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import PaidReason
+from agentcli.conversation.entries import Assistant, Entry, PaidReason
 from agentcli.conversation.history import counted
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import RequestTarget
+from agentcli.llm.models import ModelInfo, Prices, RequestTarget
 from agentcli.llm.provider import Effort, Request
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
@@ -30,6 +34,14 @@ _PREAMBLE = (
     "Call no tools and change nothing.</system-reminder>\n"
 )
 NEARLY_FULL = 0.8  # of the window
+TIME_TO_LIVE_S = 300  # of a cached prefix after its last use: Anthropic's promise, and about that of others
+_STEP_TOKENS = 128  # the size of the steps in which OpenAI's automatic cache grows
+_MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
+_MAX_LOSSES = 10  # in /cache why
+_WHY_LOST = (
+    "The provider drops its cache when you switch models, when the tools or the system prompt change, when the "
+    f"conversation is compacted, or after {TIME_TO_LIVE_S // 60} minutes without a request."
+)
 
 
 async def _run_model(host: CommandHost, argument: str) -> Outcome:
@@ -166,7 +178,7 @@ async def _run_usage(host: CommandHost, argument: str) -> Outcome:
     further_rows = _further_usage(session)
     width = max(len(row[0]) for row in (*rows, *further_rows))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *further_rows)]
-    return "\n".join([*lines, "More, also of tools and other sessions: agentcli usage"])
+    return "\n".join([*lines, "More, also of tools and other sessions: agentcli usage. Cache savings: /cache"])
 
 
 def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
@@ -191,4 +203,92 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
     return lines
 
 
-USAGE_COMMANDS = (SlashCommand("usage", "show this session's tokens and cost", _run_usage, aliases=("cost", "stats")),)
+class CacheLoss(Struct, frozen=True, kw_only=True):
+    """Tokens of a request that the cache held, but that were not read from it."""
+
+    time: float
+    reply: Assistant
+    held: int
+    lost: int
+    usd: float | None  # the extra cost; None if the price is unknown
+
+
+def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
+    """Yield each loss in a log: a reply that read less from the cache than the previous request had left there."""
+    newest: dict[str | None, Assistant] = {}  # by the id of an entry: the newest counted reply on the path to it
+    for entry in entries:
+        before, reply = newest.get(entry.parent_id), entry.body
+        if before is not None:
+            newest[entry.id] = before
+        if not isinstance(reply, Assistant) or reply.is_estimated or reply.usage == Usage():
+            continue
+        newest[entry.id] = reply
+        if before is None or reply.stop_reason == "interrupted":
+            continue
+        prices = model_info(f"{reply.provider}/{reply.model}").prices
+        held = min(_cached_tokens(before.usage, reply.usage, prices), reply.usage.prompt_tokens)
+        lost = held - reply.usage.cache_read_input_tokens
+        # Without counts of cache writes, `held` is an estimate, which may be wrong by a step or two.
+        tolerance = 0 if _counts_cache_writes(prices, before.usage) else 2 * _STEP_TOKENS
+        if lost > tolerance:
+            usd = _extra_cost(reply.usage, lost, prices) if prices else None
+            yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
+
+
+def _extra_cost(usage: Usage, lost: int, prices: Prices) -> float:
+    """Return the USD that a request cost more than if its `lost` tokens had been read from the cache."""
+    lost_writes = min(lost, usage.cache_creation_input_tokens)  # lost tokens that were billed as cache writes
+    lost_input = lost - lost_writes
+    moved = Usage(input_tokens=-lost_input, cache_creation_input_tokens=-lost_writes, cache_read_input_tokens=lost)
+    return prices.cost(usage) - prices.cost(usage + moved)
+
+
+def _counts_cache_writes(prices: Prices | None, usage: Usage) -> bool:
+    """Return True if the provider counts the tokens that it writes to its cache."""
+    return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
+
+
+def _cached_tokens(usage: Usage, next_usage: Usage, prices: Prices | None) -> int:
+    """Return the tokens that the cache held between two requests with these usages; 0 without signs of a cache."""
+    reported = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    if _counts_cache_writes(prices, usage):
+        return reported
+    has_cache = reported or next_usage.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
+    if not has_cache or usage.prompt_tokens < _MIN_CACHED_TOKENS:
+        return 0
+    return usage.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS  # uncounted writes: the whole prompt, in full steps
+
+
+async def _run_cache(host: CommandHost, argument: str) -> Outcome:
+    if argument not in ("", "why"):
+        raise UsageError("Usage: /cache, or /cache why to list the latest cache misses.")
+    entries = host.session.state.conversation.entries
+    losses = list(cache_losses(entries, host.session.runtime.models.info))
+    if argument:
+        return "\n".join([*map(_loss_line, losses[-_MAX_LOSSES:]), _WHY_LOST]) if losses else "No cache misses."
+    usage = sum((entry.body.usage for entry in entries if isinstance(entry.body, Assistant)), Usage())
+    if not (sent := usage.prompt_tokens):
+        return "No requests in this session yet."
+    read = usage.cache_read_input_tokens
+    lines = [f"{sent:,} input tokens, {read:,} of them read from the cache ({read / sent:.0%})."]
+    if losses:
+        lines += [f"  missed: {sum(loss.lost for loss in losses):,} tokens, {_usd(losses)}"]
+    lines.append("To list the latest misses: /cache why" if losses else "No cache misses.")
+    return "\n".join(lines)
+
+
+def _loss_line(loss: CacheLoss) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(loss.time))
+    read = f"{loss.reply.usage.cache_read_input_tokens:,} of {loss.held:,} tokens read"
+    return f"  {at}  {loss.reply.model}: {read}, extra cost: {_usd([loss])}"
+
+
+def _usd(losses: Sequence[CacheLoss]) -> str:
+    known = [loss.usd for loss in losses if loss.usd is not None]
+    return f"${sum(known):.4f}" if known else "price unknown"
+
+
+USAGE_COMMANDS = (
+    SlashCommand("usage", "show this session's tokens and cost", _run_usage, aliases=("cost", "stats")),
+    SlashCommand("cache", "show the hits and misses of the prompt cache", _run_cache, "[why]", forms=("", "why")),
+)

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from agentcli.agent.commands.command import CommandSet
+from agentcli.agent.commands.model import TIME_TO_LIVE_S
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.agent.session import Session
@@ -30,7 +31,6 @@ COMMAND_TIMEOUT_S = 2.0
 MAX_OUTPUT_BYTES = 65_536
 MAX_CUSTOM_ROWS = 3  # of a status command's output
 JOB_CHECK_S = 2.0  # between checks while there are jobs, whose end no event reports
-TIME_TO_LIVE_S = 300  # of a cached prefix after its last use: Anthropic's promise, and about that of others
 LONG_CONTEXT_TOKENS = 20_000  # from here on, the price of reading an uncached conversation is shown
 _COLOURS = lazy_pattern(r"\x1b\[([\d;:]*)m")  # SGR of ECMA-48
 _NAMES = {"tokens": "context_tokens", "window": "context_window"}  # in the JSON for status commands
