@@ -8,8 +8,12 @@ from agentcli.agent.permissions.rules import ALIASES
 
 # Other agents' names of our tools, by our names. A tool that they do not have keeps our name.
 CLAUDE_CODE_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
-    "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
-}  # fmt: skip
+    "file_edit": "Edit",
+    "file_list": "Glob",
+    "create_subagent": "Task",
+    "todo": "TodoWrite",
+    "jobs": "BashOutput",
+}
 # For each tool: other agents' names of its arguments, and ours.
 ARGUMENTS: dict[str, dict[str, str]] = {
     **{tool: {"file_path": "path"} for tool in ("file_read", "file_write", "file_edit")},

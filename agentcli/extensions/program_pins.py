@@ -35,9 +35,14 @@ class ProgramPins:
     """
 
     def __init__(
-        self, *, cwd: Path, root: Path, added: Sequence[Path] = (),
-        load_trusted: Callable[[], Mapping[str, str]] | None, store_trusted: Callable[[Mapping[str, str]], None],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        cwd: Path,
+        root: Path,
+        added: Sequence[Path] = (),
+        load_trusted: Callable[[], Mapping[str, str]] | None,
+        store_trusted: Callable[[Mapping[str, str]], None],
+    ) -> None:
         self._cwd, self._root = str(cwd), str(root)
         self._load_trusted, self._store_trusted = load_trusted, store_trusted
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))

@@ -117,6 +117,10 @@ class Hooks(msgspec.Struct, dict=True):
 
         config = self.plugins.config
         return ConfiguredHooks(
-            specs=self.specs, context=HookContext(id=session_id, mode=mode), programs=self.programs.pins,
-            cwd=config.cwd, environment=program_environment(config, session_id), variables=config.environment,
-        )  # fmt: skip
+            specs=self.specs,
+            context=HookContext(id=session_id, mode=mode),
+            programs=self.programs.pins,
+            cwd=config.cwd,
+            environment=program_environment(config, session_id),
+            variables=config.environment,
+        )

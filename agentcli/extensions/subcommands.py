@@ -30,8 +30,14 @@ from agentcli.settings.files import current_folder, markdown_files, project_root
 from agentcli.settings.load import Config
 
 from agentcli.extensions.skills.skill import (  # isort: skip
-    ADDED_KEYS, Kind, Skill, problems_in, read_skill, split_frontmatter, unused_keys,
-)  # fmt: skip
+    ADDED_KEYS,
+    Kind,
+    Skill,
+    problems_in,
+    read_skill,
+    split_frontmatter,
+    unused_keys,
+)
 
 MAX_LINES = 500  # of a skill's instructions, as the specification recommends
 _TEMPLATE = """\

@@ -28,8 +28,13 @@ from agentcli.tools.builtin.toolset import CreateSubagent
 from agentcli.tools.tool import Ask, ToolContext
 
 from agentcli.extensions.hooks.run import (  # isort: skip
-    FAIL_CLOSED_EVENTS, HOOK_AGENT, RunningHooks, answer_in_output, answer_of_command, failure_answer,
-)  # fmt: skip
+    FAIL_CLOSED_EVENTS,
+    HOOK_AGENT,
+    RunningHooks,
+    answer_in_output,
+    answer_of_command,
+    failure_answer,
+)
 
 MAX_ANSWER_BYTES = 1_000_000
 _READING_TOOLS = ("file_read", "file_list", "grep_search", "read_more")  # of the subagents that hooks ask
@@ -93,9 +98,14 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
         command = spec.title  # with its variables, which the shell expands
         try:
             end = await run_short_program(
-                ("/bin/sh", "-c", command), timeout_s=spec.timeout_s, max_bytes=MAX_ANSWER_BYTES,  # of each stream
-                environment={**self.environment, **spec.environment}, cwd=self.cwd, stdin=input, ends_children=True,
-            )  # fmt: skip
+                ("/bin/sh", "-c", command),
+                timeout_s=spec.timeout_s,
+                max_bytes=MAX_ANSWER_BYTES,  # of each stream
+                environment={**self.environment, **spec.environment},
+                cwd=self.cwd,
+                stdin=input,
+                ends_children=True,
+            )
         except OSError as error:
             return failure_answer(spec, f"could not start it ({error.strerror or error})")
         if end.exit_code is None:

@@ -128,18 +128,25 @@ def answer_in_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
             return failure_answer(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
     reason = (
-        specific.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason")
-        or specific.get("reason") or ""
-    )  # fmt: skip
+        specific.get("permissionDecisionReason")
+        or behaviour.get("message")
+        or answer.get("reason")
+        or specific.get("reason")
+        or ""
+    )
     stops = str(answer.get("continue")).lower() in ("false", "0", "no")  # shell scripts often write it as text
     if stops:
         reason = answer.get("stopReason") or reason
     updated = specific.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return EventAnswer(
-        decision=decision, reason=str(reason), input=updated if isinstance(updated, dict) else None,
-        context=str(specific.get("additionalContext") or ""), stops=stops, notices=(str(notice),) if notice else (),
-    )  # fmt: skip
+        decision=decision,
+        reason=str(reason),
+        input=updated if isinstance(updated, dict) else None,
+        context=str(specific.get("additionalContext") or ""),
+        stops=stops,
+        notices=(str(notice),) if notice else (),
+    )
 
 
 def failure_answer(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:

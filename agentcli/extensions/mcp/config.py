@@ -77,9 +77,14 @@ class _ServerTable(NamedTuple):
 
 
 def server_specs(
-    config: Config, on_notice: Callable[[str], None], *, files: Sequence[str] = (), added: Mapping[str, Any] = {},
-    is_strict: bool = False, plugins: Sequence[Plugin] = (),
-) -> list[ServerSpec]:  # fmt: skip
+    config: Config,
+    on_notice: Callable[[str], None],
+    *,
+    files: Sequence[str] = (),
+    added: Mapping[str, Any] = {},
+    is_strict: bool = False,
+    plugins: Sequence[Plugin] = (),
+) -> list[ServerSpec]:
     """Return the enabled servers. Of several with one name the first applies; `added` ones come before all others.
 
     Unreadable entries are reported. If `is_strict`, those of settings and project are left out. Raises `ConfigError`.
@@ -150,11 +155,15 @@ def _read_entry(name: str, table: _ServerTable, *, default_call_s: float, defaul
             headers["Authorization"] = f"Bearer ${{{read.bearer_token_env_var}}}"
         transport = HttpSpec(read.url, kind, headers | read.headers, read.oauth)
     return ServerSpec(
-        name=name, transport=transport, scope=table.scope, source=table.source,
+        name=name,
+        transport=transport,
+        scope=table.scope,
+        source=table.source,
         timeout_s=read.tool_timeout_sec or (read.timeout or 0) / 1000 or default_call_s,
         startup_timeout_s=read.startup_timeout_sec or (read.startup_timeout_ms or 0) / 1000 or default_start_s,
-        enabled_tools=read.enabled_tools, disabled_tools=read.disabled_tools,
-    )  # fmt: skip
+        enabled_tools=read.enabled_tools,
+        disabled_tools=read.disabled_tools,
+    )
 
 
 def _time_limit(config: Config, name: str, on_notice: Callable[[str], None]) -> float:
@@ -261,9 +270,13 @@ def load_sdk() -> Any:
 
 
 def make_servers(
-    config: Config, specs: Sequence[ServerSpec], programs: WorkspacePrograms, on_notice: Callable[[str], None], *,
+    config: Config,
+    specs: Sequence[ServerSpec],
+    programs: WorkspacePrograms,
+    on_notice: Callable[[str], None],
+    *,
     clients: Sequence[MCPClient] = (),
-) -> Servers:  # fmt: skip
+) -> Servers:
     """Return the configured servers, which are held to what the person approved of them, and a caller's `clients`."""
     from agentcli.extensions.mcp.server import ServerApprovals
     from agentcli.extensions.mcp.servers import Servers

@@ -31,8 +31,15 @@ from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
 from agentcli.extensions.mcp.tools import (  # isort: skip
-    HttpSpec, Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec, StdioSpec,
-)  # fmt: skip
+    HttpSpec,
+    Offer,
+    Parts,
+    RemotePrompt,
+    RemoteResult,
+    RemoteTool,
+    ServerSpec,
+    StdioSpec,
+)
 
 MAX_PAGES = 100  # of a list, because a server could send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
@@ -80,10 +87,13 @@ class ServerConnection:
             return types.ListRootsResult(roots=[types.Root(uri=root.as_uri(), name=root.name)])  # type: ignore[arg-type]
 
         client = Client(
-            transport, client_info=types.Implementation(name="agentcli", version=__version__),
-            elicitation_callback=self._elicit, list_roots_callback=list_roots, message_handler=self._handle_message,
+            transport,
+            client_info=types.Implementation(name="agentcli", version=__version__),
+            elicitation_callback=self._elicit,
+            list_roots_callback=list_roots,
+            message_handler=self._handle_message,
             cache=None,
-        )  # fmt: skip
+        )
         try:
             async with client:
                 # A regular expression in a server's schema could block the event loop, and nothing needs the check.

@@ -107,9 +107,14 @@ def stored_auth(logins: StoredLogins, url: str, login: ServerLogin | None) -> ht
 
 
 def _provider(
-    tokens: LoginTokens, url: str, callback: str, *, show_address: Callable[[str], object],
-    receive_answer: Callable[[], object], client_metadata_url: str | None = None,
-) -> _Provider:  # fmt: skip
+    tokens: LoginTokens,
+    url: str,
+    callback: str,
+    *,
+    show_address: Callable[[str], object],
+    receive_answer: Callable[[], object],
+    client_metadata_url: str | None = None,
+) -> _Provider:
     """Return the provider of a server's tokens; for a login it calls `show_address`, then `receive_answer`.
 
     The server redirects the browser to `callback` with the answer. If `client_metadata_url` is the address of a
@@ -162,9 +167,13 @@ async def login_auth(
         callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
         provider = _provider(
-            tokens, url, callback, show_address=show_address, receive_answer=receive_answer,
+            tokens,
+            url,
+            callback,
+            show_address=show_address,
+            receive_answer=receive_answer,
             client_metadata_url=oauth.get("clientMetadataUrl"),
-        )  # fmt: skip
+        )
         yield provider
         # The address for refreshing tokens is stored, so that a later process need not find it out.
         if (metadata := provider.context.oauth_metadata) is not None and tokens.login.token:
@@ -177,6 +186,8 @@ def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:
         return ""
     secret = oauth.get("clientSecret") or None
     return auth.OAuthClientInformationFull(
-        client_id=id, client_secret=secret, redirect_uris=[AnyUrl(callback)],
+        client_id=id,
+        client_secret=secret,
+        redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="client_secret_basic" if secret else "none",
-    ).model_dump_json(exclude_none=True)  # fmt: skip
+    ).model_dump_json(exclude_none=True)

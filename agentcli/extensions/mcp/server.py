@@ -20,8 +20,15 @@ from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
 
 from agentcli.extensions.mcp.tools import (  # isort: skip
-    MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec, safe_name, tool_name,
-)  # fmt: skip
+    MCPClient,
+    Offer,
+    OffersPrompts,
+    RemoteResult,
+    RemoteTool,
+    ServerSpec,
+    safe_name,
+    tool_name,
+)
 
 MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that keeps exiting
 MAX_INSTRUCTIONS_CHARS = 2_000
@@ -73,9 +80,14 @@ class Server:
     """One server. Models see the approved offer; the current one is None before the first connection."""
 
     def __init__(
-        self, spec: ServerSpec, connect: Connect, approvals: ServerApprovals | None, *,
-        on_notice: Callable[[str], None], on_approval: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        spec: ServerSpec,
+        connect: Connect,
+        approvals: ServerApprovals | None,
+        *,
+        on_notice: Callable[[str], None],
+        on_approval: Callable[[], None],
+    ) -> None:
         self.spec, self.name = spec, spec.name
         self.prefix = tool_name(spec.name, "")  # the beginning of its tools' names
         self.approved_offer = approvals.load_offer(spec) if approvals else None

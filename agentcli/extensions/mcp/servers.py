@@ -50,9 +50,15 @@ class Servers:
     """
 
     def __init__(
-        self, specs: Sequence[mcp_tools.ServerSpec], connect: Connect, approvals: ServerApprovals, *,
-        on_notice: Callable[[str], None], clients: Sequence[mcp_tools.MCPClient] = (), only: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        specs: Sequence[mcp_tools.ServerSpec],
+        connect: Connect,
+        approvals: ServerApprovals,
+        *,
+        on_notice: Callable[[str], None],
+        clients: Sequence[mcp_tools.MCPClient] = (),
+        only: Sequence[str] = (),
+    ) -> None:
         self.on_notice = on_notice
         self.on_new_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
         self._only = [Rule(name) for name in only]

@@ -80,9 +80,15 @@ async def _start(
     try:
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.subprocess_exec(
-            _Protocol, *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, env=launch.environment, cwd=launch.cwd, start_new_session=True,
-        )  # fmt: skip
+            _Protocol,
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=launch.environment,
+            cwd=launch.cwd,
+            start_new_session=True,
+        )
         return asyncio.subprocess.Process(transport, protocol, loop), transport, protocol.exited
     except (OSError, ValueError) as error:
         raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error
@@ -98,9 +104,11 @@ async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectRece
 
 
 async def _read(
-    process: asyncio.subprocess.Process, session: MemoryObjectSendStream[SessionMessage | Exception], stderr: bytearray,
+    process: asyncio.subprocess.Process,
+    session: MemoryObjectSendStream[SessionMessage | Exception],
+    stderr: bytearray,
     on_end: Callable[[str], None],
-) -> None:  # fmt: skip
+) -> None:
     """Send the server's messages to the session, until it ends or writes a line that is too long."""
     assert process.stdout is not None
     reason, reader = "", MessageReader()

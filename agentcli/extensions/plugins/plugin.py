@@ -171,8 +171,12 @@ def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
     manifests.append(entry)
     name = checked_name(entry.get("name") or next((keys["name"] for keys in manifests if "name" in keys), None), root)
     plugin = Plugin(
-        name=name, root=root, data=data / name, marketplace=marketplace, manifests=manifests,
+        name=name,
+        root=root,
+        data=data / name,
+        marketplace=marketplace,
+        manifests=manifests,
         has_usual_places=has_usual_places,
-    )  # fmt: skip
+    )
     _ = plugin.commands, plugin.agents, plugin.skills, plugin.hooks, plugin.servers  # raises for a broken part
     return plugin

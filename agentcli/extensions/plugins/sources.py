@@ -67,9 +67,12 @@ async def _git(address: str, *arguments: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     try:
         end = await run_short_program(
-            ("git", *_SETTINGS, *arguments), timeout_s=_TIMEOUT_S, max_bytes=100_000, environment=environment,
+            ("git", *_SETTINGS, *arguments),
+            timeout_s=_TIMEOUT_S,
+            max_bytes=100_000,
+            environment=environment,
             ends_children=True,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise UserError(f"Could not run git ({error.strerror}), which gets plugins from repositories.") from error
     if end.exit_code != 0:

@@ -93,9 +93,14 @@ class SkillRegistry:
         return skill
 
     def activate(
-        self, name: str, *, request: str = "", history: list[Message] | None = None, by: By = "person",
+        self,
+        name: str,
+        *,
+        request: str = "",
+        history: list[Message] | None = None,
+        by: By = "person",
         instructions: str | None = None,
-    ) -> Activation:  # fmt: skip
+    ) -> Activation:
         """Activate a skill for a `request`, and append its instructions (by default its file's) to `history`.
 
         Raises `UsageError` if the skill may not be activated or cannot be read; then nothing has changed.

@@ -93,17 +93,23 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
         warnings.append(f"effort {effort!r} is not one of {', '.join(_EFFORTS)}")
     when = next((one_line(keys, key) for key in ("when-to-use", "when_to_use", "whenToUse") if key in keys), "")
     return Skill(
-        name=name, description=" ".join(part for part in (description, when) if part), folder=str(folder),
-        source=source, digest=sha256(data).hexdigest(), argument_hint=one_line(keys, "argument-hint"),
+        name=name,
+        description=" ".join(part for part in (description, when) if part),
+        folder=str(folder),
+        source=source,
+        digest=sha256(data).hexdigest(),
+        argument_hint=one_line(keys, "argument-hint"),
         allowed_tools=tuple(tool_rules(keys.get("allowed-tools"))),
         tools=tuple(tool_rules(keys["tools"])) if "tools" in keys else None,
         model="" if one_line(keys, "model") == "inherit" else one_line(keys, "model"),
         effort=effort if effort in _EFFORTS else "",
         for_model=not is_on(keys, "disable-model-invocation", default=False),
-        for_person=is_on(keys, "user-invocable", default=True), may_nest=is_on(keys, "nested-skills", default=True),
-        takes_words="argument-hint" in keys or "arguments" in keys, arguments=tuple(tool_rules(keys.get("arguments"))),
+        for_person=is_on(keys, "user-invocable", default=True),
+        may_nest=is_on(keys, "nested-skills", default=True),
+        takes_words="argument-hint" in keys or "arguments" in keys,
+        arguments=tuple(tool_rules(keys.get("arguments"))),
         warnings=tuple(warnings),
-    )  # fmt: skip
+    )
 
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:

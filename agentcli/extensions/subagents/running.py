@@ -317,10 +317,13 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         watch = self.context.watch(state, workspace, nested)
         delegates = runtime.calls.delegates
         calls = SessionCalls(
-            services=replace(runtime.calls.services, workspace=workspace), tools=tools, agent_id=run.id,
-            parent_call=call, delegates=Delegates(client=delegates.client, events=delegates.events),
+            services=replace(runtime.calls.services, workspace=workspace),
+            tools=tools,
+            agent_id=run.id,
+            parent_call=call,
+            delegates=Delegates(client=delegates.client, events=delegates.events),
             recording=runtime.calls.recording,
-        )  # fmt: skip
+        )
         # Of the limits that are set, the lowest applies.
         turn_limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
         limits = TurnLimits(
