@@ -222,14 +222,6 @@ def test_the_end_of_a_server_counts_though_a_child_of_it_holds_its_output(place:
 
 
 @pytest.mark.slow
-def test_one_that_dies_again_and_again_is_left_alone(place: Place) -> None:
-    server(place)
-    ran = stream(place, *[one("die") if n % 2 else one("die", n=n) for n in range(6)])
-    assert "no longer starts it" in results(ran)[-1]
-    assert "I have had enough" in results(ran)[-1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "env"), [({"startup_timeout_sec": 1.5}, {}), ({}, {"MCP_TIMEOUT": "1500"})])
 def test_a_server_has_so_long_to_start(place: Place, keys: dict[str, Any], env: dict[str, str]) -> None:
     server(place, "test", "--mute", **keys)

@@ -16,10 +16,6 @@ from agentcli.tools.tool import Ask
 Value = str | int | float | bool | list[str] | None
 _TOOL_KEYS = ("name", "title", "description")  # with `inputSchema`, all that agentcli reads of a tool
 _YES, _DONE, _NO, _SKIP = "Yes", "Done", "No", "Skip"
-# For each numeric type of a field: the conversion of the person's answer, and the name of the type in an error.
-_NUMBERS: dict[Any, tuple[type[int | float | str], str]] = {
-    "integer": (int, "a whole number"), "number": (float, "a number"),
-}  # fmt: skip
 
 
 class MessageReader:
@@ -178,12 +174,10 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
     if field.get("type") == "boolean":
         return {_YES: True, _NO: False}
     items = field.get("items", field) if field.get("type") == "array" else field
-    # Choices with titles come in `oneOf`, or for an array in `anyOf`; older servers send `enum` and `enumNames`.
+    # Choices with titles come in `oneOf`, or for an array in `anyOf`.
     if titled := items.get("oneOf") or items.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in titled if "const" in choice}
-    values = items.get("enum", ())
-    names = items.get("enumNames") or values
-    return dict(zip(map(str, names), values, strict=False))
+    return {str(value): value for value in items.get("enum", ())}
 
 
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
@@ -194,8 +188,7 @@ def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
         if answer not in choices:
             raise ValueError(f"choose one of {', '.join(choices)}")
         return choices[answer]
-    convert, name = _NUMBERS.get(kind, (str, ""))  # other types are given as text
     try:
-        return convert(answer)
+        return int(answer) if kind == "integer" else float(answer) if kind == "number" else answer
     except ValueError:
-        raise ValueError(f"enter {name}") from None
+        raise ValueError(f"enter a number of the type {kind}") from None

@@ -1,9 +1,7 @@
-"""Manages one MCP server: connects when needed, restarts it a few times, and asks about changes to what it offers."""
+"""Manages one MCP server: connects and reconnects when needed, and asks about changes to what it offers."""
 
 import asyncio
 import hashlib
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +28,6 @@ from agentcli.extensions.mcp.tools import (  # isort: skip
     tool_name,
 )
 
-MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that keeps exiting
 MAX_INSTRUCTIONS_CHARS = 2_000
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed", "disabled"]
@@ -99,7 +96,6 @@ class Server:
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None  # one attempt for all callers
         self._refreshing: asyncio.Task[None] | None = None  # gets the offer after the server announced a change
-        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of its newest starts, the oldest first
         self._needs_login = False
         self._asking = asyncio.Lock()  # held while the person is asked about changes
         # The conversations that have its instructions, each identified by its ledger of files.
@@ -132,14 +128,6 @@ class Server:
         if self._client is not None:
             return self._client
         if self._connecting is None:
-            now, was_restarted_often = time.monotonic(), len(self._starts) == self._starts.maxlen
-            if was_restarted_often and now - self._starts[0] < RESTARTS_WITHIN_S:
-                raise ToolError(
-                    f"The MCP server {self.name} kept exiting, so agentcli no longer starts it: {self.problem} "
-                    f"To try again: `/mcp restart {self.name}`.",
-                    kind="dependency_error",
-                )
-            self._starts.append(now)
             self._connecting = asyncio.create_task(self._open_client())
         connecting = self._connecting
         try:
@@ -302,7 +290,7 @@ class Server:
             ) from error
 
     async def restart(self) -> None:
-        """Connect again, even after too many failures. Raises `ToolError`."""
+        """Connect again. Raises `ToolError`."""
         await self.aclose()
         self.problem, self._needs_login = "", False
         await self.client()
@@ -315,7 +303,6 @@ class Server:
             task.cancel()
             with suppress(asyncio.CancelledError, AgentcliError):
                 await task
-        self._starts.clear()  # an orderly end does not count as a failure
         client, self._client = self._client, None
         if client is not None and (for_good or self.spec.scope != "caller"):  # we could not open a caller's again
             await client.close()

@@ -36,7 +36,7 @@ class ServerProgram(Struct, frozen=True):
 @asynccontextmanager
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server; `on_end` gets the reason if the server exits by itself. Raises `ToolError`."""
-    process, transport, exited = await _start(launch)
+    process = await _start(launch)
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     stderr = bytearray()
@@ -44,32 +44,18 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
         asyncio.create_task(_collect_stderr(process, stderr)),
         asyncio.create_task(_write(process, from_session)),
         asyncio.create_task(_read(process, to_session, stderr, on_end)),
-        asyncio.create_task(_end_reading(transport, exited)),
+        asyncio.create_task(_end_reading(process)),
     ]
     try:
         yield read, write
     finally:
-        await asyncio.shield(asyncio.create_task(_end(process, exited, tasks)))  # goes on if this is cancelled
+        await asyncio.shield(asyncio.create_task(_end(process, tasks)))  # goes on if this is cancelled
         for stream in (to_session, read, write, from_session):
             stream.close()
 
 
-class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """Sets `exited` when the server itself has ended: `Process.wait()` also waits for children that hold its pipes."""
-
-    def __init__(self) -> None:
-        super().__init__(limit=MAX_MESSAGE_BYTES, loop=asyncio.get_running_loop())
-        self.exited = asyncio.Event()
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        self.exited.set()
-
-
-async def _start(
-    launch: ServerProgram,
-) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
-    """Start a server; return its process, its pipes, and an event that is set when it exits. Raises `ToolError`."""
+async def _start(launch: ServerProgram) -> asyncio.subprocess.Process:
+    """Start a server. Raises `ToolError`."""
     program, *arguments = launch.argv
     path = shutil.which(program, path=launch.environment.get("PATH"))
     if path is None:
@@ -78,20 +64,24 @@ async def _start(
     if setpriv := shutil.which("setpriv"):  # kills a server that ignores the end of its stdin when agentcli ends
         argv = [setpriv, "--pdeathsig", "KILL", *argv]
     try:
-        loop = asyncio.get_running_loop()
-        transport, protocol = await loop.subprocess_exec(
-            _Protocol,
+        return await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            limit=MAX_MESSAGE_BYTES,
             env=launch.environment,
             cwd=launch.cwd,
             start_new_session=True,
         )
-        return asyncio.subprocess.Process(transport, protocol, loop), transport, protocol.exited
     except (OSError, ValueError) as error:
         raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error
+
+
+async def _exited(process: asyncio.subprocess.Process, *, poll_s: float) -> None:
+    """Wait for the end of the server itself: `Process.wait()` also waits for children that hold its pipes."""
+    while process.returncode is None:
+        await asyncio.sleep(poll_s)
 
 
 async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -127,8 +117,7 @@ async def _read(
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session was closed
         return
     with suppress(TimeoutError):
-        async with asyncio.timeout(GRACE_S):
-            await process.wait()
+        await asyncio.wait_for(_exited(process, poll_s=0.02), GRACE_S)
     code, last_words = process.returncode, stderr.decode(errors="replace").strip()[-500:]
     reason = reason or (f"The server exited with {code}." if code is not None else "The server closed stdout.")
     on_end(f"{reason} Its last output: {last_words}" if last_words else reason)
@@ -142,23 +131,22 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
         del stderr[:-MAX_STDERR_BYTES]
 
 
-async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
-    """Close a server's output after it has exited, because one of its children may hold the pipe open."""
-    await exited.wait()
+async def _end_reading(process: asyncio.subprocess.Process) -> None:
+    """End the reading of a server's output after its exit, because one of its children may hold the pipe open."""
+    assert process.stdout is not None
+    await _exited(process, poll_s=1.0)
     await asyncio.sleep(GRACE_S)  # its last output may still be in the pipe
-    if (stdout := transport.get_pipe_transport(1)) is not None:
-        stdout.close()
+    process.stdout.feed_eof()
 
 
-async def _end(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[None]]) -> None:
     """End the server as the specification says: close stdin, then SIGTERM, then SIGKILL for its process group."""
     assert process.stdin is not None
     try:
         process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
-                async with asyncio.timeout(GRACE_S):
-                    await exited.wait()
+                await asyncio.wait_for(_exited(process, poll_s=0.02), GRACE_S)
                 break  # it has exited in time
             _signal(process, number)
     finally:

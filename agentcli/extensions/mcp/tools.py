@@ -178,27 +178,11 @@ STUBS_NOTE = "Tools named mcp__… have short descriptions. Call one with {} to 
 MAX_DEPTH = 40  # levels of a schema; values below them may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
 _UNIONS = ("anyOf", "oneOf", "allOf")  # no provider takes these at the top level
-# Keywords by the kind of their value: one schema, schemas by name, or a list of schemas.
-_SCHEMA_KEYWORDS = (
-    "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
-    "unevaluatedProperties",
-)  # fmt: skip
-_SCHEMA_MAP_KEYWORDS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-# The type of each other keyword's value; other values are left out, such as draft 4's `exclusiveMinimum: true`.
-_SIZES = ("Contains", "Items", "Length", "Properties")
-_SIZE_KEYWORDS = tuple(f"{bound}{size}" for bound in ("max", "min") for size in _SIZES)
-_VALUE_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys("title description pattern format contentEncoding contentMediaType $comment".split(), str),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
-    **dict.fromkeys(_SIZE_KEYWORDS, int),
-    "examples": list,
-}
+# The other keywords that are sent, by the type of their values; those with other values are left out.
+_TEXTS = ("title", "description", "pattern", "format")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")  # `true` in draft 4
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions|properties)/|\Z)")  # the beginning of one that is resolved
-_DROPPED_KEYWORDS = (
-    "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$schema", "$vocabulary",
-    "contentSchema", "dependencies", "dependentRequired", "id",
-)  # fmt: skip
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -291,66 +275,56 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
-    normal = _merge_unions(_normalize(top, schema), schema)
-    for key in (*_UNIONS, "$ref", "enum", "const", "not", "if", "then", "else"):
+    normal = _normalize(top, schema)
+    properties = normal.get("properties", {})
+    for branch in (branch for union in _UNIONS for branch in normal.pop(union, ())):
+        properties = branch.get("properties", {}) | properties  # the first of a name wins
+    for key in ("$ref", "enum", "const"):
         normal.pop(key, None)
-    return {**normal, "type": "object", "properties": normal.get("properties", {})}
+    return {**normal, "type": "object", "properties": properties}
 
 
 def _normalize(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return a part of the schema `root` without keywords that are not valid."""
+    """Return a part of the schema `root` with the keywords that are sent and valid."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
         return {}
-    normal: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key not in _DROPPED_KEYWORDS and (valid := _normalize_keyword(key, value, root, depth + 1)) is not None:
-            normal[key] = valid
+    values = ((key, _normalize_keyword(key, value, root, depth + 1)) for key, value in schema.items())
+    normal = {key: value for key, value in values if value is not None}
     if isinstance(items := schema.get("items"), list):  # a tuple in drafts before 2020-12
         parts = [_normalize(item, root, depth + 1) for item in items]
         normal["items"] = {"anyOf": parts} if parts else {}
-    if normal.get("type") == "array" and "items" not in normal:
-        normal["items"] = {}
+    if normal.get("type") == "array":
+        normal.setdefault("items", {})
     return normal
 
 
 def _normalize_keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
     """Return the valid part of a keyword's value; None leaves the keyword out."""
-    match key:
-        case "type":
-            return _valid_types(value)
-        case "$ref":
+    match key, value:
+        case "type", str() if value in _TYPES:  # without a type, such as "any", anything is allowed
+            return value
+        case "type", list() if value and all(name in _TYPES for name in value):
+            return list(dict.fromkeys(value))
+        case "$ref", _:
             return value if isinstance(_resolve(value, root), Mapping | bool) else None
-        case "required" | "enum":
-            return _without_duplicates(value, key)
-        case "additionalProperties" if isinstance(value, bool):
+        case (("required" | "enum"), list()):
+            items = value if key == "enum" else [name for name in value if isinstance(name, str)]
+            return list({msgspec.json.encode(item): item for item in items}.values()) or None  # without duplicates
+        case (("items" | "additionalProperties"), Mapping()):
+            return _normalize(value, root, depth)
+        case (("properties" | "patternProperties" | "$defs" | "definitions"), Mapping()):
+            return {name: _normalize(part, root, depth) for name, part in value.items()}
+        case (("anyOf" | "oneOf" | "allOf" | "prefixItems"), [_, *_]):
+            return [_normalize(part, root, depth) for part in value]
+        case (("default" | "const"), _):
             return value
-        case _ if key in _SCHEMA_KEYWORDS:
-            return _normalize(value, root, depth) if isinstance(value, Mapping | bool) else None
-        case _ if key in _SCHEMA_MAP_KEYWORDS:
-            parts = value.items() if isinstance(value, Mapping) else ()
-            return {name: _normalize(part, root, depth) for name, part in parts}
-        case _ if key in (*_UNIONS, "prefixItems"):
-            return [_normalize(part, root, depth) for part in value] if isinstance(value, list) and value else None
-        case _ if kind := _VALUE_TYPES.get(key):
-            has_type = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)  # a bool is an int, too
-            must_be_positive = key in _SIZE_KEYWORDS or key == "multipleOf"
-            return value if has_type and (not must_be_positive or value > 0) else None
-        case _:
-            return value
-
-
-def _valid_types(value: Any) -> str | list[str] | None:
-    """Return one or several types; None for others, such as "any", because without a type anything is allowed."""
-    if isinstance(value, list):
-        return list(dict.fromkeys(value)) if value and all(name in _TYPES for name in value) else None
-    return value if value in _TYPES else None
-
-
-def _without_duplicates(value: Any, key: str) -> list[Any] | None:
-    """Return a list of names (`required`) or of any values (`enum`) without duplicates; None if it is empty."""
-    items = value if isinstance(value, list) else []
-    unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
-    return list(unique.values()) or None
+    has_type = (
+        (key in _TEXTS and isinstance(value, str))
+        or (key in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool))
+        or (key in _SIZES and type(value) is int and value > 0)
+        or (key == "additionalProperties" and isinstance(value, bool))
+    )
+    return value if has_type else None
 
 
 def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
@@ -362,25 +336,3 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
         name = name.replace("~1", "/").replace("~0", "~")  # the escapes of JSON Pointer
         part = part.get(name) if isinstance(part, Mapping) else None
     return part
-
-
-def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with the properties of its unions' branches; a property that all branches require is required."""
-    properties, required = dict(normal.get("properties", {})), list(normal.get("required", ()))
-    for union in _UNIONS:
-        branches = [_resolve_branch(branch, root) for branch in normal.get(union, ())]
-        for branch in branches:
-            properties = branch.get("properties", {}) | properties  # the first of a name wins
-        if required_by := [set(branch.get("required", ())) for branch in branches]:
-            # With `allOf`, an input must match every branch, so what one of them requires is required.
-            new = set.union(*required_by) if union == "allOf" else set.intersection(*required_by)
-            required += sorted(new.difference(required))
-    return {**normal, "properties": properties, **({"required": required} if required else {})}
-
-
-def _resolve_branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a branch of a union: the part that it refers to, or else itself with its own unions merged."""
-    target = _resolve(branch.get("$ref"), root)
-    if target is not None:  # its unions are not merged: references may form a loop
-        return _normalize(target, root, 1) if isinstance(target, Mapping) else branch
-    return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) else branch

@@ -11,8 +11,6 @@ from agentcli.errors import UsageError, UserError
 from agentcli.extensions.plugins.plugin import is_inside
 from agentcli.settings.short_program import run_short_program
 
-_MAX_FILES = 20_000
-_MAX_BYTES = 500_000_000
 _TIMEOUT_S = 300.0
 _REPOSITORY = re.compile(r"\w[\w.-]*/[\w-][\w.-]*")  # owner/repo on GitHub
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|\w[\w.-]*@[\w.-]+:\S+")
@@ -82,20 +80,15 @@ async def _git(address: str, *arguments: str) -> None:
 
 
 def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
-    """Copy a plugin's folder; links within its repository become copies. Raises `UserError`, also if it is too big."""
-    count, size = 0, 0
+    """Copy a plugin's folder; links within its repository become copies. Raises `UserError`."""
 
     def check_and_ignore(folder: str, names: list[str]) -> set[str]:
         """Check a folder before it is copied, and return the names that are left out."""
-        nonlocal count, size
         for path in (Path(folder, name) for name in names if name not in _LEFT_OUT):  # links are followed
             if not is_inside(path, repository):
                 raise UserError(f"{path.relative_to(source)} of the plugin leads out of its repository.")
             if not path.is_dir() and not path.is_file():
                 raise UserError(f"{path.relative_to(source)} of the plugin is not a file.")
-            count, size = count + 1, size + path.stat().st_size
-        if count > _MAX_FILES or size > _MAX_BYTES:
-            raise UserError(f"The plugin has more than {_MAX_FILES:,} files or {_MAX_BYTES // 1_000_000:,} MB.")
         return set(names) & _LEFT_OUT
 
     if not is_inside(source, repository) or not source.is_dir():

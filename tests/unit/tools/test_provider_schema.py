@@ -26,7 +26,7 @@ def normal(**properties: Any) -> dict[str, Any]:
         ({"anyOf": [normal(a=TEXT)]}, normal(a=TEXT)),
         (
             {"oneOf": [normal(a=TEXT) | {"required": ["a"]}, normal(b=TEXT) | {"required": ["a", "b"]}]},
-            normal(a=TEXT, b=TEXT) | {"required": ["a"]},
+            normal(a=TEXT, b=TEXT),
         ),
         ({"$ref": "#/$defs/A", "$defs": {"A": normal(a=TEXT)}}, normal(a=TEXT) | {"$defs": {"A": normal(a=TEXT)}}),
         (normal(a={"type": "any", "description": "A."}, b=True), normal(a={"description": "A."}, b={})),
