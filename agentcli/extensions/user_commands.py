@@ -17,12 +17,11 @@ from msgspec import Struct
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.agent.permissions.decide import decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
-from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import markdown_files, read_small_file
-from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.tool import RunTerms, ToolContext
 
 if TYPE_CHECKING:
@@ -122,24 +121,19 @@ def add_user_commands(
         files += [(file, f"{plugin.name}:{name}", plugin.fill) for name, file in plugin.commands.items()]
     for file, name, fill in files:
         try:
-            command, allowed = _read_command(file, name, fill)
+            command = _read_command(file, name, fill)
             if command.name in commands.names:
                 raise ValueError(f"/{command.name} is a built-in command")
         except (OSError, ValueError, UsageError) as error:
             on_notice(f"{file} is not a command: {error}")
             continue
         found[command.name] = command
-        for rule in allowed:  # a rule for an unknown tool is reported, but the command works
-            try:
-                check_rule(rule, builtin_tools())
-            except UsageError as error:
-                on_notice(f"{file}, allowed-tools: {error}")
     for command in found.values():
         commands.add(command)
 
 
-def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return the command in a file, after `fill`, and its rules. Raises `OSError`, `ValueError` or `UsageError`."""
+def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> SlashCommand:
+    """Return the command in a file, after `fill`. Raises `OSError`, `ValueError` or `UsageError`."""
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())
@@ -158,4 +152,4 @@ def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[Sl
     first_line = body.strip().partition("\n")[0].lstrip("# ")  # often a heading
     help = one_line(keys, "description") or first_line.rstrip()[:80]
     hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if template.has_placeholder else "[TEXT]")
-    return SlashCommand(template.name, help, run, hint), allowed
+    return SlashCommand(template.name, help, run, hint)

@@ -17,6 +17,7 @@ from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, Paid
 from agentcli.errors import AgentcliError, ToolError, UsageError
+from agentcli.extensions.hooks import run as hook_runs
 from agentcli.extensions.hooks.spec import HookOptions, HookSpec
 from agentcli.extensions.program_pins import ProgramPins, why_denied
 from agentcli.llm.http import HttpClient, mask_of, read_start
@@ -27,15 +28,6 @@ from agentcli.settings.short_program import run_short_program
 from agentcli.tools.builtin.toolset import CreateSubagent
 from agentcli.tools.tool import Ask, ToolContext
 
-from agentcli.extensions.hooks.run import (  # isort: skip
-    FAIL_CLOSED_EVENTS,
-    HOOK_AGENT,
-    RunningHooks,
-    answer_in_output,
-    answer_of_command,
-    failure_answer,
-)
-
 MAX_ANSWER_BYTES = 1_000_000
 _READING_TOOLS = ("file_read", "file_list", "grep_search", "read_more")  # of the subagents that hooks ask
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")  # `${NAME}` (group 1) or `$NAME` (2) in a header
@@ -45,7 +37,7 @@ Answer with nothing but a JSON object: {"ok": true}, or {"ok": false, "reason": 
 for can never be reached, add "impossible": true."""
 
 
-class ConfiguredHooks(RunningHooks, kw_only=True):
+class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
     """Runs the hooks of settings and plugins."""
 
     programs: ProgramPins
@@ -61,10 +53,12 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
             async with asyncio.timeout(spec.timeout_s):
                 text = await self._answer_text(spec, input)
         except TimeoutError:
-            return failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
+            return hook_runs.failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         except AgentcliError as error:
-            return failure_answer(spec, str(error).rstrip("."))
-        return answer_in_judgement(spec, text) if kind in ("prompt", "agent") else answer_in_output(spec, text)
+            return hook_runs.failure_answer(spec, str(error).rstrip("."))
+        return (
+            answer_in_judgement(spec, text) if kind in ("prompt", "agent") else hook_runs.answer_in_output(spec, text)
+        )
 
     async def _answer_text(self, spec: HookSpec, input: bytes) -> str:
         """Return the answer of an address, a tool or a model as text. Raises `AgentcliError`."""
@@ -94,7 +88,7 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
-            return EventAnswer("deny" if spec.event in FAIL_CLOSED_EVENTS else "", why, problem=why)
+            return EventAnswer("deny" if spec.event in hook_runs.FAIL_CLOSED_EVENTS else "", why, problem=why)
         command = spec.title  # with its variables, which the shell expands
         try:
             end = await run_short_program(
@@ -107,11 +101,11 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
                 ends_children=True,
             )
         except OSError as error:
-            return failure_answer(spec, f"could not start it ({error.strerror or error})")
+            return hook_runs.failure_answer(spec, f"could not start it ({error.strerror or error})")
         if end.exit_code is None:
-            return failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
+            return hook_runs.failure_answer(spec, f"it timed out after {spec.timeout_s:g} s")
         stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
-        return answer_of_command(spec, end.exit_code, stdout, stderr)
+        return hook_runs.answer_of_command(spec, end.exit_code, stdout, stderr)
 
 
 async def call_tool(spec: HookSpec, input: dict[str, Any], session: Session, ask: Ask | None) -> str:
@@ -157,7 +151,7 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
     make_subagents = calls.delegates.make_subagents  # new ones, because all running subagents may wait for this hook
     if make_subagents is None or not isinstance(agents := make_subagents(), Subagents):
         raise UsageError("there are no subagents in this session")
-    agents.id_prefix = HOOK_AGENT
+    agents.id_prefix = hook_runs.HOOK_AGENT
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)
     arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=50)
     turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
@@ -208,7 +202,9 @@ def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
     judgements = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]
     no = next((judgement for judgement in judgements if judgement["ok"] is not True), None)
     if not judgements:
-        return failure_answer(spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}')
+        return hook_runs.failure_answer(
+            spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}'
+        )
     # A condition that can never be met does not keep an agent at work, and models do not decide about permissions.
     is_final_stop = spec.event in ("Stop", "SubagentStop") and no is not None and no.get("impossible") is True
     if no is None or is_final_stop or spec.event in ("PermissionRequest", "PermissionDenied"):

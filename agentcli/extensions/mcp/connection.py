@@ -24,22 +24,12 @@ from pydantic import ValidationError
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp import messages
+from agentcli.extensions.mcp import tools as mcp_tools
 from agentcli.extensions.mcp.server import NeedsLogin, Server
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
-
-from agentcli.extensions.mcp.tools import (  # isort: skip
-    HttpSpec,
-    Offer,
-    Parts,
-    RemotePrompt,
-    RemoteResult,
-    RemoteTool,
-    ServerSpec,
-    StdioSpec,
-)
 
 MAX_PAGES = 100  # of a list, because a server could send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
@@ -56,7 +46,7 @@ class ServerConnection:
     The SDK's client must be opened and closed in one task, so it has a task of its own.
     """
 
-    def __init__(self, spec: ServerSpec, server: Server) -> None:
+    def __init__(self, spec: mcp_tools.ServerSpec, server: Server) -> None:
         self._spec = spec
         self._server = server
         self._client: Client | None = None
@@ -141,31 +131,33 @@ class ServerConnection:
         asks = [ask for ask in self._pending_asks if ask is not None]
         return await messages.elicit(params, asks[-1] if asks else None)
 
-    async def list_tools(self) -> Sequence[RemoteTool]:
+    async def list_tools(self) -> Sequence[mcp_tools.RemoteTool]:
         tools = await self._translate_errors(_all_pages(self._connected_client().list_tools, lambda page: page.tools))
-        return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
+        return [
+            mcp_tools.RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools
+        ]
 
-    async def offer(self) -> Offer:
+    async def offer(self) -> mcp_tools.Offer:
         client = self._connected_client()
         tools = await self.list_tools() if client.server_capabilities.tools is not None else ()
         prompts: list[types.Prompt] = []
         if client.server_capabilities.prompts is not None:
             with suppress(ToolError):  # some servers announce prompts, but do not know this request
                 prompts = await self._translate_errors(_all_pages(client.list_prompts, lambda page: page.prompts))
-        return Offer(tuple(tools), tuple(map(_to_prompt, prompts)), client.instructions or "")
+        return mcp_tools.Offer(tuple(tools), tuple(map(_to_prompt, prompts)), client.instructions or "")
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> str:
         result = await self._translate_errors(self._connected_client().get_prompt(name, arguments))
         parts = messages.parts_of(message.content for message in result.messages)
         return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
 
-    async def read_resource(self, uri: str) -> Parts:
+    async def read_resource(self, uri: str) -> mcp_tools.Parts:
         resource = await self._translate_errors(self._connected_client().read_resource(uri))
         return tuple(map(messages.resource_part, resource.contents))
 
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
-    ) -> RemoteResult:
+    ) -> mcp_tools.RemoteResult:
         client, emit_line = self._connected_client(), progress
 
         async def report(progress: float, total: float | None, message: str | None) -> None:  # named as in the SDK
@@ -177,14 +169,14 @@ class ServerConnection:
             result = await self._translate_errors(client.call_tool(name, input, progress_callback=report), ask=ask)
         finally:
             self._pending_asks.remove(ask)
-        return RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
+        return mcp_tools.RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
 
     async def close(self) -> None:
         self._closing.set()
         if self._task is not None and not self._task.done():
             if self._client is None:  # the task waits for a server that may never answer
                 self._task.cancel()
-            is_program = isinstance(self._spec.transport, StdioSpec)
+            is_program = isinstance(self._spec.transport, mcp_tools.StdioSpec)
             await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
             self._task.cancel()  # it takes too long
             await asyncio.wait((self._task,))
@@ -266,9 +258,9 @@ async def _all_pages(fetch_page: Callable[..., Awaitable[Any]], items_of: Callab
     return items
 
 
-def _to_prompt(prompt: types.Prompt) -> RemotePrompt:
+def _to_prompt(prompt: types.Prompt) -> mcp_tools.RemotePrompt:
     arguments = tuple((argument.name, bool(argument.required)) for argument in prompt.arguments or ())
-    return RemotePrompt(prompt.name, prompt.description or prompt.title or "", arguments)
+    return mcp_tools.RemotePrompt(prompt.name, prompt.description or prompt.title or "", arguments)
 
 
 def _first_error(error: BaseException) -> Exception:
@@ -279,7 +271,12 @@ def _first_error(error: BaseException) -> Exception:
 
 
 async def connect(
-    spec: ServerSpec, server: Server, root: Path, target: ServerProgram | HttpSpec, *, auth: httpx2.Auth | None = None
+    spec: mcp_tools.ServerSpec,
+    server: Server,
+    root: Path,
+    target: ServerProgram | mcp_tools.HttpSpec,
+    *,
+    auth: httpx2.Auth | None = None,
 ) -> ServerConnection:
     """Connect to a program or an address, with all variables replaced. Raises `ToolError` and `NeedsLogin`."""
     client = ServerConnection(spec, server)
@@ -293,7 +290,7 @@ async def connect(
 
 
 @asynccontextmanager
-async def _http_transport(address: HttpSpec, http: httpx2.AsyncClient) -> AsyncIterator[TransportStreams]:
+async def _http_transport(address: mcp_tools.HttpSpec, http: httpx2.AsyncClient) -> AsyncIterator[TransportStreams]:
     if address.type == "sse":
         async with sse_client(address.url, httpx_client_factory=lambda *_, **__: http) as streams:
             yield streams

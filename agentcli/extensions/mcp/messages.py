@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import mcp_types as types
@@ -129,11 +130,16 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
     content: dict[str, Value] = {}
     for name, field in schema["properties"].items():
         texts = (params.message, field.get("title") or name, field.get("description"))
-        question = " · ".join(str(text) for text in texts if text)
-        answer = await _ask_field(name, field, question, ask, is_optional=name not in schema.get("required", ()))
+        choices, default = _choices(field), field.get("default")
+        skip = _SKIP if default is None else f"Keep the default: {default}"
+        can_skip = default is not None or name not in schema.get("required", ())
+        answer = await ask(" · ".join(str(text) for text in texts if text), [*choices, *([skip] if can_skip else [])])
         if answer is None:
             return types.ElicitResult(action="cancel")
-        content |= answer
+        if answer != skip:
+            content[name] = _field_value(answer.strip(), field.get("type"), choices)
+        elif default is not None:
+            content[name] = default
     return types.ElicitResult(action="accept", content=content)
 
 
@@ -142,31 +148,6 @@ def _consent(answer: str | None, content: dict[str, Value] | None = None) -> typ
     if answer in (_YES, _DONE):
         return types.ElicitResult(action="accept", content=content)
     return types.ElicitResult(action="cancel" if answer is None else "decline")
-
-
-async def _ask_field(
-    name: str, field: Mapping[str, Any], question: str, ask: Ask, *, is_optional: bool
-) -> dict[str, Value] | None:
-    """Return the field's name with the person's value or the default; an empty dict if they leave the field out.
-
-    Return None to cancel the whole form, after no answer or three invalid ones.
-    """
-    choices, default = _choices(field), field.get("default")
-    skip = _SKIP if default is None else f"Keep the default: {default}"
-    can_skip = (is_optional or default is not None) and skip not in choices
-    options = [*choices, *([skip] if can_skip else ())]
-    problem = ""
-    for _ in range(3):
-        answer = await ask(question + problem, options)
-        if answer is None:
-            break
-        if can_skip and answer == skip:
-            return {name: default} if default is not None else {}
-        try:
-            return {name: _field_value(answer.strip(), field.get("type"), choices)}
-        except ValueError as error:
-            problem = f" ({error})"
-    return None
 
 
 def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
@@ -181,14 +162,10 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
-    """Return an answer as a value of a field with the JSON Schema type `kind`. Raises `ValueError` if it is invalid."""
+    """Return an answer as a value of a field with the JSON Schema type `kind`; as text if it has another form."""
     if kind == "array":  # the person types several values, with commas between them
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
-    if choices:
-        if answer not in choices:
-            raise ValueError(f"choose one of {', '.join(choices)}")
-        return choices[answer]
-    try:
-        return int(answer) if kind == "integer" else float(answer) if kind == "number" else answer
-    except ValueError:
-        raise ValueError(f"enter a number of the type {kind}") from None
+    with suppress(ValueError):  # the server rejects what is not a number
+        if kind in ("integer", "number") and not choices:
+            return int(answer) if kind == "integer" else float(answer)
+    return choices.get(answer, answer)

@@ -11,22 +11,12 @@ from weakref import WeakSet
 import msgspec
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
+from agentcli.extensions.mcp import tools as mcp_tools
 from agentcli.extensions.program_pins import ProgramPins, why_denied
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
-
-from agentcli.extensions.mcp.tools import (  # isort: skip
-    MCPClient,
-    Offer,
-    OffersPrompts,
-    RemoteResult,
-    RemoteTool,
-    ServerSpec,
-    safe_name,
-    tool_name,
-)
 
 MAX_INSTRUCTIONS_CHARS = 2_000
 
@@ -40,7 +30,7 @@ class NeedsLogin(ToolError):
 
 
 # Connects to a server, whose `on_connection_lost` is called when the connection ends. Raises `ToolError`, `NeedsLogin`.
-Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
+Connect = Callable[[mcp_tools.ServerSpec, "Server"], Awaitable[mcp_tools.MCPClient]]
 
 
 class ServerApprovals(NamedTuple):
@@ -50,16 +40,16 @@ class ServerApprovals(NamedTuple):
     project: Path
     programs: ProgramPins  # the approved files that start the servers
 
-    def load_offer(self, spec: ServerSpec) -> Offer | None:
+    def load_offer(self, spec: mcp_tools.ServerSpec) -> mcp_tools.Offer | None:
         """Return the approved offer; None if there is none, an empty one if its file cannot be read."""
         try:
-            return msgspec.json.decode(self._offer_file(spec).read_bytes(), type=Offer)
+            return msgspec.json.decode(self._offer_file(spec).read_bytes(), type=mcp_tools.Offer)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError):
-            return Offer()  # not None, with which the next offer would be approved without a question
+            return mcp_tools.Offer()  # not None, with which the next offer would be approved without a question
 
-    def save_offer(self, spec: ServerSpec, offer: Offer) -> None:
+    def save_offer(self, spec: mcp_tools.ServerSpec, offer: mcp_tools.Offer) -> None:
         """Store an offer as approved. Raises `StorageError`."""
         try:
             make_private_folder(self.folder)
@@ -67,10 +57,10 @@ class ServerApprovals(NamedTuple):
         except OSError as error:
             raise StorageError(f"Could not store what the MCP server {spec.name} offers: {error}.") from error
 
-    def _offer_file(self, spec: ServerSpec) -> Path:
+    def _offer_file(self, spec: mcp_tools.ServerSpec) -> Path:
         project = str(self.project) if spec.is_of_project else ""
         digest = hashlib.sha256(f"{spec.fingerprint} {project}".encode()).hexdigest()
-        return self.folder / f"{safe_name(spec.name)[:40]}-{digest[:16]}.json"
+        return self.folder / f"{mcp_tools.safe_name(spec.name)[:40]}-{digest[:16]}.json"
 
 
 class Server:
@@ -78,7 +68,7 @@ class Server:
 
     def __init__(
         self,
-        spec: ServerSpec,
+        spec: mcp_tools.ServerSpec,
         connect: Connect,
         approvals: ServerApprovals | None,
         *,
@@ -86,15 +76,15 @@ class Server:
         on_approval: Callable[[], None],
     ) -> None:
         self.spec, self.name = spec, spec.name
-        self.prefix = tool_name(spec.name, "")  # the beginning of its tools' names
+        self.prefix = mcp_tools.tool_name(spec.name, "")  # the beginning of its tools' names
         self.approved_offer = approvals.load_offer(spec) if approvals else None
-        self.current_offer: Offer | None = None
+        self.current_offer: mcp_tools.Offer | None = None
         self.problem = ""  # the reason why it cannot be used, for the person
         self.is_enabled = True  # False: its tools are not offered
         self._connect, self._approvals = connect, approvals  # None for a caller's own client
         self._on_notice, self._on_approval = on_notice, on_approval
-        self._client: MCPClient | None = None
-        self._connecting: asyncio.Task[MCPClient] | None = None  # one attempt for all callers
+        self._client: mcp_tools.MCPClient | None = None
+        self._connecting: asyncio.Task[mcp_tools.MCPClient] | None = None  # one attempt for all callers
         self._refreshing: asyncio.Task[None] | None = None  # gets the offer after the server announced a change
         self._needs_login = False
         self._asking = asyncio.Lock()  # held while the person is asked about changes
@@ -123,7 +113,7 @@ class Server:
         with suppress(ToolError):  # `problem` has the reason
             await self.client()
 
-    async def client(self) -> MCPClient:
+    async def client(self) -> mcp_tools.MCPClient:
         """Return the connection, and connect first if there is none. Raises `ToolError` with the reason if it fails."""
         if self._client is not None:
             return self._client
@@ -138,7 +128,7 @@ class Server:
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
 
-    async def _open_client(self) -> MCPClient:
+    async def _open_client(self) -> mcp_tools.MCPClient:
         """Connect, and fetch the offer. Raises `ToolError`, whose text is also the server's `problem`."""
         self.problem = ""
         try:
@@ -168,10 +158,14 @@ class Server:
 
     # The server's offer and its approval
 
-    async def _fetch_offer(self, client: MCPClient) -> None:
+    async def _fetch_offer(self, client: mcp_tools.MCPClient) -> None:
         """Get the server's current offer, and approve it if the person need not be asked."""
-        offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
-        tools: dict[str, RemoteTool] = {}
+        offer = (
+            await client.offer()
+            if isinstance(client, mcp_tools.OffersPrompts)
+            else mcp_tools.Offer(tuple(await client.list_tools()))
+        )
+        tools: dict[str, mcp_tools.RemoteTool] = {}
         for tool in offer.tools:
             tools.setdefault(tool.name, tool)  # if two share a name, the first one wins
         self.current_offer = msgspec.structs.replace(offer, tools=tuple(tools.values()))
@@ -186,7 +180,7 @@ class Server:
 
     def describe_changes(self) -> str:
         """List the tools that are new, gone or changed since the approval, as text."""
-        offers = self.approved_offer or Offer(), self.current_offer or Offer()
+        offers = self.approved_offer or mcp_tools.Offer(), self.current_offer or mcp_tools.Offer()
         before, after = ({tool.name: tool for tool in offer.tools} for offer in offers)
         names = {
             "new": [name for name in after if name not in before],
@@ -209,7 +203,7 @@ class Server:
             self._approve_offer(self.current_offer)
         return "; ".join(changes) or "no changes"
 
-    def _approve_offer(self, offer: Offer) -> None:
+    def _approve_offer(self, offer: mcp_tools.Offer) -> None:
         """Approve an offer, so that models see it."""
         self.approved_offer = offer
         try:
@@ -219,7 +213,7 @@ class Server:
             self._on_notice(str(error))
         self._on_approval()
 
-    async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
+    async def _check_approved(self, tool: mcp_tools.RemoteTool, ask: Ask | None) -> None:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
         if self.current_offer is None or tool.name not in [known.name for known in self.current_offer.tools]:
             raise ToolError(f"The MCP server {self.name} no longer has the tool {tool.name}.", kind="not_found")
@@ -227,7 +221,7 @@ class Server:
             while self.is_changed:  # asks again if the offer has changed meanwhile
                 offer, about = self.current_offer, f"({self.describe_changes()})"
                 question = f"The project's MCP server {self.name} changed since you approved it {about}."
-                texts = _new_texts(self.approved_offer or Offer(), offer)
+                texts = _new_texts(self.approved_offer or mcp_tools.Offer(), offer)
                 if ask is None or await ask(" ".join((question, *texts)), (_USE, _REFUSE)) != _USE:
                     raise ToolError(
                         f"The MCP server {self.name} changed since the user approved it {about}. It cannot be used "
@@ -261,7 +255,9 @@ class Server:
             with suppress(ToolError):  # `on_connection_lost` reports a connection that is gone
                 await self._fetch_offer(client)
 
-    async def call_for_model(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
+    async def call_for_model(
+        self, tool: mcp_tools.RemoteTool, input: dict[str, Any], context: ToolContext
+    ) -> mcp_tools.RemoteResult:
         """Call a tool, and add the server's instructions to the first result in a conversation. Raises `ToolError`."""
         result = await self.call_tool(tool, input, context)
         instructions = self.approved_offer.instructions.strip() if self.approved_offer else ""
@@ -269,9 +265,11 @@ class Server:
             return result
         self._instructed.add(context.workspace.files)
         note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS_CHARS]}]")
-        return RemoteResult((*result.content, note), result.structured)
+        return mcp_tools.RemoteResult((*result.content, note), result.structured)
 
-    async def call_tool(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
+    async def call_tool(
+        self, tool: mcp_tools.RemoteTool, input: dict[str, Any], context: ToolContext
+    ) -> mcp_tools.RemoteResult:
         """Call a tool; ask the person first if the server has changed. Raises `ToolError`."""
         if self._client is None:  # the server will be started
             await self._check_programs(context.ask)
@@ -279,7 +277,7 @@ class Server:
         await self._check_approved(tool, context.ask)
         try:
             async with asyncio.timeout(self.spec.timeout_s) as limit:
-                ask = context.ask and _ask_outside_limit(context.ask, limit, self.name)
+                ask = context.ask and _ask_outside_limit(context.ask, limit, self.spec)
                 return await client.call_tool(
                     tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
                 )
@@ -308,7 +306,7 @@ class Server:
             await client.close()
 
 
-def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
+def _new_texts(before: mcp_tools.Offer, after: mcp_tools.Offer) -> Iterator[str]:
     """Yield the texts of `after` that models would see, except those that `before` has, too."""
     for tool in after.tools:
         if tool not in before.tools:
@@ -320,18 +318,15 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
         yield f"Instructions: {after.instructions}"
 
 
-def _ask_outside_limit(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
-    """Return an `ask` that names the server, and pauses the time limit of the call until the answer."""
+def _ask_outside_limit(ask: Ask, limit: asyncio.Timeout, spec: mcp_tools.ServerSpec) -> Ask:
+    """Return an `ask` that names the server; the time limit of the call begins anew with the answer."""
 
     async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
-        now, end = asyncio.get_running_loop().time, limit.when()
-        began = now()
         limit.reschedule(None)
         try:
-            return await ask(f"{server} asks: {' '.join(question.split())}", options)
+            return await ask(f"{spec.name} asks: {' '.join(question.split())}", options)
         finally:
-            if end is not None:  # None: another question has paused it, and will resume it
-                with suppress(RuntimeError):  # the call has ended
-                    limit.reschedule(end + now() - began)
+            with suppress(RuntimeError):  # the call has ended
+                limit.reschedule(asyncio.get_running_loop().time() + spec.timeout_s)
 
     return ask_and_wait

@@ -32,7 +32,6 @@ Stamp = tuple[int, ...]
 
 _MAX_DEPTH = 4  # levels of folders that are searched for skills
 _MAX_SEARCHED = 2_000  # folders below one of `skill_folders`
-_MAX_NOTICES = 3  # about skipped skills
 _MAX_CHARS = 1_024  # of a description in the list for the model
 BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
 _CACHE_VERSION = "3"  # changes with the form of the cached values
@@ -243,11 +242,10 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
         if not self.config.settings.skills.enabled:
             return Catalog()
         catalog = skills_in(self._folders, self.config)
-        notices = [f"The skill in {folder} is skipped: {why}." for folder, why in catalog.problems.items()]
-        for notice in notices[:_MAX_NOTICES]:
-            self.plugins.on_notice(notice)
-        if len(notices) > _MAX_NOTICES:
-            self.plugins.on_notice(f"{len(notices) - _MAX_NOTICES} more, see agentcli skills list")
+        if catalog.problems:
+            folder, why = next(iter(catalog.problems.items()))
+            more = f" {len(catalog.problems) - 1} more: agentcli skills list" if len(catalog.problems) > 1 else ""
+            self.plugins.on_notice(f"The skill in {folder} is skipped: {why}.{more}")
         off = self.config.settings.skills.off
         # Shadowed skills stay shadowed, and are still found as SOURCE:NAME.
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
