@@ -24,8 +24,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User
 from agentcli.conversation.history import LogSearch, carried_reminders
 from agentcli.errors import StorageError, ToolError
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import Hooks, WorkspacePrograms
+from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
 from agentcli.extensions.skills.find import Skills, full_model_name
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.sessions.sqlite import can_resume
@@ -191,7 +190,7 @@ class Builder:
         """The MCP servers of the settings and the caller; None if there are none, or if no tool of theirs is used."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
         uses_settings = settings.mcp.enabled and not mcp.is_strict
-        plugins = self.plugins.with_servers() if uses_settings else ()
+        plugins = [plugin for plugin in self.plugins.active if plugin.servers] if uses_settings else ()
         # A trusted project may configure servers in a file of its own.
         may_be_configured = bool(settings.mcp_servers or config.project.is_allowed)
         takes_configured = uses_settings and may_be_configured and not self._options.is_bare

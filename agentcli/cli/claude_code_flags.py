@@ -167,7 +167,7 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
-    from agentcli.extensions.plugins.active import Plugins
+    from agentcli.extensions.programs import Plugins
     from agentcli.extensions.subagents.definitions import Agents
 
     plugins = Plugins(config=config, is_bare=options.bare, on_notice=warn, folders=options.plugin_dir)

@@ -32,8 +32,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.judge import JUDGE, JUDGE_TOOLS, add_grades, record_for_check
 from agentcli.evals.store import CheckResult, End, EvalAttempt, Outcome, Spent, Variant, Work
 from agentcli.evals.task import Task, read_task, task_files
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import Hooks
+from agentcli.extensions.programs import Hooks, Plugins
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider

@@ -56,7 +56,6 @@ def style_command(config: Config) -> SlashCommand:
 
 
 async def _choose(config: Config, host: CommandHost, name: str) -> Outcome:
-    """Run `/output-style`: store the named style as the person's choice, or list the styles."""
     problems = list[str]()
     styles = find_styles(config, problems.append)
     if not name:

@@ -81,7 +81,6 @@ class ProgramPins:
             self._pinned[command] |= {path: digest for path, digest in current if path not in pinned_before}
 
     def _files_in_folders(self, command: str) -> list[NamedFile]:
-        """Return the files of a command that are in the pinned folders."""
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
         return [file for file in self._files[command] if file.path.startswith(starts)]
 
@@ -159,7 +158,6 @@ def _matches(path: str, name: str) -> bool:
 
 
 def _with_glob_matches(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
-    """Yield the files, and the matches of the globs among them."""
     for file in files:
         yield file
         if has_magic(file.path):

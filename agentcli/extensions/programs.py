@@ -1,16 +1,17 @@
-"""Finds the commands in the settings, and pins workspace files they run; the code for both is loaded late."""
+"""Finds plugins, hooks and other commands of the settings, and pins the files they run; their code is loaded late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.settings.files import from_home, is_file, project_root
+from agentcli.errors import UserError
+from agentcli.settings.files import from_home, is_file, make_private_folder, project_root
 from agentcli.settings.load import Config
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
@@ -18,7 +19,52 @@ if TYPE_CHECKING:
     from agentcli.extensions.hooks.handlers import ConfiguredHooks
     from agentcli.extensions.hooks.spec import HookSpec
     from agentcli.extensions.mcp.tools import ServerSpec
+    from agentcli.extensions.plugins.plugin import Plugin
     from agentcli.extensions.program_pins import ProgramPins
+
+
+class Plugins(msgspec.Struct, kw_only=True, dict=True):
+    """The plugins of one configuration: those that are installed, switched on and trusted, and those of `folders`.
+
+    `folders` (`--plugin-dir`) need no trust. A session that `is_bare` has no others. Without any plugins, the modules
+    that read them are not imported.
+    """
+
+    config: Config
+    is_bare: bool = False  # as in `SessionOptions`
+    on_notice: Callable[[str], None]
+    folders: Sequence[Path] = ()
+
+    @cached_property
+    def active(self) -> Sequence[Plugin]:
+        """The plugins by precedence. One that cannot be used or whose name is taken is reported and left out."""
+        if not self.folders and (self.is_bare or not self.config.paths.plugin_index.exists()):
+            return ()
+        plugins: dict[str, Plugin] = {}
+        for plugin in self._read_all():
+            if plugins.setdefault(plugin.name, plugin) is not plugin:
+                first = plugins[plugin.name]
+                self.on_notice(f"The plugin {plugin.name} in {plugin.root} is not used; {first.root} has its name.")
+            with suppress(OSError):  # the plugin's programs report what they cannot write
+                make_private_folder(plugin.data)
+        return tuple(plugins.values())
+
+    def _read_all(self) -> Iterator[Plugin]:
+        from agentcli.extensions.plugins.plugin import read_plugin
+        from agentcli.extensions.plugins.store import PluginStore
+
+        store = PluginStore(self.config.paths)
+        for folder in self.folders:
+            try:
+                yield read_plugin(folder.expanduser().absolute(), data=store.data)
+            except UserError as error:
+                self.on_notice(f"--plugin-dir: {error}")
+        if self.is_bare:
+            return
+        try:
+            yield from store.active_plugins(self.on_notice)
+        except UserError as error:  # the index of the installed plugins cannot be read
+            self.on_notice(str(error))
 
 
 def program_environment(config: Config, session_id: str = "") -> dict[str, str]:

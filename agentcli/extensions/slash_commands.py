@@ -9,7 +9,7 @@ from agentcli.agent.ops import Interrupt, Steer, TakeBack
 from agentcli.agent.session import Session
 from agentcli.conversation.history import brief, shorten, transcript_lines
 from agentcli.errors import UsageError, UserError, did_you_mean
-from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.programs import Plugins
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.subagents.definitions import AgentDefinition
@@ -24,7 +24,6 @@ def add_plugin_command(commands: CommandSet, plugins: Plugins) -> None:
 
 
 async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome:
-    """Run `/plugin`: list the installed plugins, or turn one on or off."""
     from agentcli.extensions.plugins.store import PluginStore
 
     store, (verb, _, name) = PluginStore(plugins.config.paths), argument.partition(" ")
@@ -70,7 +69,6 @@ async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
 
 
 async def _skills(host: CommandHost, argument: str) -> Outcome:
-    """Run `/skills`: let the person choose a skill to turn on or off, or do so with one that they named."""
     skills = skills_of(host.session.runtime.calls)
     word, _, name = argument.partition(" ")
     if word == "off":
@@ -136,17 +134,13 @@ async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
-    """Run `/agents`: list the subagents, or show, open, steer or stop one."""
     agents = host.session.runtime.calls.delegates.get_or_make_subagents()
     assert isinstance(agents, Subagents), "the session's builder makes no others"
     word, _, rest = argument.partition(" ")
     id, _, text = rest.strip().partition(" ")
     match word:
         case "":
-            own_sessions = {run.session_id for run in agents.runs}
-            earlier = [info for info in await agents.earlier() if info.id not in own_sessions]
-            rows = [*map(_run_row, agents.runs), *(f"  ✓ {info.name}  {info.id[:13]}" for info in earlier)]
-            rows = rows or ["No subagents in this session yet."]
+            rows = [*map(_run_row, agents.runs)] or ["No subagents have run since this session was opened."]
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             session = _running_session(agents, id)

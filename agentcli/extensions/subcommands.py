@@ -18,8 +18,7 @@ from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import Hooks, WorkspacePrograms
+from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, skill_folders, skills_in
 from agentcli.extensions.subagents.definitions import Agents
@@ -30,7 +29,6 @@ from agentcli.settings.files import current_folder, markdown_files, project_root
 from agentcli.settings.load import Config
 
 from agentcli.extensions.skills.skill import (  # isort: skip
-    ADDED_KEYS,
     Kind,
     Skill,
     problems_in,
@@ -159,7 +157,7 @@ def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
 
 
 def _check(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the faults of a skill, and notes on keys that may not work in other tools."""
+    """Return the faults of a skill, and notes on keys that agentcli does not use."""
     try:
         keys, body = split_frontmatter(read_small_file(folder / FILE))
         faults = list(read_skill(folder, "user").warnings)
@@ -167,9 +165,7 @@ def _check(folder: Path) -> tuple[list[str], list[str]]:
         return [getattr(error, "strerror", None) or str(error)], []
     if (lines := len(body.splitlines())) > MAX_LINES:
         faults.append(f"its instructions have {lines} lines, more than {MAX_LINES}. Move parts to references/")
-    added = ", ".join(key for key in keys if key in ADDED_KEYS)
-    notes = [f"(not in the specification, so other tools may reject it: {added})"] if added else []
-    return faults, notes + _unused_notes(keys, "skill")
+    return faults, _unused_notes(keys, "skill")
 
 
 def _unused_notes(keys: dict[str, Any], kind: Kind) -> list[str]:
@@ -208,12 +204,20 @@ def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], 
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks in use here: yours, then those of the project if it is trusted."""
     specs = _hooks(configuration()).specs
-    keys = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # their names in the settings
-    rows = []
-    for spec in specs:
-        fields = {keys.get(name, name): value for name, value in msgspec.structs.asdict(spec).items()}
-        handler = fields.pop("handler")
-        rows.append({**handler, **fields, "title": spec.title, "matcher": spec.matcher or "*"})
+    rows = [
+        {
+            **spec.handler,  # its keys are those of the settings
+            "event": spec.event,
+            "matcher": spec.matcher or "*",
+            "timeout": spec.timeout_s,
+            "onError": spec.on_error,
+            "if": spec.condition,
+            "source": spec.source,
+            "environment": spec.environment,
+            "title": spec.title,
+        }
+        for spec in specs
+    ]
     print_answer(rows, format_hooks(specs), as_json=json)
 
 

@@ -21,8 +21,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.spec import HookSpec
 from agentcli.extensions.mcp.config import describe_server, server_specs
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import Hooks, WorkspacePrograms
+from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.infra.sessions.sqlite import MemorySessions

@@ -23,8 +23,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, pri
 from agentcli.conversation.history import counted
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
 from agentcli.extensions.mcp.config import EXTRA, server_specs
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import Hooks, WorkspacePrograms
+from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sandbox.backends.linux import PROGRAMS
 from agentcli.infra.sessions.sqlite import MemorySessions

@@ -216,7 +216,6 @@ def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
 
 
 def _judgements(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in a text that have the key `ok`."""
     for brace in re.finditer("{", text):
         with suppress(ValueError, RecursionError):
             if "ok" in (found := json.JSONDecoder().raw_decode(text, brace.start())[0]):

@@ -240,7 +240,6 @@ class Connector(msgspec.Struct, dict=True):
         return frozenset(name for provider in keys.providers_that_take_keys() for name in keys.variables(provider))
 
     def _expand_program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
-        """Return the program of a server with its variables replaced. Raises `ToolError`."""
         from agentcli.extensions.mcp.stdio import ServerProgram
 
         environment = program_environment(self.config)

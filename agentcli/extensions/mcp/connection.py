@@ -247,7 +247,6 @@ async def _accept_result(name: str, result: types.CallToolResult) -> None:
 
 
 async def _all_pages(fetch_page: Callable[..., Awaitable[Any]], items_of: Callable[[Any], Sequence[T]]) -> list[T]:
-    """Return the items of a list that the server sends in pages; each page has the cursor of the next."""
     items: list[T] = []
     cursor = None
     for _ in range(MAX_PAGES):
@@ -264,7 +263,6 @@ def _to_prompt(prompt: types.Prompt) -> mcp_tools.RemotePrompt:
 
 
 def _first_error(error: BaseException) -> Exception:
-    """Return the first error in a group of errors, or the error itself if it is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(str(error))

@@ -144,7 +144,6 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
 
 
 def _consent(answer: str | None, content: dict[str, Value] | None = None) -> types.ElicitResult:
-    """Return the result of a yes-or-no question; no answer cancels."""
     if answer in (_YES, _DONE):
         return types.ElicitResult(action="accept", content=content)
     return types.ElicitResult(action="cancel" if answer is None else "decline")

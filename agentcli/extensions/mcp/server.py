@@ -204,7 +204,6 @@ class Server:
         return "; ".join(changes) or "no changes"
 
     def _approve_offer(self, offer: mcp_tools.Offer) -> None:
-        """Approve an offer, so that models see it."""
         self.approved_offer = offer
         try:
             if self._approvals is not None:
@@ -213,12 +212,10 @@ class Server:
             self._on_notice(str(error))
         self._on_approval()
 
-    async def _check_approved(self, tool: mcp_tools.RemoteTool, ask: Ask | None) -> None:
+    async def _check_approved(self, ask: Ask | None) -> None:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
-        if self.current_offer is None or tool.name not in [known.name for known in self.current_offer.tools]:
-            raise ToolError(f"The MCP server {self.name} no longer has the tool {tool.name}.", kind="not_found")
         async with self._asking:  # other calls wait, so that the person is asked once
-            while self.is_changed:  # asks again if the offer has changed meanwhile
+            while self.current_offer and self.is_changed:  # asks again if the offer has changed meanwhile
                 offer, about = self.current_offer, f"({self.describe_changes()})"
                 question = f"The project's MCP server {self.name} changed since you approved it {about}."
                 texts = _new_texts(self.approved_offer or mcp_tools.Offer(), offer)
@@ -274,7 +271,7 @@ class Server:
         if self._client is None:  # the server will be started
             await self._check_programs(context.ask)
         client = await self.client()
-        await self._check_approved(tool, context.ask)
+        await self._check_approved(context.ask)
         try:
             async with asyncio.timeout(self.spec.timeout_s) as limit:
                 ask = context.ask and _ask_outside_limit(context.ask, limit, self.spec)

@@ -257,7 +257,6 @@ def _argument_hint(prompt: mcp_tools.RemotePrompt) -> str:
 
 
 async def _use_prompt(server: Server, prompt: mcp_tools.RemotePrompt, host: CommandHost, argument: str) -> Outcome:
-    """Run the command of a server's prompt: send the model the text that the server makes of the arguments."""
     try:
         client = await server.client()
         assert isinstance(client, mcp_tools.OffersPrompts), "only those that have prompts are listed"
@@ -292,7 +291,6 @@ def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str
 
 
 async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Outcome:
-    """Run `/mcp`: list the servers, show, restart or approve one."""
     if servers is None:
         return NO_SERVERS
     word, _, rest = argument.partition(" ")

@@ -85,7 +85,6 @@ async def _exited(process: asyncio.subprocess.Process, *, poll_s: float) -> None
 
 
 async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    """Write the session's messages to the server's stdin, one on each line."""
     assert process.stdin is not None
     with suppress(OSError):  # the server has ended, which the reader reports
         async for message in messages:

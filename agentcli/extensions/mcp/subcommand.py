@@ -20,8 +20,7 @@ from agentcli.extensions.mcp.config import LOCAL_FILE, Connector, load_sdk, make
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer, server_row
 from agentcli.extensions.mcp.tools import HttpSpec, ServerSpec, StdioSpec
-from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.extensions.programs import Plugins, WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config, read_layer
@@ -166,7 +165,7 @@ def serve(
 
 
 def _servers(config: Config) -> Servers:
-    plugins = Plugins(config=config, on_notice=warn).with_servers()
+    plugins = Plugins(config=config, on_notice=warn).active
     return make_servers(config, server_specs(config, warn, plugins=plugins), WorkspacePrograms(config), warn)
 
 
@@ -200,7 +199,6 @@ def _scope_file(config: Config, scope: str) -> Path:
 
 
 def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
-    """Return the servers in the file of a scope, as they are written there."""
     if not (file := _scope_file(config, scope)).exists():
         return {}
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})

@@ -260,7 +260,6 @@ def fit_tools(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...
 
 
 def _stub(spec: ToolSpec, words: int) -> ToolSpec:
-    """Return a tool that takes any arguments, with only the first words of its description."""
     all_words = spec.description.split()
     short = " ".join(all_words[:words]) + (" …" if 0 < words < len(all_words) else "")
     return ToolSpec(spec.name, short, {"type": "object"})

@@ -116,7 +116,6 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 yield path
 
     def _paths(self, kind: str) -> Iterator[Path]:
-        """Yield each place of a kind of part that can only be a path."""
         for place in self._places(kind):
             if isinstance(place, Mapping):
                 raise ConfigError(f"{kind} must be a path or a list of paths.", file=str(self.root))

@@ -140,7 +140,6 @@ def _read_instructions(skill: Skill) -> str:
 
 
 def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]:
-    """Return the texts about an activation: that it is active, its instructions, and the rules that it grants."""
     active = f"The skill {skill.name} is active{f': {request}' if request else ''}"
     instruction = f'<skill name="{skill.name}" folder="{skill.folder}">\n{text.strip()}\n{_resources(skill)}</skill>'
     granted = ", ".join(skill.allowed_tools)

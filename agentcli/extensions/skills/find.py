@@ -16,8 +16,9 @@ from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.session import Session
 from agentcli.agent.turn_log import add
 from agentcli.conversation.entries import FILE, Source
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
-from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.programs import Plugins
 from agentcli.extensions.skills.skill import Skill, read_skill
 from agentcli.models.choice import Models, split_name
 from agentcli.settings.files import home_of, is_file, make_private_folder, project_root, replace_file
@@ -225,42 +226,37 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
     plugins: Plugins
     added: Sequence[Path] = ()
 
-    @property
-    def config(self) -> Config:
-        return self.plugins.config
-
     @cached_property
     def _folders(self) -> list[SearchedFolder]:
         plugins = self.plugins.active
         if self.plugins.is_bare:
             return plugin_skill_folders(plugins)
-        return skill_folders(self.config, added=self.added, plugins=plugins)
+        return skill_folders(self.plugins.config, added=self.added, plugins=plugins)
 
     @cached_property
     def catalog(self) -> Catalog:
         """The skills that are not turned off; those that cannot be used are reported."""
-        if not self.config.settings.skills.enabled:
+        if not self.plugins.config.settings.skills.enabled:
             return Catalog()
-        catalog = skills_in(self._folders, self.config)
+        catalog = skills_in(self._folders, self.plugins.config)
         if catalog.problems:
-            folder, why = next(iter(catalog.problems.items()))
-            more = f" {len(catalog.problems) - 1} more: agentcli skills list" if len(catalog.problems) > 1 else ""
-            self.plugins.on_notice(f"The skill in {folder} is skipped: {why}.{more}")
-        off = self.config.settings.skills.off
+            names = shorten(", ".join(Path(folder).name for folder in catalog.problems), 200)
+            self.plugins.on_notice(f"Skills that cannot be used: {names}. The reasons: agentcli skills list")
+        off = self.plugins.config.settings.skills.off
         # Shadowed skills stay shadowed, and are still found as SOURCE:NAME.
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
 
     @cached_property
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
-        with_bundled = self.config.settings.skills.bundled
+        with_bundled = self.plugins.config.settings.skills.bundled
         if not with_bundled and all(folder.source == "bundled" for folder in self._folders):
             return ()  # without reading a file
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
     def listing(self, window: int, agents: str) -> str:
         """Return the list of skills for each request: a share of the `window` in tokens, minus the list of `agents`."""
-        max_tokens = int(window * self.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
+        max_tokens = int(window * self.plugins.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
         return format_list({skill.name: skill.description for skill in self.offered}, max_tokens)
 
     def attach(self, session: Session, models: Models, *, parent_skills: SkillsInUse | None = None) -> None:

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, convert, structs
 
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.programs import Plugins
 from agentcli.extensions.skills.find import find_named, format_list, read_cached, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file
-from agentcli.settings.load import Config
 from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
@@ -80,16 +79,12 @@ class Agents(Struct, kw_only=True, dict=True):
     plugins: Plugins
     added: Mapping[str, AgentDefinition]  # the caller's own
 
-    @property
-    def config(self) -> Config:
-        return self.plugins.config
-
     @cached_property
     def folders(self) -> list[tuple[Path, str]]:
         """The folders of the project's and the person's definitions with their sources, in the order of precedence."""
         if self.plugins.is_bare:
             return []
-        config = self.config
+        config = self.plugins.config
         of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
         of_user = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         folders = [(folder, "project") for folder in of_project]
@@ -114,7 +109,7 @@ class Agents(Struct, kw_only=True, dict=True):
         for file in files:
             with suppress(OSError):  # a file that has just been deleted
                 stamps[os.fspath(file)] = stamp_of(file.stat())
-        read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
+        read, cache = partial(_read, source=source), self.plugins.config.paths.cache / "agents"
         for path, result in read_cached(stamps, AgentDefinition, read, cache=cache, folder=folder).items():
             if result.value is None:
                 self.plugins.on_notice(f"{path} does not define an agent: {result.problem}.")
@@ -129,5 +124,5 @@ class Agents(Struct, kw_only=True, dict=True):
         if not (self.folders or self.added or self.plugins.active):  # then no file need be read
             return ""
         own = {kind.name: kind.description for kind in self.definitions.values() if kind.source != "built in"}
-        max_tokens = int(window * self.config.settings.skills.share / 2)
+        max_tokens = int(window * self.plugins.config.settings.skills.share / 2)
         return format_list(own, max_tokens, head=_HEAD, more="/agents lists them", max_chars=_MAX_DESCRIPTION_CHARS)

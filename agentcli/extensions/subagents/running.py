@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentcli.agent import events
 from agentcli.agent.accounting import Account, UsageCollector, format_amount
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
-from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
+from agentcli.agent.interfaces import SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.permissions.rules import ALIASES, Rule
@@ -173,9 +173,6 @@ class Subagents:
 
         return ask
 
-    async def earlier(self) -> Sequence[SessionInfo]:
-        return await self._child_sessions.store.list(user_id=self._child_sessions.owner, limit=20)
-
     async def transcript(self, id: str) -> Sequence[Entry]:
         """Return the entries of a subagent, by its own id or that of its session. Raises `UserError`."""
         run = next((run for run in self.runs if run.id == id), None)
@@ -244,7 +241,6 @@ _UNFINISHED = {  # the first sentence of an unfinished subagent's result
 
 
 def _format_answer(run: AgentRun, last_event: events.Done | events.TurnFailed, texts: str) -> ToolOutput:
-    """Return the answer, or the `texts` of an unfinished one, with the subagent's usage."""
     answer = texts or "It had not answered anything yet."
     if isinstance(last_event, events.Done) and run.end == "done":
         answer = last_event.text
@@ -325,7 +321,11 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             recording=runtime.calls.recording,
         )
         # Of the limits that are set, the lowest applies.
-        turn_limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
+        turn_limits = (
+            run.arguments.max_turns,
+            run.definition.max_turns,
+            self.agents.plugins.config.settings.agents.max_turns,
+        )
         limits = TurnLimits(
             max_turns=min(filter(None, turn_limits)), max_tokens=runtime.limits.max_tokens, max_breaks=1
         )
@@ -355,12 +355,12 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{resumed} is not a subagent of this session.") from error
             return await self.store.open(info.id)
         name = f"{run.id}: {' '.join(run.arguments.task.split())[:60]}"
-        return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
+        return await self.store.create(cwd=self.agents.plugins.config.cwd, name=name, user_id=self.owner), []
 
     def _model_name(self, run: AgentRun, current: str) -> str:
         """Return the model that the call, the settings or the definition names, else `current`. Raises `UsageError`."""
         agent, in_call = run.definition.name, run.arguments.model
-        name = in_call or self.agents.config.settings.agents.models.get(agent) or run.definition.model
+        name = in_call or self.agents.plugins.config.settings.agents.models.get(agent) or run.definition.model
         if not name:
             return current
         try:
