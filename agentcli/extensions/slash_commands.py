@@ -8,7 +8,7 @@ from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, Comma
 from agentcli.agent.ops import Interrupt, Steer, TakeBack
 from agentcli.agent.session import Session
 from agentcli.conversation.history import brief, shorten, transcript_lines
-from agentcli.errors import UsageError, UserError, did_you_mean
+from agentcli.errors import UsageError, UserError
 from agentcli.extensions.programs import Plugins
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
@@ -165,8 +165,7 @@ def _running_session(agents: Subagents, id: str) -> Session:
     """Return the session of a running subagent. Raises `UsageError` with the reason if it has none."""
     run = next((run for run in agents.runs if run.id == id), None)
     if run is None:  # no such subagent
-        near = did_you_mean(id, [run.id for run in agents.runs if run.session is not None])
-        raise UsageError(f"No subagent {id!r} is running{near}. /agents lists them.")
+        raise UsageError(f"No subagent {id!r} is running. /agents lists them.")
     if run.session is None and run.end is None:
         raise UsageError(f"{id} has not begun: at most {MAX_RUNNING} subagents run at a time.")
     if run.session is None or not run.session.is_busy:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +15,12 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
-from agentcli.errors import UsageError, did_you_mean
+from agentcli.errors import UsageError
 from agentcli.extensions.hooks.spec import EVENTS, HookSpec
 from agentcli.extensions.programs import Hooks, Plugins, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, skill_folders, skills_in
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
@@ -196,8 +194,8 @@ _EXAMPLE = 'hooks.PreToolUse = [{ matcher = "Bash", hooks = [{ type = "command",
 _EVENTS_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
 
 
-def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], None] = warn) -> Hooks:
-    return Hooks(Plugins(config=config, is_bare=is_bare, on_notice=on_notice), WorkspacePrograms(config))
+def _hooks(config: Config, on_notice: Callable[[str], None] = warn) -> Hooks:
+    return Hooks(Plugins(config=config, on_notice=on_notice), WorkspacePrograms(config))
 
 
 @hooks_app.command("list")
@@ -234,27 +232,6 @@ def format_hooks(specs: Sequence[HookSpec]) -> str:
     return "\n".join(lines) or f"No hooks are set. For one, add to config.toml (see docs/hooks.md):\n{_EXAMPLE}"
 
 
-async def _fire(config: Config, event: Any, call: ToolUse) -> tuple[list[HookRan], EventAnswer]:
-    """Run the hooks of an event. If one of them needs a session, build one that has no hooks of the settings itself."""
-    from agentcli.app import Builder
-
-    runs = list[HookRan]()
-    if (hooks := _hooks(config).for_session("test", lambda: "default")) is None:
-        return runs, EventAnswer()
-    hooks.context.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
-    async with AsyncExitStack() as stack:
-        kinds = {spec.handler["type"] for spec in hooks.specs if spec.event == event}
-        if not kinds <= {"command", "http"}:  # the other kinds need a session
-            builder = Builder(config, store=MemorySessions(), on_notice=warn)
-            stack.push_async_callback(builder.aclose)
-            builder.hooks = _hooks(config, is_bare=True)
-            hooks.context.session = session = await builder.build_session()
-            stack.push_async_callback(session.close)
-        if event in _EVENTS_ABOUT_CALLS:
-            return runs, await hooks.fire(event, call=call)
-        return runs, await hooks.fire(event, **call.input)  # the input has the fields of the event
-
-
 @hooks_app.command("test")
 def try_hooks(
     event: Annotated[str, typer.Argument(help=f"One of {', '.join(EVENTS)}.")],
@@ -262,14 +239,19 @@ def try_hooks(
     input: Annotated[str, typer.Option(help="Its arguments, or the fields of another event, as JSON.")] = "{}",
     json: AsJson = False,
 ) -> None:
-    """Run the hooks of an event now, and show their answers and the result."""
+    """Run the hooks of an event that are commands or addresses, and show their answers and the result."""
     if event not in EVENTS:
-        raise UsageError(f"Unknown event {event!r}{did_you_mean(event, EVENTS)}. Choose one of {', '.join(EVENTS)}.")
+        raise UsageError(f"Unknown event {event!r}. Choose one of {', '.join(EVENTS)}.")
     try:
         fields = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is not a JSON object: {error}.") from error
-    runs, answer = asyncio.run(_fire(configuration(), event, ToolUse("test", ALIASES.get(tool, tool), fields)))
+    runs, answer = list[HookRan](), EventAnswer()
+    if hooks := _hooks(configuration()).for_session("test", lambda: "default"):
+        hooks.context.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
+        call = ToolUse("test", ALIASES.get(tool, tool), fields)
+        about: dict[str, Any] = {"call": call} if event in _EVENTS_ABOUT_CALLS else fields
+        answer = asyncio.run(hooks.fire(event, **about))  # type: ignore[arg-type]
     lines = []
     for run in runs:
         parts = " · ".join(filter(None, (run.decision or "no decision", run.reason, run.problem)))

@@ -125,7 +125,7 @@ def test_an_agent_has_only_its_tools(place: Place) -> None:
     assert not (place.folder / "made").exists()
     wrong = stream(place, lets(agent(agent="explore", tools=["bash"], model=child)), lets(agent(agent="explor")))
     assert "explore has no tool 'bash'" in answers(wrong)[0]
-    assert "did you mean explore" in answers(wrong)[1]
+    assert "Unknown agent 'explor'. Choose one of" in answers(wrong)[1]
     stream(place, lets(agent(model=child)), flags=BYPASS)
     assert (place.folder / "made").read_text() == "x"
 
@@ -416,9 +416,7 @@ def test_a_message_for_a_running_one_is_in_its_next_request_and_not_in_the_paren
             running.say("go")
             wait_until(lambda: len(server.requests) == 2, "the agent asks its model")
             commanded = Commanded(running)
-            assert "No subagent 'genral-1' is running (did you mean general-1?)" in commanded.command(
-                "/agents tell genral-1 x"
-            )
+            assert "No subagent 'genral-1' is running" in commanded.command("/agents tell genral-1 x")
             assert "Only the terminal shows a subagent live" in commanded.command("/agents open general-1")
             assert "general-1 gets your message" in commanded.command("/agents tell general-1 look in b.py as well")
             is_told.set()

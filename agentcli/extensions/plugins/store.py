@@ -154,9 +154,9 @@ class PluginStore:
             case [only]:
                 return only
             case []:
-                known = [plugin for marketplace in marketplaces.values() for plugin in marketplace.plugins]
-                near = did_you_mean(name, known)
-                raise UsageError(f"No marketplace has a plugin {name!r}{near}.")
+                raise UsageError(
+                    f"No marketplace has a plugin {name!r}. To list them: agentcli plugin marketplace list"
+                )
             case found:
                 raise UsageError(f"{' and '.join(found)} have a plugin {name}. Say which: {name}@{found[0]}")
 

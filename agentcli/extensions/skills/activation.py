@@ -123,8 +123,7 @@ class SkillRegistry:
         innermost = own[-1]
         ended = next((active for active in own if active.skill.name == name), None) if name else innermost
         if ended is None:
-            near = did_you_mean(name, [active.skill.name for active in own])
-            raise UsageError(f"The skill {name} is not active{near}.")
+            raise UsageError(f"The skill {name} is not active.")
         if by == "model" and ended is not innermost:
             raise UsageError(f"{innermost.skill.name} is the innermost skill. End it before {name}.")
         self.active.remove(ended)

@@ -241,7 +241,7 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
         catalog = skills_in(self._folders, self.plugins.config)
         if catalog.problems:
             names = shorten(", ".join(Path(folder).name for folder in catalog.problems), 200)
-            self.plugins.on_notice(f"Skills that cannot be used: {names}. The reasons: agentcli skills list")
+            self.plugins.on_notice(f"Skills skipped: {names}. To see why: agentcli skills list")
         off = self.plugins.config.settings.skills.off
         # Shadowed skills stay shadowed, and are still found as SOURCE:NAME.
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)

@@ -22,7 +22,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.entries import Assistant, Entry, Paid, User
-from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
+from agentcli.errors import NoSession, ToolError, UsageError, UserError
 from agentcli.extensions.skills.find import Skills, full_model_name
 from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
 from agentcli.llm.messages import Text, Usage
@@ -82,8 +82,8 @@ class Subagents:
         if not arguments.task.strip():
             raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
         if (definition := self._child_sessions.agents.find(arguments.agent or DEFAULT)) is None:
-            near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
-            raise ToolError(f"Unknown agent {arguments.agent!r}{near}. Choose one of {names}.", kind="not_found")
+            names = ", ".join(self.definitions)
+            raise ToolError(f"Unknown agent {arguments.agent!r}. Choose one of {names}.", kind="not_found")
         id = f"{self.id_prefix or definition.name}-{len(self.runs) + 1}"
         run = AgentRun(id=id, definition=definition, arguments=arguments, call=call)
         self.runs.append(run)
