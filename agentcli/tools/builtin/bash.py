@@ -109,10 +109,14 @@ def _build_command(arguments: Bash, start: Path, context: ToolContext) -> Comman
         grants = replace(grants, hosts=terms.grants.hosts)
     profile: Profile | None = "read-only" if terms.only_reads else None
     return Command(
-        text=arguments.command, cwd=start, timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
-        max_bytes=_MAX_BYTES[arguments.output_level or context.level], grants=grants, dry_run=terms.dry_run,
+        text=arguments.command,
+        cwd=start,
+        timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
+        max_bytes=_MAX_BYTES[arguments.output_level or context.level],
+        grants=grants,
+        dry_run=terms.dry_run,
         profile="danger-full-access" if arguments.unconfined else profile,
-    )  # fmt: skip
+    )
 
 
 def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
@@ -138,9 +142,12 @@ def _make_output(result: CommandResult, arguments: Bash, context: ToolContext, *
     output = cut_middle(result.output, _MAX_BYTES["brief"]) if timed_out else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
-        "exit_code": code, "output": result.output, "timed_out": timed_out, "cwd": display_name(str(cwd)),
+        "exit_code": code,
+        "output": result.output,
+        "timed_out": timed_out,
+        "cwd": display_name(str(cwd)),
         **{name: str(value) for name, value in optional.items() if value},
-    }  # fmt: skip
+    }
     failure = "timed out" if timed_out else f"exit {code}" if code else ""
     summary = failure or describe_line_count(result.output) or "no output"
     for paths, what in ((result.reverts.reverted, "put back"), (result.reverts.not_reverted, "could not be put back")):
@@ -336,6 +343,11 @@ def _describe_state(job: BackgroundJob) -> str:
 def _as_dict(job: BackgroundJob) -> dict[str, Any]:
     outcome = job.outcome or JobOutcome()
     return {
-        "job_id": job.id, "command": job.command, "is_running": job.is_running, "exit_code": outcome.exit_code,
-        "timed_out": outcome.timed_out, "stall": job.stall, "output_file": str(job.output_file),
-    }  # fmt: skip
+        "job_id": job.id,
+        "command": job.command,
+        "is_running": job.is_running,
+        "exit_code": outcome.exit_code,
+        "timed_out": outcome.timed_out,
+        "stall": job.stall,
+        "output_file": str(job.output_file),
+    }

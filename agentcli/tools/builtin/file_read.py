@@ -231,10 +231,13 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset:
         errors = "replace"
     return LinesRead(
         lines=tuple(_decode_line(content, cut, codec, errors) for content, cut in collector.lines),
-        is_full=collector.is_full, total_lines=collector.newlines + (not collector.ends_with_newline),
-        ends_with_newline=collector.ends_with_newline, encoding=encoding, digest=digest.digest(),
+        is_full=collector.is_full,
+        total_lines=collector.newlines + (not collector.ends_with_newline),
+        ends_with_newline=collector.ends_with_newline,
+        encoding=encoding,
+        digest=digest.digest(),
         is_certain=is_certain,
-    )  # fmt: skip
+    )
 
 
 def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:

@@ -40,9 +40,14 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
         mode, ignore_case = arguments.output_mode, arguments.ignore_case
         options = SearchOptions(ignore_case=ignore_case, multiline=arguments.multiline, type=arguments.type or "")
         query = Search(
-            target.path, arguments.pattern, glob, options=options, context=arguments.context, mode=mode,
+            target.path,
+            arguments.pattern,
+            glob,
+            options=options,
+            context=arguments.context,
+            mode=mode,
             base=target.base,
-        )  # fmt: skip
+        )
         found: Matches | MatchedFiles = MatchedFiles(limit, are_counted=mode == "count", show=target.show)
         if mode == "content":
             found = Matches(limit, has_marks=arguments.context > 0, context=arguments.context, show=target.show)

@@ -50,10 +50,17 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
 
 def _convert(page: str, base_url: str, reader: _Reader) -> str:
     options = ConversionOptions(
-        base_url=base_url, bullets="-", extract_metadata=False, expand_abbreviations=False,
-        include_blockquote_citations=False, inline_data_media="alt_text_only", hidden_content="drop",
-        highlight_style="none", compact_tables=True, max_depth=MAX_DEPTH * 2,  # the reader's limit comes first
-    )  # fmt: skip
+        base_url=base_url,
+        bullets="-",
+        extract_metadata=False,
+        expand_abbreviations=False,
+        include_blockquote_citations=False,
+        inline_data_media="alt_text_only",
+        hidden_content="drop",
+        highlight_style="none",
+        compact_tables=True,
+        max_depth=MAX_DEPTH * 2,  # the reader's limit comes first
+    )
     result = convert(page, options, cast("Any", reader))
     reader.is_cut |= bool(result.warnings)  # the only warning in practice: its own limit of depth was reached
     return visible_text(result.content or "").strip()

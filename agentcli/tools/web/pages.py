@@ -274,10 +274,12 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     # the environment reaches a parser of foreign pages.
     search = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[3]), *filter(None, sys.path)]))
     end = await run_short_program(
-        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url), timeout_s=20.0,
-        max_bytes=_MAX_ANSWER_BYTES, environment={"PYTHONPATH": search, "PYTHONUTF8": "1"},
+        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url),
+        timeout_s=20.0,
+        max_bytes=_MAX_ANSWER_BYTES,
+        environment={"PYTHONPATH": search, "PYTHONUTF8": "1"},
         stdin=page.encode("utf-8", errors="replace"),
-    )  # fmt: skip
+    )
     if end.exit_code in (None, -signal.SIGXCPU, -signal.SIGKILL):
         raise ToolError("The page could not be read: converting it takes too long.", kind="validation_error")
     try:
