@@ -53,13 +53,18 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
     before, after = [*old], [*new]
     for number, (line, other) in enumerate(zip(old, new, strict=False)):
         if max(len(line), len(other)) > MAX_LINE_CHARS:
-            head = _shared_length(line, other)
-            tail = _shared_length(line[head:][::-1], other[head:][::-1])
+            head, tail = shared_ends(line, other)
             before[number], after[number] = (
                 _without_shared_ends(line, head, tail),
                 _without_shared_ends(other, head, tail),
             )
     return before, after
+
+
+def shared_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
+    """Count the characters, or lines, that both have in common at the beginning, and of the others at the end."""
+    head = _shared_length(first, second)
+    return head, _shared_length(first[head:][::-1], second[head:][::-1])
 
 
 def _shared_length(first: Sequence[str], second: Sequence[str]) -> int:
@@ -194,8 +199,7 @@ def lines_of(text: str) -> list[str]:
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
     """Return the opcodes from old lines to new ones; equal lines at both ends are not passed to difflib."""
-    head = _shared_length(old, new)
-    tail = _shared_length(old[head:][::-1], new[head:][::-1])
+    head, tail = shared_ends(old, new)
     old_end, new_end = len(old) - tail, len(new) - tail
     old_size, new_size = old_end - head, new_end - head
     is_plain = 0 in (old_size, new_size) or old_size == new_size == 1  # difflib would find the same

@@ -7,7 +7,6 @@ Models misquote line ends, indentation, quotation marks and the like. `find_exac
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -16,8 +15,7 @@ from itertools import accumulate, pairwise
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.patterns import lazy_pattern
-from agentcli.tools.text.diff import lf, lines_of, opcodes
+from agentcli.tools.text.diff import lf, lines_of, opcodes, shared_ends
 
 _BLANKS = " \t\n"
 
@@ -38,13 +36,13 @@ def find_exact(text: str, old: str) -> list[Match]:
     def is_whole(start: int, end: int) -> bool:  # neither end is inside a CRLF
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
 
-    return [Match(start, end) for start, end in _find(text, old, is_whole)]
+    return [Match(start, end) for start, end in _find(text, old) if is_whole(start, end)]
 
 
 def find_with_any_line_ends(text: str, old: str) -> list[Match]:
     """Return all occurrences of `old`, including overlapping ones; LF and CRLF are treated as equal."""
-    view, sought = with_lf(text), lf(old)
-    return [Match(view.origin(start), view.origin(end)) for start, end in _find(view.text, sought, view.is_between)]
+    view = with_lf(text)
+    return [Match(view.origin(start), view.origin(end)) for start, end in _find(view.text, lf(old))]
 
 
 def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
@@ -66,21 +64,34 @@ def _find_at_unfinished_end(text: str, old: str) -> list[Match]:
 
 
 def _find_look_alikes(text: str, old: str) -> list[Match]:
-    """Return the matches of `old` if quotes, dashes, spaces and forms of a character that look alike are equal."""
+    """Return the matches of `old` if quotes, dashes and spaces that look alike are equal."""
     view, sought = folded(text), folded(old).text
-    return [
-        Match(view.origin(start), view.origin(end), _OwnCharacters(text, view, start, sought).adapt)
-        for start, end in _find(view.text, sought, view.is_between)
-    ]
+    matches: list[Match] = []
+    for start, end in _find(view.text, sought):
+        first, last = view.origin(start), view.origin(end)
+        matches.append(Match(first, last, partial(_with_own_characters, lf(text[first:last]), sought)))
+    return matches
 
 
-def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each whole occurrence, even if it begins inside the previous one."""
+def _with_own_characters(own: str, old: str, new: str) -> str:
+    """Return `new` with the characters that it keeps from `old` as the file has them: `old` is `own` folded."""
+    own_lines, old_lines = lines_of(own), lines_of(old)  # of the same lengths
+    new_lines, new_views = lines_of(lf(new)), lines_of(folded(new).text)
+    parts: list[str] = []
+    for _, start, end, new_start, new_end in opcodes(old_lines, new_views):
+        # In each stretch, the equal characters at both ends are the file's; those between them are new.
+        head, tail = shared_ends("".join(old_lines[start:end]), "".join(new_views[new_start:new_end]))
+        own_part, new_part = "".join(own_lines[start:end]), "".join(new_lines[new_start:new_end])
+        parts += [own_part[:head], new_part[head : len(new_part) - tail], own_part[len(own_part) - tail :]]
+    return "".join(parts)
+
+
+def _find(text: str, sought: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each occurrence, even if it begins inside the previous one."""
     start, step = text.find(sought), 0  # `step`: the distance between the last two occurrences
     while start >= 0:
         end = start + len(sought)
-        if is_whole(start, end):
-            yield start, end
+        yield start, end
         # If `sought` repeats itself (`aaaa`) and so does the text, the next occurrence is one step further. Searching
         # for each one would take very long.
         if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
@@ -142,49 +153,6 @@ def _adapt_lines(
     return "".join(parts).removesuffix("\n") if lacks_end else "".join(parts)
 
 
-class _OwnCharacters(Struct, frozen=True):
-    """The file's own characters in a match of look-alikes."""
-
-    text: str  # of the file
-    view: View  # the folded `text`
-    start: int  # of the match in the view
-    old: str  # the folded `old_string`
-
-    def adapt(self, new: str) -> str:
-        """Return a replacement in which the characters kept from `old` are written as in the file."""
-        new_view = folded(new)
-        old_lines, new_lines = lines_of(self.old), lines_of(new_view.text)
-        old_offsets, new_offsets = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
-        parts: list[str] = []
-        # In each stretch, the equal characters at both ends are the file's; those between them are new.
-        for _, first, last, new_first, new_last in opcodes(old_lines, new_lines):
-            start, end = old_offsets[first], old_offsets[last]
-            new_start, new_end = new_offsets[new_first], new_offsets[new_last]
-            max_shared = min(end - start, new_end - new_start)
-            head = self._shared_length(new_view, start, new_start, limit=max_shared, step=1)
-            tail = self._shared_length(new_view, end, new_end, limit=max_shared - head, step=-1)
-            middle = lf(new[new_view.origin(new_start + head) : new_view.origin(new_end - tail)])
-            parts += [self._in_file(start, start + head), middle, self._in_file(end - tail, end)]
-        return "".join(parts)
-
-    def _shared_length(self, new_view: View, place: int, new_place: int, *, limit: int, step: int) -> int:
-        """Count the equal characters from two places on, forwards (`step` 1) or backwards (-1)."""
-        shared = 0
-        for count in range(1, limit + 1):
-            end, new_end = place + step * count, new_place + step * count
-            # Forwards, the newest character is the one before `end`; backwards, the one at `end`.
-            index, new_index = (end - 1, new_end - 1) if step == 1 else (end, new_end)
-            if self.old[index] != new_view.text[new_index]:
-                break
-            # The count must not end inside a character that was folded into several.
-            if self.view.is_between(self.start + end) and new_view.is_between(new_end):
-                shared = count
-        return shared
-
-    def _in_file(self, start: int, end: int) -> str:
-        return lf(self.text[self.view.origin(self.start + start) : self.view.origin(self.start + end)])
-
-
 _LOOK_ALIKES = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛′ʼ＇", "'"),
@@ -192,19 +160,15 @@ _LOOK_ALIKES = str.maketrans(
         **dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"),
         **dict.fromkeys("\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a", " "),
         **dict.fromkeys("\u202f\u205f\u3000", " "),
-        "…": "...",
         **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is not text is shown like this
     }
 )
-# A combining mark changes the character before it unless it follows a control character, such as a line end.
-_NOT_PLAIN = lazy_pattern("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
 
 class View(Struct, frozen=True):
-    """A text with some characters replaced, and a map from its places to those of the original.
+    """A text in which each CRLF is LF, and a map from its places to those of the original.
 
     The map has pieces: place `starts[n]` is `origins[n]` in the original, and the places up to the next start follow.
-    An origin of -1 is a place inside a replaced character: `…` becomes `...`, which has two such places.
     """
 
     text: str
@@ -212,17 +176,12 @@ class View(Struct, frozen=True):
     origins: list[int]
 
     def origin(self, place: int) -> int:
-        """Return where in the original a place between characters is."""
+        """Return where in the original a place is."""
         index = bisect_right(self.starts, place) - 1
         return self.origins[index] + place - self.starts[index]
 
-    def is_between(self, *places: int) -> bool:
-        """Return True if each place is between two characters and not inside one."""
-        return all(self.origins[bisect_right(self.starts, place) - 1] >= 0 for place in places)
-
 
 def with_lf(text: str) -> View:
-    """Return a view of a text in which each CRLF is LF."""
     starts, origins = [0], [0]
     for number, found in enumerate(re.finditer("\r\n", text)):
         starts.append(found.start() - number + 1)
@@ -231,39 +190,9 @@ def with_lf(text: str) -> View:
 
 
 def folded(text: str) -> View:
-    """Return a view with LF, with the quotes, dashes and spaces of ASCII, and decomposed characters (Unicode NFD)."""
-    starts, origins = [0], [0]
-    parts: list[str] = []
-    length = done = 0  # characters of the view and of the original so far
-    for found in _NOT_PLAIN.finditer(text):
-        parts.append(text[done : found.start()])
-        length += found.start() - done
-        done = found.start()
-        for piece, look in _clusters(found.group()):
-            parts.append(look)
-            if (len(piece), len(look)) != (1, 1):  # else the places continue as before
-                if len(look) > 1:
-                    starts.append(length + 1)  # a place inside a replaced character: see `View`
-                    origins.append(-1)
-                starts.append(length + len(look))
-                origins.append(done + len(piece))
-            length += len(look)
-            done += len(piece)
-    parts.append(text[done:])
-    return View("".join(parts), starts, origins)
-
-
-def _clusters(run: str) -> Iterator[tuple[str, str]]:
-    """Yield the characters of a run, each with its combining marks, and its form in the folded view."""
-    if run == "\r\n":
-        yield run, "\n"
-        return
-    start = 0
-    for end in range(1, len(run) + 1):
-        if end == len(run) or not unicodedata.combining(run[end]):
-            piece = run[start:end]
-            yield piece, unicodedata.normalize("NFD", piece).translate(_LOOK_ALIKES)
-            start = end
+    """Return a view in which quotes, dashes and spaces are those of ASCII, character by character."""
+    view = with_lf(text)
+    return View(view.text.translate(_LOOK_ALIKES), view.starts, view.origins)
 
 
 # Rows of: the function that finds matches, the name of the difference, and how it is handled (for the note).
@@ -272,7 +201,7 @@ MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
     (find_with_any_line_ends, "line ends", "; the file's own were kept."),
     (_find_at_unfinished_end, "the last line end", ", which the file does not have; it was left out."),
     (partial(_find_lines, view_of=with_lf), "indentation", "; new_string was indented as the file is."),
-    (_find_look_alikes, "look-alike characters (quotes, dashes, spaces, accents)", _KEPT),
+    (_find_look_alikes, "look-alike characters (quotes, dashes, spaces)", _KEPT),
     (partial(_find_lines, view_of=folded), "look-alike characters and indentation", _KEPT),
 )
 

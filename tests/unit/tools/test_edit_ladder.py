@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 import pytest
 from hypothesis import example, given
@@ -18,7 +17,7 @@ from tests.unit.tools.bench import Bench
 
 LINE_ENDS = "[Matched apart from line ends;"
 INDENTATION = "[Matched apart from indentation;"
-LOOK_ALIKES = "[Matched apart from look-alike characters (quotes, dashes, spaces, accents);"
+LOOK_ALIKES = "[Matched apart from look-alike characters (quotes, dashes, spaces);"
 
 
 def edit(content: bytes, old: str, new: str, *, replace_all: bool = False) -> tuple[bytes, str]:
@@ -141,10 +140,6 @@ def test_a_line_whose_indentation_cannot_be_determined_is_an_error() -> None:
         pytest.param("it’s\n", "it's", "it's not", "it’s not\n", id="apostrophe"),
         pytest.param("1–2—3\n", "1-2-3", "1-2-4", "1–2—4\n", id="dashes"),
         pytest.param("a\u00a0b\u202fc\n", "a b c", "a b d", "a\u00a0b\u202fd\n", id="spaces"),
-        pytest.param("wait… no\n", "wait... no", "wait... yes", "wait… yes\n", id="ellipsis"),
-        pytest.param("cafe\u0301 x\n", "café x", "café y", "cafe\u0301 y\n", id="NFD in the file"),
-        pytest.param("café x\n", "cafe\u0301 x", "cafe\u0301 y", "café y\n", id="NFC in the file"),
-        pytest.param("\u1112\u1161\u11ab x\n", "한 x", "한 y", "\u1112\u1161\u11ab y\n", id="Hangul"),
         pytest.param("“a”\n“b”\n“c”\n", '"a"\n"b"\n"c"', '"a"\n"x"\n"c"', "“a”\n“x”\n“c”\n", id="lines around"),
         pytest.param("“a”\r\n“b”\r\n", '"a"\n"b"\n', '"a"\n"x"\n"b"\n', '“a”\r\n"x"\r\n“b”\r\n', id="CRLF too"),
         pytest.param("“a” b\n", '"a" b', "", "\n", id="deleted"),
@@ -162,15 +157,6 @@ def test_look_alikes_match_with_other_indentation_too() -> None:
     content, said = edit("\tsay(“a”)\n\tb()\n".encode(), '  say("a")\n  b()\n', '  say("a")\n  c()\n')
     assert content.decode() == "\tsay(“a”)\n\tc()\n"
     assert said.startswith("[Matched apart from look-alike characters and indentation;")
-
-
-@pytest.mark.parametrize(("before", "old"), [("cafe\u0301\n", "cafe"), ("a\u0301b\n", "a"), ("é\n", "e\n")])
-def test_a_letter_is_not_found_inside_one_with_an_accent(before: str, old: str) -> None:
-    if old in before:  # as it is, a string is a row of characters
-        assert edit(before.encode(), old, "x")[1] == ""
-    else:
-        with pytest.raises(ToolError, match="not in the file"):
-            edit(before.encode(), old, "x")
 
 
 @pytest.mark.parametrize(
@@ -285,9 +271,9 @@ def test_in_any_bytes_only_the_edited_span_changes(content: bytes, data: st.Data
 
 
 @examples(300)
-@given(text=_PARTS, form=st.sampled_from(["NFC", "NFD"]))
-def test_a_text_is_found_in_any_form_of_unicode(text: str, form: str) -> None:
-    wanted = unicodedata.normalize(form, text)
+@given(text=_PARTS)
+def test_a_text_is_found_with_the_quotes_dashes_and_spaces_of_ascii(text: str) -> None:
+    wanted = text.translate(str.maketrans("“—\u00a0", '"- '))
     content = f"<<\n{text}>>\n"
     edited, notes = apply_edits(DecodedText(content, "utf-8"), [Edit(f"<<\n{wanted}>>", f"<<\n{wanted}|>>")])
     assert edited.text == f"<<\n{text}|>>\n"

@@ -52,27 +52,6 @@ def test_lines_put_behind_a_last_line_without_an_end_stand_on_their_own(
     assert edit(before, old, old + more)[0] == after
 
 
-@pytest.mark.parametrize(
-    ("before", "old", "new", "after"),
-    [
-        pytest.param("“a”\n\u0301 acute\nend\n", '"a"\n', '"b"\n', "“b”\n\u0301 acute\nend\n", id="behind the place"),
-        pytest.param(
-            "“a”\nend\n", '"a"\nend\n', '"a"\n\u0301 acute\nend\n', "“a”\n\u0301 acute\nend\n", id="in new_string"
-        ),
-        pytest.param("“a”\n\u0301x\n", '"a"\n\u0301x\n', '"a"\n\u0301y\n', "“a”\n\u0301y\n", id="in the place"),
-        pytest.param("“a”\r\n\u0301x\r\n", '"a"\n', '"b"\n', "“b”\r\n\u0301x\r\n", id="CRLF"),
-        pytest.param("\t“a”\n\u0301 b\nc\n", '  "a"\n', "  b\n", "\tb\n\u0301 b\nc\n", id="with other indentation"),
-        pytest.param("\u0301“a”\nb\n", '\u0301"a"', '\u0301"c"', "\u0301“c”\nb\n", id="at the beginning of the file"),
-    ],
-)
-def test_a_line_that_begins_with_a_combining_mark_is_a_line_of_its_own(
-    before: str, old: str, new: str, after: str
-) -> None:
-    after_edit, notes = edit(before, old, new)
-    assert after_edit == after
-    assert "look-alike" in notes
-
-
 _PIECES = st.lists(
     st.sampled_from(
         ["\n", "\r\n", "\r", "\t", "\x00", " ", "a", "é", "e\u0301", "\u0301", "\u0323", "“", "…", "≠", "한"]
@@ -83,11 +62,10 @@ _PIECES = st.lists(
 @examples(300)
 @given(text=_PIECES)
 @example(text="a\n\u0301")
-def test_the_beginning_of_every_line_is_between_characters(text: str) -> None:
+def test_the_lines_of_a_view_are_those_of_the_text(text: str) -> None:
     view = folded(text)
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     starts = [0, *(place + 1 for place, sign in enumerate(view.text) if sign == "\n")]
-    assert all(map(view.is_between, starts))
     cuts = [*map(view.origin, starts), len(text)]
     shown = [text[start:end].removesuffix("\n").removesuffix("\r") for start, end in pairwise(cuts)]
     assert shown == lines
