@@ -6,12 +6,13 @@ come in several parts, which follow each other.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
-from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any
 
@@ -29,7 +30,6 @@ _MAX_BINARY_NAMES = 3
 # Rows as `FoundRows` describes them.
 _ROW = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
-_LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
@@ -50,14 +50,14 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
         )
         found: Matches | MatchedFiles = MatchedFiles(limit, are_counted=mode == "count", show=target.show)
         if mode == "content":
-            found = Matches(limit, has_marks=arguments.context > 0, context=arguments.context, show=target.show)
+            found = Matches(limit, context=arguments.context, show=target.show)
             if (arguments.output_level or context.level) == "full":
                 found.max_chars = sys.maxsize
         return found, await context.workspace.sandbox.search(query, found.add, context.all_grants)
 
     glob = searching.relative_glob(arguments.glob, target)
     found, outcome = await searching.search_literal_brackets(glob, search, has_found=lambda result: result[0].files > 0)
-    return _format(found, outcome, arguments, target)
+    return await asyncio.to_thread(_format, found, outcome, arguments, target)
 
 
 def _format(
@@ -103,99 +103,68 @@ class MatchList(Struct, frozen=True):
 
 
 class _File(Struct, kw_only=True):
-    """A file with its rows, in parts as they came; `texts` are the parts for the model, if there is no limit."""
+    """A file with its rows, in parts as they came."""
 
     order: bytes  # by which files are sorted
-    path: str
+    path: bytes
     count: int = 0  # of matches
     rows: list[bytes] = []
-    texts: list[str] = []
 
 
 class Matches:
-    """The first `limit` matches. Further ones are only counted, so that millions of them need no memory.
+    """The first `limit` matches (0: all). Further ones are only counted, so that millions of them need no memory."""
 
-    With the limit 0 all are kept, and rows are formatted as they come, while ripgrep is still searching.
-    """
-
-    def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
+    def __init__(self, limit: int, *, context: int, show: Callable[[bytes], str]) -> None:
         self.total = self.files = 0  # all matches, and the files that have them
         self.max_chars = MAX_SHOWN_CHARS
-        self._limit, self._show = limit, show
-        self._has_marks = has_marks  # True if some rows are context, which has another mark than matches
+        self._limit, self._show = limit or sys.maxsize, show
         self._context = context  # lines before and after a match
-        self._kept: list[_File] = []  # with a limit: sorted, and only files with the first matches
+        self._kept: list[_File] = []  # the files that may have the first matches
         self._kept_matches = 0  # the matches in the kept files
-        self._current_path: bytes | None = None  # the file that is being received
-        self._current: _File | None = None  # the same, if it is kept
+        self._current: _File | None = None  # the file that is being received
 
     def add(self, found: Sequence[FoundRows]) -> None:
         """Count the matches in a batch of rows, and keep the rows that may be among the first matches."""
         for path, rows in found:
-            count = len(_MATCH_ROW.findall(rows)) if self._has_marks else rows.count(b"\n") + 1
-            self.total += count
-            if path != self._current_path:
+            if self._current is None or path != self._current.path:
                 self.files += 1
-                self._current_path, self._current = path, self._begin_file(path)
-            if self._current is not None and self._limit:
-                self._keep_rows(self._current, rows, count)
-            elif self._current is not None:
+                self._current = _File(order=_sort_key(path), path=path)
+                self._kept.append(self._current)
+            if self._current.count <= self._limit:  # not `<`: this part may have context of the last match shown
                 self._current.rows.append(rows)
-                self._current.texts.append(self._format_rows(self._current.path, rows))
+            count = len(_MATCH_ROW.findall(rows))
+            self._current.count += count
+            self._kept_matches += count
+            self.total += count
+        if self._kept_matches > 2 * self._limit:
+            self._drop_last_files()
 
-    def _begin_file(self, path: bytes) -> _File | None:
-        """Return a new kept file; None if it comes after all kept ones, which have enough matches already."""
-        order = _sort_key(path)
-        if self._limit and self._kept_matches >= self._limit and order >= self._kept[-1].order:
-            return None
-        file = _File(order=order, path=self._show(path))
-        if self._limit:
-            insort(self._kept, file, key=attrgetter("order"))
-        else:
-            self._kept.append(file)  # sorted at the end
-        return file
-
-    def _keep_rows(self, file: _File, rows: bytes, count: int) -> None:
-        """Add a part with `count` matches to a file, and drop the last kept files if the others fill the limit."""
-        if file.count <= self._limit:  # not `<`: this part may have context of the last match shown
-            # Without context, each row is a match; else `_read_marked` cuts the rows.
-            if count > self._limit and not self._has_marks:
-                rows = b"\n".join(rows.split(b"\n", self._limit)[: self._limit])
-            file.rows.append(rows)
-        file.count += count
-        self._kept_matches += count
-        while self._kept_matches - self._kept[-1].count >= self._limit:  # enough without the last one
-            dropped = self._kept.pop()
-            self._kept_matches -= dropped.count
-            if dropped is self._current:
-                self._current = None
+    def _drop_last_files(self) -> None:
+        """Sort the kept files, and drop those behind the first `limit` matches."""
+        self._kept.sort(key=attrgetter("order"))
+        counts = accumulate(file.count for file in self._kept)
+        needed = next((number for number, count in enumerate(counts, 1) if count >= self._limit), len(self._kept))
+        del self._kept[needed:]
+        self._kept_matches = sum(file.count for file in self._kept)
 
     def first_matches(self) -> MatchList:
-        if not self._limit:
-            files = sorted(self._kept, key=attrgetter("order"))
-            return MatchList(partial(self._entries, files), [text for file in files for text in file.texts], 0)
-        entries: list[FoundLine] = []
-        lines: list[str] = []
+        self._drop_last_files()
+        lines = [
+            f"{path}{mark}{number}{mark}{cut_line(line, self.max_chars)}" for path, number, mark, line in self._rows()
+        ]
+        return MatchList(self._entries, lines, max(self.total - self._limit, 0))
+
+    def _entries(self) -> list[FoundLine]:
+        return [FoundLine(path, number, line) for path, number, mark, line in self._rows() if mark == ":"]
+
+    def _rows(self) -> Iterator[tuple[str, int, str, str]]:
+        """Yield path, line number, mark and text of the rows of the first matches and their context."""
+        limit = self._limit
         for file in self._kept:
-            more, rows = self._limit - len(entries), b"\n".join(file.rows)
-            found, text = _read_marked(file.path, rows, self.max_chars, more, self._context)
-            entries += found
-            lines.append(text)
-        return MatchList(lambda: entries, lines, self.total - len(entries))
-
-    def _entries(self, files: Sequence[_File]) -> list[FoundLine]:
-        parts = [(file.path, rows) for file in files for rows in file.rows]
-        if self._has_marks:
-            return [match for path, rows in parts for match in _read_marked(path, rows, self.max_chars)[0]]
-        return [match for path, rows in parts for match in _read_unmarked(path, rows)]
-
-    def _format_rows(self, path: str, rows: bytes) -> str:
-        if self._has_marks:
-            return _read_marked(path, rows, self.max_chars)[1]
-        text = _decode(rows)
-        if len(text) > self.max_chars:
-            text = _LONG_ROW.sub(lambda row: f"{row[1]}:{cut_line(row[2], MAX_SHOWN_CHARS)}", text)
-        return f"{path}:" + text.replace("\n", f"\n{path}:")
+            path = self._show(file.path)
+            for number, mark, line in _read_rows(file.rows, limit, self._context):
+                yield path, number, mark, line
+            limit -= file.count
 
 
 class MatchedFiles:
@@ -225,32 +194,15 @@ def _sort_key(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")  # so that `a/b` comes before `a.b`
 
 
-def _decode(rows: bytes) -> str:
-    text = rows.decode(errors="replace")
-    return text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text
-
-
-def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
-    parts = (row.partition(":") for row in _decode(rows).split("\n"))
-    return [FoundLine(path, int(number), line) for number, _, line in parts]
-
-
-def _read_marked(
-    path: str, rows: bytes, max_chars: int, limit: int | None = None, context: int = 0
-) -> tuple[list[FoundLine], str]:
-    """Read rows with the marks of `FoundRows`: return the matches, up to `limit`, and their text with its context."""
-    matches: list[FoundLine] = []
-    lines: list[str] = []
-    last_match = 0  # the line number of the newest match
-    for row in rows.decode(errors="replace").split("\n"):
+def _read_rows(parts: Sequence[bytes], limit: int, context: int) -> Iterator[tuple[int, str, str]]:
+    """Yield line number, mark and text of a file's rows, up to the match number `limit` with its context."""
+    matches = last_match = 0  # `last_match`: the line number of the newest match
+    for row in chain.from_iterable(part.decode(errors="replace").split("\n") for part in parts):
         read = _ROW.fullmatch(row)
         assert read is not None, row
-        number, mark, line = int(read[1]), read[2], read[3].removesuffix("\r")
-        is_beyond = mark == ":" or (mark == "-" and number > last_match + context)  # the context of the newest match
-        if len(matches) == limit and is_beyond:
-            break
+        number, mark = int(read[1]), read[2]
+        if matches == limit and (mark == ":" or number > last_match + context):  # not the context of the newest match
+            return
         if mark == ":":
-            matches.append(FoundLine(path, number, line))
-            last_match = number
-        lines.append(f"{path}{mark}{number}{mark}{cut_line(line, max_chars)}")
-    return matches, "\n".join(lines)
+            matches, last_match = matches + 1, number
+        yield number, mark, read[3].removesuffix("\r")

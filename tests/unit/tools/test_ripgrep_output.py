@@ -107,7 +107,7 @@ def rows_of(files: int, rows: int) -> list[FoundRows]:
 
 def test_of_millions_of_matches_only_the_shown_take_room() -> None:
     found = rows_of(files=1, rows=10_000)
-    first = Matches(100, has_marks=False, context=0, show=bytes.decode)
+    first = Matches(100, context=0, show=bytes.decode)
     tracemalloc.start()
     for n in random.Random(3).sample(range(300), 300):
         first.add([(b"folder/file%05d" % n, found[0][1])])
@@ -123,10 +123,10 @@ def test_of_millions_of_matches_only_the_shown_take_room() -> None:
 def test_the_first_matches_are_those_of_all_in_whatever_order_files_come(most: int) -> None:
     dice = random.Random(most)
     found = [(path, rows) for n in range(12) for path, rows in rows_of(n, dice.randint(1, 9))[-1:]]
-    everything = Matches(0, has_marks=False, context=0, show=bytes.decode)
+    everything = Matches(0, context=0, show=bytes.decode)
     everything.add(found)
     for _ in range(20):
-        first = Matches(most, has_marks=False, context=0, show=bytes.decode)
+        first = Matches(most, context=0, show=bytes.decode)
         first.add(dice.sample(found, len(found)))
         assert first.first_matches().entries() == everything.first_matches().entries()[:most]
         assert first.total == everything.total
