@@ -1,7 +1,6 @@
-"""Shapes results for the model (levels, pages, a summary of a large text), and titles and output for the person."""
+"""Shapes results for the model (levels, pages), and titles and output for the person."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -120,63 +119,10 @@ def cut_line(line: str, max_chars: int = MAX_LINE_CHARS) -> str:
     return line if len(line) <= max_chars else f"{line[:max_chars]}[{len(line) - max_chars:,} more characters]"
 
 
-_MAX_PARSED_CHARS = 16_000_000  # nothing else runs while JSON is parsed
-_MAX_NAMES = 8
-_MAX_NAME_CHARS = 40
-_SAMPLE_LINES = 50  # by which a log is recognized
-
-_LINE_NUMBERS = lazy_pattern(r"^[1-9]\d*\t", re.MULTILINE)  # file_read writes them before lines
-_LOG_LEVEL = lazy_pattern(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
-
-
 def data_summary(text: str) -> str:
-    """Describe JSON, a log, HTML, XML or other text in one line, apart from file_read's line numbers and notes."""
-    text = text.strip()
-    lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
-    for _ in range(4):  # the most lines that a tool adds below its output
-        if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):  # such as `[exit code 1]`
-            lines.pop()
-    count = _count(len(lines), "line")
-    if re.match(r"\s*<[A-Za-z!?]", lines[0]):
-        return f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {count}"
-    longest = max(map(len, lines))
-    return _describe_json(lines) or _describe_log(lines) or f"text of {count}, the longest has {longest:,} characters"
-
-
-def _describe_json(lines: list[str]) -> str:
-    """Describe an object by its keys, a list by its length; an empty string if the lines are not JSON."""
-    if lines[0].lstrip()[:1] not in ("{", "[") or sum(map(len, lines)) > _MAX_PARSED_CHARS:
-        return ""
-    try:
-        value = msgspec.json.decode("\n".join(lines))
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-    if isinstance(value, dict):
-        return f"JSON, object with {_count(len(value), 'key')}: {_list_names(value)}"
-    keys = f"; keys of the first: {_list_names(value[0])}" if value and isinstance(value[0], dict) else ""
-    return f"JSON, list of {_count(len(value), 'item')}{keys}"
-
-
-def _describe_log(lines: list[str]) -> str:
-    """Describe a log; an empty string if less than a third of the first lines name a level."""
-    levels = [_LOG_LEVEL.search(line, 0, 200) for line in lines[:_SAMPLE_LINES]]
-    if len(lines) < 3 or sum(map(bool, levels)) * 3 < len(levels):
-        return ""
-    levels += [_LOG_LEVEL.search(line, 0, 200) for line in lines[_SAMPLE_LINES:]]
-    errors = [number for number, level in enumerate(levels, 1) if level and level[1]]  # ERROR and worse
-    where = f", {len(errors):,} with an error, the first in line {errors[0]:,}" if errors else ", none with an error"
-    return f"log of {_count(len(lines), 'line')}{where}"
-
-
-def _list_names(names: Iterable[str]) -> str:
-    words = [" ".join(name.split()) for name in names]
-    more = f" and {len(words) - _MAX_NAMES:,} more" if len(words) > _MAX_NAMES else ""
-    short = (name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…" for name in words[:_MAX_NAMES])
-    return ", ".join(short) + more
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Describe the lines of a large text, which tell how much of it can be opened at a time."""
+    lines = text.rstrip("\n").split("\n")
+    return f"{len(lines):,} line{'' if len(lines) == 1 else 's'}, the longest has {max(map(len, lines)):,} characters"
 
 
 MAX_SUBJECT_CHARS = 300

@@ -222,8 +222,7 @@ class Workspace(Struct, kw_only=True, dict=True):
 _NO_BYTE = lazy_pattern("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path contains
 _ESCAPED = lazy_pattern(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
 _QUOTED = lazy_pattern(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_ESCAPE = lazy_pattern(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
-_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
+_ESCAPE = lazy_pattern(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
 
 
 def is_utf8(text: str) -> bool:
@@ -250,15 +249,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _unquote(quoted: str) -> str:
-    return _ESCAPE.sub(_unescape, quoted.encode(errors="surrogateescape")).decode(errors="surrogateescape")
-
-
-def _unescape(found: re.Match[bytes]) -> bytes:
-    """Return the byte of `\\xe9` or `\\351`, or the character that another escape means."""
-    hexadecimal, octal, char = found.groups()
-    if char is not None:
-        return _LETTERS.get(char, char)
-    return bytes([int(hexadecimal, 16) if hexadecimal else int(octal, 8) & 0xFF])
+    content = quoted.encode(errors="surrogateescape")
+    content = _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()) if found[1] else found[2], content)
+    return content.decode(errors="surrogateescape")
 
 
 # The web as one session may use it. Only a call imports `web/pages.py`, which takes 55 ms.

@@ -318,7 +318,7 @@ async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path:
         await stage.ask("Go")
         path = next(word for word in str(stage.results["c1"].content).split() if word.startswith(str(tmp_path)))
         assert "1,100,000 bytes" in str(stage.results["c1"].content)
-        assert str(stage.results["c1"].content).endswith("text of 100,000 lines, the longest has 10 characters]")
+        assert str(stage.results["c1"].content).endswith(": 100,000 lines, the longest has 10 characters]")
         assert stage.session.runtime.calls.workspace.usable_path(path, "read") == Folder(path).resolve()
         entry = next(e.body for e in stage.entries if isinstance(e.body, Result) and e.id == "c1")
     assert entry.structured == {"omitted": "larger than 1 MB"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.tools.observation import Levels, format_value, pages_of
+from agentcli.tools.observation import Levels, data_summary, format_value, pages_of
 from agentcli.tools.tool import OutputLevel
 
 LONG = "abcdefghij" * 60
@@ -64,3 +64,14 @@ def test_pages_are_the_text_and_none_is_too_large(text: str, most: int) -> None:
     assert "".join(pages) == text
     assert all(len(page.encode()) <= most for page in pages)
     assert all(pages) or pages == [""]
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("hello\n" * 299 + "a longer line", "300 lines, the longest has 13 characters"),
+        ("x" * 2_000 + "\n", "1 line, the longest has 2,000 characters"),
+    ],
+)
+def test_a_large_text_is_described_by_its_lines(text: str, summary: str) -> None:
+    assert data_summary(text) == summary

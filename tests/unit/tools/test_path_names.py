@@ -42,10 +42,6 @@ def test_half_of_a_surrogate_pair_is_not_a_byte() -> None:
     assert parse_name("$'\ud800\\xff'") == "$'\ud800\\xff'"
 
 
-def test_octal_numbers_are_taken_too() -> None:
-    assert parse_name(r"$'caf\351'") == os.fsdecode(b"caf\xe9")
-
-
 def test_a_quoted_name_with_a_null_byte_is_not_a_path(bench: Bench) -> None:
     assert "is not a path" in str(bench.fails("file_write", path=r"$'a\x00\xff'", content=""))
     assert not list(bench.ws.iterdir())
