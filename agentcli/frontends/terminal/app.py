@@ -1,8 +1,6 @@
 """Assembles the interactive terminal from its parts: session, input, live region, keys."""
 
 import asyncio
-import math
-import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
@@ -36,7 +34,6 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, i
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
-OPENING_S = 0.5  # a session that takes longer to open is reported
 MAX_TODO_ITEMS = 5  # of the to-do list, shown while a turn runs
 # By the end of the last turn: the state that is reported to the terminal (OSC 7501).
 _STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
@@ -59,7 +56,6 @@ class TerminalApp:
         self._console, self._opener, self._context = console, opener, context
         self._title = ""  # of the window, as it was last set
         self._state_at_rest = "idle"  # the state that is reported to the terminal while no turn runs
-        self._report_opening_at = math.inf  # by `time.monotonic()`: a session that is not open then opens slowly
         self._tick_timer: asyncio.TimerHandle | None = None  # draws the next frame of the spinner
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.show_prompt_sign = console.leave, console.changed, console.changed
@@ -98,8 +94,6 @@ class TerminalApp:
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
         self._composer.restore_draft()
-        self._report_opening_at = time.monotonic() + OPENING_S
-        asyncio.get_running_loop().call_later(OPENING_S, self.changed)
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
@@ -157,8 +151,6 @@ class TerminalApp:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
         hint = MARKS[dialogs.purpose][1] or console.hint.text
-        if not (hint or self.controller.is_open or dialogs.is_open) and time.monotonic() > self._report_opening_at:
-            hint = "Opening the session…"
         custom = self._status_command.rows[: 1 if dialogs.is_open else None]  # a question needs the rows
         status = status_rows(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
         status = status[: max(0, max_rows - 2)]  # two rows stay for the input or a question

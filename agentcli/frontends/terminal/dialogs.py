@@ -17,7 +17,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.letters import KEY_ALONE_S, TYPING_PAUSE_S, TypedLetters
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
+from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, in_rows, plain, rows_of
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
@@ -293,7 +293,7 @@ class Dialogs:
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.selectable_choices:
-                more = "For several hunks: Esc, then End" if panel.review else "Or End, or v for the pager"
+                more = "For several hunks: Esc, then End" if panel.review else "Or End"
                 self._console.hint.show(f"Scroll to the end first: PageDown. {more}.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
@@ -308,15 +308,12 @@ class Dialogs:
                 self._submit_answer(panel.answer(choice))
 
     async def _view_all(self, panel: QuestionPanel) -> None:
-        """Show all of a question in the pager. Once the pager has shown its end, the whole question counts as read."""
-        text = plain(panel.preview(self._console.columns, is_whole=True))
+        whole = panel.preview(self._console.columns, is_whole=True)
         async with self._console.released():
-            has_shown_end = await show_to_end(text, self._console.environment)
-        if has_shown_end is None:  # there is no pager
-            self._view.print_line(text)
-        if panel.unread and has_shown_end is not False:
+            was_shown = await run_pager(plain(whole), self._console.environment)
+        if not was_shown:
             panel.unread = []
-            self._start_reading()
+            self._view.print_question(whole)
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
         """Let the person edit the plan, and approve the edited plan."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import Struct, field
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
+from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -287,14 +287,12 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
     """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
     has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
-    has_inserted_space = ~vi_navigation_mode & Condition(lambda: area.has_inserted_space)
     is_after_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
     can_queue = when.is_busy & ~when.is_empty & ~when.input_takes_answer
     can_complete = ~when.is_busy & ~when.input_takes_answer
     yield from (
         (("c-o", "c-z", "pageup", "pagedown"), lambda: None, Always()),  # prompt_toolkit's would change the text
-        (("space",), area.skip_typed_space, when.input_takes_keys & has_inserted_space),
         ("newline", lambda: buffer.insert_text("\n"), when.input_takes_keys),
         ("send", actions.enter, when.has_no_menu),
         ("send", actions.accept_with_menu, when.has_menu),

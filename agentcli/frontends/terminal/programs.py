@@ -7,7 +7,6 @@ import asyncio
 import fcntl
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
@@ -186,10 +185,10 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1, stdout: int | None = None) -> bool:
+async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> bool:
     """Show `text` from `line` on in `$PAGER`, else in an installed pager; return False if there is none.
 
-    A pager that cannot start at a line gets only the text from there on. It writes to `stdout`, if that is given.
+    A pager that cannot start at a line gets only the text from there on.
     """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
@@ -198,36 +197,9 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1,
             data = (text if seeks else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as git sets it: a `less` that $PAGER names shows the text's colours.
-                await run_program(argv, {"LESS": "R", **environment}, data, stdout)
+                await run_program(argv, {"LESS": "R", **environment}, data)
                 return True
     return False
-
-
-async def show_to_end(text: str, environment: Mapping[str, str]) -> bool | None:
-    """Show `text` in a pager; return True if the line below its end was on the screen, None if there is no pager."""
-    mark = "[end]"
-    while mark in text:  # the text itself must not contain the mark
-        mark = f"[{mark}]"
-    stdout, shown = sys.__stdout__.fileno(), bytearray()  # type: ignore[union-attr]  # the screen has it
-    pty, pager_tty = os.openpty()  # the pager reads keys from our terminal, but we see what it writes
-    tty.setraw(pager_tty)
-    termios.tcsetwinsize(pager_tty, termios.tcgetwinsize(stdout))
-
-    def relay() -> None:
-        data = os.read(pty, _CHUNK)
-        shown.extend(data)
-        _write_all(stdout, data)
-
-    asyncio.get_running_loop().add_reader(pty, relay)
-    try:
-        has_pager = await run_pager(f"{text.rstrip()}\n{mark}\n", environment, stdout=pager_tty)
-        while select.select([pty], [], [], 0)[0]:
-            relay()
-    finally:
-        asyncio.get_running_loop().remove_reader(pty)
-        os.close(pty)
-        os.close(pager_tty)
-    return mark.encode() in shown if has_pager else None
 
 
 def _can_start_at_line(pager: str) -> bool:
@@ -265,11 +237,11 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 
 
 async def run_program(
-    argv: Sequence[str], env: Mapping[str, str] | None = None, data: bytes | None = None, stdout: int | None = None
+    argv: Sequence[str], env: Mapping[str, str] | None = None, data: bytes | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
     stdin = None if data is None else asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=env, stdin=stdin, stdout=stdout)
+    process = await asyncio.create_subprocess_exec(*argv, env=env, stdin=stdin)
     # Ctrl-C and Ctrl-\ are for the program now. If it were started after this, it would inherit the ignored signals.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:

@@ -172,7 +172,6 @@ class PromptArea:
         self._columns = 0  # of the screen, at the newest frame
         self.buffer = PromptBuffer(complete_while_typing=Condition(lambda: self.completes), multiline=True)
         self.completes = True  # False at questions and while the input takes an answer
-        self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", join_fitting(self.placeholder().split(" · "), self._columns - 3))]),
@@ -228,23 +227,8 @@ class PromptArea:
             buffer.apply_completion(state.completions[0])
         else:
             buffer.complete_state = None
-        self._completed = buffer.document
         if buffer.document.text_before_cursor.endswith("/") and not buffer.text.startswith("/"):
             buffer.start_completion()
-
-    @property
-    def has_inserted_space(self) -> bool:
-        """True if a completion inserted the space before the cursor, so that a space typed now is not added to it."""
-        state, document = self.buffer.complete_state, self.buffer.document
-        # Moving in the menu inserts the marked completion before it is accepted.
-        is_completed = document == self._completed or (state is not None and state.current_completion is not None)
-        return is_completed and document.text_before_cursor.endswith(" ")
-
-    def skip_typed_space(self) -> None:
-        """Handle a typed space as the one that a completion has already inserted."""
-        self._completed, state = None, self.buffer.complete_state
-        if state is not None and state.current_completion is not None:  # else the menu offers what comes next
-            self.buffer.complete_state = None
 
     def move_in_menu(self, by: int) -> None:
         buffer, state = self.buffer, self.buffer.complete_state

@@ -143,16 +143,13 @@ class Pastes:
         return TypedText(text.encode(errors="replace").decode(), contents)
 
     def adopt(self, sent: TypedText) -> str:
-        """Add a text's contents and return the text; tokens already used for other contents get new numbers."""
-        renumbered: dict[str, str] = {}
-        for found in _TOKEN.finditer(sent.text):
-            kind, number, size = found.groups()
-            content = None if found[0] in renumbered else sent.pastes.get(found[0])
-            if content is not None and self._contents.setdefault(found[0], content) == content:  # new, or the same
-                self._numbers[kind] = max(self._numbers[kind], int(number))
-            elif content is not None:
-                renumbered[found[0]] = self._new_token(kind, size.strip(), content)
-        return _TOKEN.sub(lambda found: renumbered.get(found[0], found[0]), sent.text)
+        """Add a text's contents and return the text, whose tokens get the next numbers."""
+
+        def renumbered(token: re.Match[str]) -> str:
+            content = sent.pastes.get(token[0])
+            return token[0] if content is None else self._new_token(token[1], token[3].strip(), content)
+
+        return _TOKEN.sub(renumbered, sent.text)
 
     def _new_token(self, kind: str, size: str, content: str | Image) -> str:
         self._numbers[kind] += 1

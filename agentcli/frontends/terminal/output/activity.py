@@ -238,16 +238,9 @@ class Activity(Struct, kw_only=True):
         return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
 
     def _answer_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the end of the answer's text that is not printed yet; a table keeps its header."""
-        rows = [clipped(row, columns) for row in (self.answer.preview() if self.answer else ())]
-        hidden = len(rows) - max_rows
-        if hidden <= 0:
-            return rows
-        head_end = next((number for number, row in enumerate(rows) if row), 0) + 2  # after a table's header and rule
-        if self.answer is None or not self.answer.is_table or max_rows < head_end + 2:
-            return rows[hidden:]
-        gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)  # it takes the place of a row, too
-        return [*rows[:head_end], gap, *rows[hidden + head_end + 1 :]]
+        """Return the end of the answer's text that is not printed yet."""
+        rows = self.answer.preview() if self.answer else []
+        return [clipped(row, columns) for row in rows[max(0, len(rows) - max_rows) :]]
 
     def _call_rows(self, columns: int) -> list[Row]:
         """Return a row for each running call and slash command; the end of a call's output below its row."""

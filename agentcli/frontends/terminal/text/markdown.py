@@ -83,10 +83,6 @@ class MarkdownStream:
         self._end_paragraph()
         return self._take_output()
 
-    @property
-    def is_table(self) -> bool:
-        return self._alignments is not None
-
     def preview(self) -> list[Row]:
         """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended now."""
         blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
@@ -104,7 +100,7 @@ class MarkdownStream:
         else:
             ahead = copy(self)  # it wraps, because rows must fit the screen
             vars(ahead).update(_output=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
-            if self.is_table:  # columns would grow with each letter of a cell
+            if self._alignments is not None:  # columns would grow with each letter of a cell
                 ahead._open_line = ""  # noqa: SLF001
             rows = lines_of(ahead.close())
         self._preview = chars, width, rows

@@ -275,10 +275,8 @@ def test_a_table_waits_for_its_end_and_a_line_with_a_bar_for_the_next() -> None:
     stream = MarkdownStream(width=lambda: 80)
     assert stream.feed("a\n\n") == [("", "a\n")]
     assert stream.feed("| b |\n|---|\n| c |\n") == []
-    assert stream.is_table
     assert [plain(line) for line in stream.preview()] == ["", "b", "─", "c"]
     assert plain(stream.feed("d e\n")) == "\nb\n─\nc\n"
-    assert not stream.is_table
     assert text_of("| no table\n*b* |") == "| no table\nb |\n"
 
 
