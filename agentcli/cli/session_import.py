@@ -243,8 +243,10 @@ def import_for_resume(config: Config, options: argparse.Namespace) -> str:
 
 
 def _find_conversation(name: str, config: Config) -> Path:
-    """Return the file of `claude:ID` or `codex:ID`. ID may be shortened; without one, the folder's newest is meant."""
+    """Return the file of `claude:ID` or `codex:ID`. ID may be shortened; `claude:` is the folder's newest."""
     tool, _, id = name.partition(":")
+    if name == "codex:":
+        raise UsageError("Name the conversation: codex:ID. Its id is in the name of its file in ~/.codex/sessions.")
     home, ids = home_of(config.environment), dict[Path, str]()
     if tool == "claude":
         place = Path(config.environment.get("CLAUDE_CONFIG_DIR") or home / ".claude") / "projects"
@@ -254,23 +256,12 @@ def _find_conversation(name: str, config: Config) -> Path:
         place = Path(config.environment.get("CODEX_HOME") or home / ".codex") / "sessions"
         ids = {file: file.stem[_ID_START:] for file in place.rglob("rollout-*.jsonl")}
     found = sorted((file for file in ids if ids[file].startswith(id)), key=lambda file: -file.stat().st_mtime)
-    if not id and tool == "codex":
-        found = [file for file in found if _codex_folder(file) == str(config.cwd)]
     if not found:
         what = f"conversation {id}" if id else "conversation of this directory"
         raise UsageError(f"There is no {what} in {place}. To import a file: agentcli sessions import FILE")
     if id and len(found) > 1:
         raise UsageError(f"Several conversations begin with {id}: {listed_names([ids[file] for file in found], 5)}.")
     return found[0]
-
-
-def _codex_folder(file: Path) -> str:
-    """Return the working directory that the first line of a Codex conversation names; empty if the line is damaged."""
-    try:
-        with file.open("rb") as source:
-            return str(msgspec.json.decode(source.readline())["payload"]["cwd"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def import_file(config: Config, file: Path) -> tuple[str, str]:

@@ -50,9 +50,8 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
 
     *groups, name = key
     try:
-        text = file.read_bytes().decode() if file.exists() else ""
-        byte_order_mark = "\ufeff" if text.startswith("\ufeff") else ""
-        document = tomlkit.parse(text.removeprefix(byte_order_mark))
+        text = file.read_bytes().decode("utf-8-sig") if file.exists() else ""
+        document = tomlkit.parse(text)
         table: MutableMapping[str, Any] = document
         for group in groups:
             if value is None and group not in table:
@@ -64,9 +63,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
             table[name] = value
         else:
             table.pop(name, None)
-            if len(groups) == 1 and not table and not tomlkit.dumps(table).strip():  # a comment keeps its table
-                document.pop(groups[0])
-        return byte_order_mark + tomlkit.dumps(document)
+        return tomlkit.dumps(document)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         raise UserError(f"Could not change {file}: {error}") from error
 

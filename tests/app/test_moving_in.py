@@ -120,7 +120,7 @@ def texts(server: LoopbackServer) -> str:
     return json.dumps(request.json, ensure_ascii=False)
 
 
-@pytest.mark.parametrize("name", [f"claude:{CLAUDE_ID}", "claude:5f0c", "claude:", f"codex:{CODEX_ID}", "codex:"])
+@pytest.mark.parametrize("name", [f"claude:{CLAUDE_ID}", "claude:5f0c", "claude:", f"codex:{CODEX_ID}", "codex:019a"])
 def test_each_api_takes_a_conversation_of_another_tool(place: Place, claude: Path, codex: Path, name: str) -> None:
     with anthropic_server([anthropic_reply("I go on.")]) as server:
         env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-1"}
@@ -188,15 +188,16 @@ def test_a_conversation_that_names_no_model_goes_on_with_the_usual_one(place: Pl
 def test_its_own_model_answers_where_it_can_else_the_usual_one(place: Place, codex: Path) -> None:
     usual = place.script({"text": "The usual one."})
     env = {"AGENTCLI_MODEL": usual}
-    assert place.run("-r", "codex:", "-p", "Go on.", env=env).out == "The usual one.\n"
+    assert place.run("-r", "codex:019a", "-p", "Go on.", env=env).out == "The usual one.\n"
     with responses_server([responses_reply("Its own.")]) as server:
         env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-1"}
-        assert place.run("-r", "codex:", "-p", "Go on.", env=env).out == "Its own.\n"
+        assert place.run("-r", "codex:019a", "-p", "Go on.", env=env).out == "Its own.\n"
 
 
 PROBLEMS = [
     (("-r", "claude:none", "-p", "x"), "There is no conversation none in"),
-    (("-r", "codex:", "-p", "x", "-C", ".."), "There is no conversation of this directory in"),
+    (("-r", "codex:", "-p", "x"), "Name the conversation: codex:ID"),
+    (("-r", "claude:", "-p", "x", "-C", ".."), "There is no conversation of this directory in"),
     (("-r", "claude:", "-p", "x", "--no-session"), "--no-session stores nothing"),
     (("sessions", "import", "gone.jsonl"), "Could not read gone.jsonl: No such file"),
     (("sessions", "import", "empty.jsonl"), "empty.jsonl holds no conversation of Claude Code or Codex"),

@@ -100,8 +100,8 @@ def set_setting(
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
-    # Check the new text, without its byte order mark, in place of the file and together with all other settings.
-    _check_settings(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
+    # Check the new text in place of the file, together with all other settings.
+    _check_settings(load_config(cwd, flags=tomllib.loads(text), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     note = " To use it, run agentcli config trust."
     if scope == "user":

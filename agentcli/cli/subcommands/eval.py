@@ -275,8 +275,7 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 def print_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
-    differences = (f"   differs: {part}" for part in _run_differences(a, b))
-    echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", *differences, "")))
+    echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", "")))
     print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})
     echo("")
     rows = [(name, _number(in_a), _number(in_b), _number(in_b - in_a)) for name, (in_a, in_b) in found.measures.items()]
@@ -297,19 +296,6 @@ def print_comparison(found: Comparison) -> None:
         echo(f"B scores lower, but this may be chance: {score}; {chance}. Use more --samples to be sure.")
     else:
         echo(f"B is not worse: {score}.")
-
-
-def _run_differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
-    """Yield what makes two runs differ beside the model's answers: options, agentcli's version, prompt or tools."""
-    for field in a.plan.variant.__struct_fields__:
-        if getattr(a.plan.variant, field) != getattr(b.plan.variant, field):
-            yield field.replace("_", " ")
-    if a.plan.agentcli != b.plan.agentcli:
-        yield f"agentcli {a.plan.agentcli} and {b.plan.agentcli}"
-    # Hashes of the tools and the system prompt; empty if no request was sent.
-    prefixes_of_a, prefixes_of_b = ({outcome.work.prefix for outcome in run.outcomes} - {""} for run in (a, b))
-    if prefixes_of_a.isdisjoint(prefixes_of_b):
-        yield "the tools or the system prompt"
 
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:
