@@ -122,7 +122,6 @@ def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_secret(value: Any) -> bool:
-    """Return True if any text in a value is, or contains, a key or token."""
     if isinstance(value, Mapping):
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})

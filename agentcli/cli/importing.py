@@ -3,7 +3,6 @@
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,14 +10,13 @@ import msgspec
 
 from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
 from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, NO_SETTING, Draft, has_secret, other_tools
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import UsageError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.hosts import read_grant
 from agentcli.settings import files
 from agentcli.settings.load import Config
-from agentcli.settings.trust import CLAUDE_SETTINGS, PROJECT_FILES, is_project_file
-from agentcli.settings.write import merge_settings
+from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _OTHERS = "*"  # the row for keys that have no row of their own
@@ -243,20 +241,6 @@ def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -
             shared.source = instructions
             shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
     return [shared, local] if is_project else [shared]
-
-
-def import_notice(config: Config) -> str:
-    """Return a sentence on rules and hooks that a project has for Claude Code alone; empty if there are none."""
-    root, unused = files.project_root(config.cwd), list[str]()
-    with suppress(UserError):  # for settings of the project that are wrong, which the start reports
-        for name, target in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
-            draft = Draft(root / target, is_project=True)
-            if is_project_file(root / name, root):
-                _import_file(draft, root / name, "claude-code", other_tools()["claude-code"]["rows"])
-            if kinds := {"permissions", "hooks"} & merge_settings(draft.target, draft.values).added.keys():
-                unused.append(f"the {' and '.join(sorted(kinds, reverse=True))} in {name}")
-    how = "To take them over: agentcli config import claude-code --project"
-    return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""
 
 
 def _import_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -15,9 +16,9 @@ from agentcli.agent.permissions.modes import MODES, parse_mode
 from agentcli.cli import claude_code_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
-from agentcli.settings.files import is_file, project_root
+from agentcli.settings.files import project_root, read_small_file
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.trust import CLAUDE_SETTINGS
+from agentcli.settings.trust import CLAUDE_SETTINGS, PROJECT_FILES, is_project_file
 from agentcli.version import __version__
 
 
@@ -179,12 +180,21 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     )
     notices = [*config.notices, *claude_code_flags.unused_flag_notes(options), *import_notes]
     uses_project = not (options.bare or options.setting_sources)
-    if uses_project and any(is_file(project_root(cwd) / name) for name in CLAUDE_SETTINGS):
-        from agentcli.cli.importing import import_notice  # 50 ms, for few projects
-
-        if notice := import_notice(config):
-            notices.append(notice)
+    if uses_project and (notice := claude_settings_notice(cwd)):
+        notices.append(notice)
     return replace(config, notices=tuple(notices))
+
+
+def claude_settings_notice(cwd: Path) -> str:
+    """Return a sentence on rules and hooks that a project has for Claude Code alone; empty if there are none."""
+    root, unused = project_root(cwd), list[str]()
+    for name, own_file in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
+        if is_project_file(root / name, root) and not (root / own_file).exists():  # an import makes our own file
+            with suppress(OSError):
+                content = read_small_file(root / name)
+                unused += [name] if b'"permissions"' in content or b'"hooks"' in content else []
+    how = "To take them over: agentcli config import claude-code --project"
+    return f"Not in force: permissions and hooks in {' and '.join(unused)}. {how}" if unused else ""
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:

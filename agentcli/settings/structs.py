@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from agentcli.settings.instructions import InstructionSettings
 from agentcli.settings.terminal import TerminalSettings
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -24,9 +23,8 @@ CHARSETS = (
     *"iso-8859-1 iso-8859-2 iso-8859-15".split(),
 )
 CHARSET_PATTERN = f"^({'|'.join(CHARSETS)})$"
-Charset = Annotated[str, Meta(pattern=CHARSET_PATTERN)]
 Sampling = Literal["always", "50%", "10%", "1%", "never"]
-Timeout = Annotated[float, Meta(gt=0, le=60)]
+Charset = Annotated[str, Meta(pattern=CHARSET_PATTERN)]
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -133,6 +131,13 @@ class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True):
     max_file_kb: Positive = 64
     max_total_kb: Positive = 1_024
     max_files: Positive = 200
+
+
+class InstructionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Kinds of instruction files in `off` are not read. `output_style` changes how answers look (context.md)."""
+
+    off: tuple[Literal["agents", "claude", "gemini", "cursor", "copilot", "windsurf", "cline", "aider"], ...] = ()
+    output_style: str = ""
 
 
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -265,13 +270,12 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits of a turn, a session and a day: US dollars, tokens, seconds of requests and calls, and calls.
+    """Limits of a turn, a session and a calendar day: US dollars, tokens, seconds of requests and calls, and calls.
 
     The worst case is reserved before each request. Where little is left, the reply is limited; below 1,024 tokens the
     request is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54.
     Calls under way are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The
-    session's limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this
-    machine. At the share `warn_at` you get a notice.
+    session's limit is the smaller of `session_usd` and `limits.max_budget_usd`. At the share `warn_at` a notice comes.
     """
 
     turn_usd: Usd | None = None
@@ -309,8 +313,8 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_
     headers: dict[str, str] = {}
     compression: Literal["gzip", "none"] = "gzip"
     batch: Annotated[int, Meta(ge=1, le=2_048)] = 100
-    export_timeout: Timeout = 5.0
-    metrics_timeout: Timeout = 3.0
+    export_timeout: Annotated[float, Meta(gt=0, le=60)] = 5.0
+    metrics_timeout: Annotated[float, Meta(gt=0, le=60)] = 3.0
     metric_interval: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
     service: str = "agentcli"
     environment: str = ""
@@ -323,9 +327,8 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """A further token of `agentcli serve`; `sha256` is its hash. Its holder sees only the sessions of `user_id`.
-
-    On each machine these sessions may cost `budget_usd` a day.
+    """A further token of `agentcli serve`; `sha256` is its hash. Its holder sees only the sessions of `user_id`, which
+    may cost `budget_usd` a day on each machine.
     """
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]

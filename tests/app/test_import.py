@@ -498,7 +498,7 @@ def test_rules_that_a_project_has_for_claude_code_alone_are_named_until_they_are
     write(place.folder / ".claude/settings.json", json.dumps(settings))
     write(place.folder / ".claude/settings.local.json", json.dumps({"model": "opus"}))
     model = place.script({"text": "Hi."})
-    how = "Not in force: the permissions and hooks in .claude/settings.json. To take them over: agentcli config import"
+    how = "Not in force: permissions and hooks in .claude/settings.json. To take them over: agentcli config import"
     assert f"{how} claude-code --project\n" in place.run("-m", model, "-p", "go").err
     assert how in place.run("config", "trust").out
     assert "Not in force" not in place.run("-m", model, "--bare", "-p", "go").err

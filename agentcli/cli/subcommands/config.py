@@ -15,7 +15,8 @@ import typer
 
 from agentcli.app import Builder
 from agentcli.cli.import_draft import Draft
-from agentcli.cli.importing import TOOLS, draft_imports, import_notice
+from agentcli.cli.importing import TOOLS, draft_imports
+from agentcli.cli.options import claude_settings_notice
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
@@ -138,7 +139,7 @@ NOTHING_TO_TRUST = "This project has no settings of its own (.agentcli/config.to
 
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
     """Return a review of the project's own files; None if there are none. Raises `ConfigError`."""
-    if notice := import_notice(config):
+    if notice := claude_settings_notice(config.cwd):
         on_notice(notice)
     files = project_trust.project_files(config.cwd)
     if not files:

@@ -23,7 +23,7 @@ from agentcli.conversation.entries import ContextNote
 from agentcli.conversation.history import counted, transcript_lines
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.export.documents import Form, as_dict, document, form_of
-from agentcli.frontends.export.markdown import format_time
+from agentcli.frontends.export.markdown import format_cost, format_time
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.maintenance import check, repair
@@ -55,7 +55,6 @@ def list_sessions(
     found = found if json else sorted(found, key=lambda info: info.user_id == ONE_SHOTS)
     found = found[: limit or None]  # 0: all
     shared.print_list(
-        # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
         ("id", "changed", "entries", "title"),
         [(info.id, format_time(info.updated), f"{info.entries} entries", _title(info)) for info in found],
@@ -313,6 +312,4 @@ def _figures(tally: Tally) -> tuple[str, ...]:
 
 
 def _money(tally: Tally) -> str:
-    if tally.unpriced == tally.requests and tally.requests:
-        return "price unknown"
-    return f"${tally.cost_usd:,.2f}" if tally.cost_usd >= 1 or not tally.cost_usd else f"${tally.cost_usd:.4f}"
+    return "price unknown" if tally.unpriced == tally.requests and tally.requests else format_cost(tally.cost_usd)

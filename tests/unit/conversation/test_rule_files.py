@@ -8,7 +8,6 @@ import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, nested_instructions
 from agentcli.conversation.rule_files import RuleFileFinder, split_frontmatter
-from agentcli.settings.instructions import Kind
 from tests.unit.conversation.test_instructions import found_in, names, put
 
 
@@ -20,7 +19,7 @@ def names_for(below: Path, *files: str) -> list[str]:
     return names(found, below)
 
 
-ALWAYS: dict[str, Kind] = {
+ALWAYS: dict[str, str] = {
     "CONVENTIONS.md": "aider",
     ".claude/CLAUDE.md": "claude",
     ".claude/rules/deep/style.md": "claude",
