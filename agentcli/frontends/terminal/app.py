@@ -115,7 +115,6 @@ class TerminalApp:
             self._view.print_line(text, "warning")
 
     def handle_report(self, report: str) -> None:
-        """Note a change of the focus, or the colour of the background."""
         if report in ("I", "O"):  # the window has got the focus, or lost it
             self._has_focus = report == "I"
         elif report.startswith("11;"):

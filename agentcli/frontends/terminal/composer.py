@@ -65,7 +65,6 @@ class Composer:
 
     @property
     def typed(self) -> TypedText:
-        """The typed text, as the history stores it."""
         return self.pastes.typed(self.area.buffer.text)
 
     def take(self) -> TypedText:

@@ -44,8 +44,7 @@ class ConsoleView(Protocol):
     def handle_report(self, report: str) -> None:
         """React to a terminal's report: `11;rgb:…` is its background, `I` and `O` say that it has or lost the focus."""
 
-    def close(self) -> Awaitable[None]:
-        """End everything and print the last lines."""
+    def close(self) -> Awaitable[None]: ...
 
 
 class _PrintLog(io.TextIOBase):
@@ -195,7 +194,6 @@ class Console:
         self._draw_later(self._last_frame + FRAME_S - asyncio.get_running_loop().time())
 
     def _draw_later(self, seconds: float) -> None:
-        """Draw a frame after `seconds`, unless one is scheduled already."""
         loop = asyncio.get_running_loop()
 
         def draw() -> None:

@@ -316,7 +316,6 @@ class Dialogs:
             self._view.print_question(whole)
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
-        """Let the person edit the plan, and approve the edited plan."""
         plan = panel.question.preview
         try:
             async with self._console.released():

@@ -125,7 +125,6 @@ class _PtySession:
             fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
 
     def _read_output(self) -> None:
-        """Pass the command's output on to our terminal, and keep it."""
         try:
             data = os.read(self._pty, _CHUNK)
         except BlockingIOError:
@@ -149,7 +148,6 @@ class _PtySession:
         self._send(data)
 
     def _send(self, data: bytes) -> None:
-        """Send keys to the command as soon as it reads them."""
         self._unsent += data
         try:
             while self._unsent:

@@ -118,7 +118,6 @@ class SearchList(Picker):
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
-    """Yield the parts of a session, oldest first."""
     calls: dict[str, ToolUse] = {}
     for entry in entries:
         match entry.body:

@@ -59,15 +59,13 @@ class TerminalActions(Protocol):
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""
 
-    async def run_outside(self, arguments: Sequence[str]) -> None:
-        """Run a program that has the terminal to itself."""
+    async def run_outside(self, arguments: Sequence[str]) -> None: ...
 
     async def edit(self, text: str) -> str | None:
         """Return the text as the person's editor left it; None if no editor can be shown. Raises `UserError`."""
         return None
 
-    async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run the person's own shell command in the session."""
+    async def run_own(self, command: str, *, to_model: bool) -> None: ...
 
     def put_into_input(self, text: str) -> None: ...
 

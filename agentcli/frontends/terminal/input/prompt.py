@@ -114,8 +114,6 @@ _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
 
 class KeyLabels:
-    """Names the keys that the person has chosen for each action."""
-
     def __init__(self, settings: KeySettings) -> None:
         self.keys = settings.by_action()
 
@@ -311,7 +309,6 @@ class Picker:
 
     @property
     def matching_indices(self) -> list[int]:
-        """The indices of the options that have all words of the query."""
         words = self._query.lower().split()
         texts = (f"{label} {detail}".lower() for label, detail in self._options)
         return [index for index, text in enumerate(texts) if all(word in text for word in words)]

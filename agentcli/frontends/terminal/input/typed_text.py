@@ -212,7 +212,6 @@ class ProjectHistory:
 
     @property
     def entries(self) -> Sequence[TypedText]:
-        """The project's entries, newest first."""
         self.load()
         return [*reversed(self._sent), *(self._stored or ())]
 

@@ -238,7 +238,6 @@ class Activity(Struct, kw_only=True):
         return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
 
     def _answer_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the end of the answer's text that is not printed yet."""
         rows = self.answer.preview() if self.answer else []
         return [clipped(row, columns) for row in rows[max(0, len(rows) - max_rows) :]]
 

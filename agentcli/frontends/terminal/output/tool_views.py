@@ -152,7 +152,6 @@ def _output_excerpt(text: str, unfold_hint: str) -> list[Fragment]:
 
 
 def _todo_body(event: ToolFinished, columns: int, unfold_hint: str) -> list[Fragment]:
-    """Return the to-do list that a call has written."""
     try:
         items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
     except (msgspec.ValidationError, TypeError, KeyError):

@@ -135,5 +135,5 @@ def test_a_token_that_means_something_else_here_gets_a_number_of_its_own() -> No
     pastes = Pastes()
     here = pastes.token_for("here\n" * 20)
     adopted = pastes.adopt(TypedText(f"old {here} and {here}", {here: "old\n" * 20}))
-    assert adopted == "old [Pasted #2 +20 lines] and [Pasted #2 +20 lines]"
+    assert adopted == "old [Pasted #2 +20 lines] and [Pasted #3 +20 lines]"
     assert pastes.typed(f"{here}|{adopted}").expand() == "here\n" * 20 + "|old " + "old\n" * 20 + " and " + "old\n" * 20
