@@ -300,12 +300,7 @@ class TerminalApp:
             self._view.print_line(text, "warning")
 
     async def choose(
-        self,
-        title: str,
-        options: Sequence[tuple[str, str]],
-        *,
-        current: int | None = None,
-        is_startup: bool = False,
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, is_startup: bool = False
     ) -> int | None:
         if is_startup:
             self._console.print([])  # makes the banner part of the transcript, above what is printed meanwhile

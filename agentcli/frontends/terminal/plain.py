@@ -179,12 +179,7 @@ class PlainTerminal(TerminalActions):
         self.leave()
 
     async def choose(
-        self,
-        title: str,
-        options: Sequence[tuple[str, str]],
-        *,
-        current: int | None = None,
-        is_startup: bool = False,
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, is_startup: bool = False
     ) -> int | None:
         """Print the options with numbers, and read a choice: a number, y or n."""
         for number, (label, detail) in enumerate(options, 1):

@@ -47,12 +47,7 @@ class TerminalActions(Protocol):
     is_live: bool = False
 
     async def choose(
-        self,
-        title: str,
-        options: Sequence[tuple[str, str]],
-        *,
-        current: int | None = None,
-        is_startup: bool = False,
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, is_startup: bool = False
     ) -> int | None:
         """Let the person choose a (label, detail) pair, or type if it `is_startup`; None if they cancel."""
 
@@ -248,15 +243,14 @@ def short_model(name: str) -> str:
     return model.rpartition("/")[2] if model.endswith((".gguf", ".jsonl")) else model
 
 
+StatusEncoder = Callable[[Status], bytes]
+
+
 class StatusCommand:
     """Runs the person's command whenever the figures have changed; `rows` are the first lines of its last output."""
 
     def __init__(
-        self,
-        command: str,
-        environment: Mapping[str, str],
-        changed: Callable[[], None],
-        encode: Callable[[Status], bytes] = Status.to_json,
+        self, command: str, environment: Mapping[str, str], changed: Callable[[], None], encode: StatusEncoder
     ) -> None:
         self._command, self._environment, self._changed, self._encode = command.strip(), environment, changed, encode
         self._status: Status | None = None  # the figures of the newest run

@@ -294,12 +294,7 @@ class Picker:
     """
 
     def __init__(
-        self,
-        title: str,
-        options: Sequence[tuple[str, str]],
-        *,
-        current: int | None = None,
-        is_startup: bool = False,
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, is_startup: bool = False
     ) -> None:
         self.title, self.is_startup = printable(title), is_startup
         self._options = [(printable(label), printable(detail)) for label, detail in options]
@@ -334,15 +329,6 @@ class Picker:
         self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
         self._marked_position = 0
         return False
-
-    def paste(self, text: str) -> bool:
-        """Narrow the list by a pasted text. One that nothing matches is not shown, because it may be a secret."""
-        before, self._query = self._query, self._query + printable(text).replace("\n", " ")
-        if is_found := bool(self.matching_indices):
-            self._marked_position = 0
-        else:
-            self._query = before
-        return is_found
 
     @property
     def cursor(self) -> int:

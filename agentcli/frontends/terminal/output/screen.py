@@ -17,20 +17,8 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    advance,
-    common_length,
-    has_disputed_width,
-    lines_of,
-    merged,
-    plain,
-    row_width,
-    rows_of,
-    width,
-    with_spaces,
-)
+from agentcli.frontends.terminal.text import fragments
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, lines_of, merged, plain, row_width, rows_of, width
 from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
@@ -73,11 +61,11 @@ class Screen(Renderer):
         self._modes_are_on = False  # bracketed paste and focus events
         super().__init__(DummyStyle(), output)
 
-    def print(self, fragments: Sequence[Fragment]) -> None:
+    def print(self, lines: Sequence[Fragment]) -> None:
         """Add lines to the transcript with the next frame; tabs are expanded to spaces."""
         column = 0
-        for roles, text in fragments:
-            text, column = with_spaces(text, column)
+        for roles, text in lines:
+            text, column = fragments.with_spaces(text, column)
             if text:
                 self._new_lines.append((roles, text))
         if column:
@@ -181,7 +169,7 @@ class Screen(Renderer):
         if old_rows and (added := len(rows) - len(old_rows)) > 0:  # line ends at the bottom make room for more rows
             out += [down(len(old_rows) - 1 - at), "\n" * added]
             at, column = len(rows) - 1, 0
-            same_below = common_length(rows[::-1], old_rows[::-1])
+            same_below = fragments.common_length(rows[::-1], old_rows[::-1])
             first_below = len(old_rows) - same_below
             if same_below:  # these rows only move down
                 out += [up(same_below + added - 1), f"\x1b[{added}L"]
@@ -244,7 +232,7 @@ class Screen(Renderer):
         # The cursor's row counts up to the character under the cursor, because the cursor is wrapped with it.
         chars_before_cursor = sum(end <= self._cursor_column for end in accumulate(map(width, texts[-1])))
         texts[-1] = texts[-1][: chars_before_cursor + 1]
-        return self._cursor_row + sum(extra_rows for extra_rows, _ in (advance(0, text, columns) for text in texts))
+        return self._cursor_row + sum(fragments.advance(0, text, columns)[0] for text in texts)
 
     def _switch_modes(self, *, on: bool) -> None:
         if self._modes_are_on != on:
@@ -289,10 +277,10 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
             continue
         if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
             return column, new[number:]
-        same = common_length(fragment[1], before[1])
+        same = fragments.common_length(fragment[1], before[1])
         return column + same, [(fragment[0], fragment[1][same:]), *new[number + 1 :]]
     return column, []
 
 
 def _may_differ_in_width(text: Sequence[Fragment]) -> bool:
-    return any(has_disputed_width(part) for _, part in text)
+    return any(fragments.has_disputed_width(part) for _, part in text)

@@ -48,13 +48,7 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished,
-    title: str,
-    *,
-    columns: int,
-    was_asked: bool = False,
-    is_live: bool = True,
-    unfold_key: str = "Ctrl-O",
+    event: ToolFinished, title: str, *, columns: int, was_asked: bool, is_live: bool, unfold_key: str
 ) -> ToolView:
     """Return the view of a finished call. If the person `was_asked`, the diff and the answer are on the screen.
 

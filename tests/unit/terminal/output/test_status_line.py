@@ -48,7 +48,7 @@ def script(folder: Path, text: str) -> str:
 
 
 async def output_rows(command: str, status: Status = FULL) -> list[Row]:
-    running = StatusCommand(command, ENVIRONMENT, lambda: None)
+    running = StatusCommand(command, ENVIRONMENT, lambda: None, Status.to_json)
     await running.run(status)
     return running.rows
 

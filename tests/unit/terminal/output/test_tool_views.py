@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ToolFinished
-from agentcli.frontends.terminal.output.tool_views import (
-    MAX_LINE_CHARS,
-    MAX_OUTPUT_LINES,
-    ToolView,
-    duration,
-    tool_view,
-)
+from agentcli.frontends.terminal.output import tool_views
+from agentcli.frontends.terminal.output.tool_views import MAX_LINE_CHARS, MAX_OUTPUT_LINES, ToolView, duration
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult
 from tests.rows import each_row
@@ -59,6 +55,9 @@ HOSTILE = [
     "\u202egnp.exe",  # reads backwards
     "\u2066a\u2069",
 ]
+
+
+tool_view = partial(tool_views.tool_view, was_asked=False, is_live=True, unfold_key="Ctrl-O")
 
 
 def finished(content: Any, name: str = "bash", *, is_error: bool = False, **other: Any) -> ToolFinished:
