@@ -220,9 +220,6 @@ class TerminalApp:
             above = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         dialog = self._dialogs.rows(columns, max_rows)[:max_rows]
         room = max_rows - len(dialog)
-        if len(above) > room > 0:
-            more = f"  … {len(above) - room + 1} more rows in a taller window"
-            above[room - 1 :] = [clipped([("muted", more)], columns)]
         return [*above[:room], *dialog]
 
     def _help_and_todo_rows(self, columns: int) -> list[Row]:
@@ -316,7 +313,6 @@ class TerminalApp:
             return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run the person's own command in our terminal, then report its output to the session."""
         session, view, output = self.controller.session, self._view, ""
         try:
             async with self._console.released():

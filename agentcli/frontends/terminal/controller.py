@@ -249,7 +249,6 @@ class TerminalController(OpenerHost):
             await self._run_command(command, argument, queue=queue)
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
-        """Run a slash command; print its output, or send the prompt that it expands to."""
         self.view.activity.commands[command.name] = time.monotonic()
         self._terminal.changed()
         try:
@@ -330,7 +329,6 @@ class TerminalController(OpenerHost):
             self._terminal.show_prompt_sign()
 
     async def check_model(self, name: str) -> str:
-        """Describe a model in a sentence; ask for a key if there is none for it."""
         try:
             return self._opener.check_model(name)
         except NoKey as missing:

@@ -54,11 +54,9 @@ class Dialogs:
         return self.picker is not None or self.panel is not None
 
     async def show_in_pager(self, text: str, *, line: int = 1) -> None:
-        """Show a text from a line on in the pager, or print it if there is none."""
+        """Show a text from a line on in the pager. Raises `UserError` without a pager."""
         async with self._console.released():
-            was_shown = await run_pager(text, self._console.environment, line=line)
-        if not was_shown:
-            self._view.print_line(text.split("\n", line - 1)[-1])
+            await run_pager(text, self._console.environment, line=line)
         self.reprint_question()
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
@@ -307,10 +305,7 @@ class Dialogs:
     async def _view_all(self, panel: QuestionPanel) -> None:
         whole = panel.preview(self._console.columns, is_whole=True)
         async with self._console.released():
-            was_shown = await run_pager(plain(whole), self._console.environment)
-        if not was_shown:
-            panel.unread = []
-            self._view.print_question(whole)
+            await run_pager(plain(whole), self._console.environment)
 
     def _decide_in_review(self, choice_id: str, comment: str = "") -> None:
         if (answer := self._panels[0].decide_in_review(choice_id, comment)) is not None:

@@ -285,7 +285,6 @@ class QuestionPanel:
         return rows
 
     def review_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return the hunk being decided, or the plan's lines around the marked one; empty without a review."""
         return self.review.visible_rows(columns, max_rows) if self.review else []
 
     @property

@@ -183,8 +183,8 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> bool:
-    """Show `text` from `line` on in `$PAGER`, else in an installed pager; return False if there is none.
+async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> None:
+    """Show `text` from `line` on in `$PAGER`, else in an installed pager. Raises `UserError` if there is none.
 
     A pager that cannot start at a line gets only the text from there on.
     """
@@ -196,8 +196,8 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1)
             with suppress(OSError):
                 # LESS=R, as git sets it: a `less` that $PAGER names shows the text's colours.
                 await run_program(argv, {"LESS": "R", **environment}, data)
-                return True
-    return False
+                return
+    raise UserError("No pager was found. Install less, or set $PAGER to one that is installed.")
 
 
 def _can_start_at_line(pager: str) -> bool:

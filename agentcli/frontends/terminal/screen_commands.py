@@ -54,7 +54,6 @@ class Appearance:
             self._console.redraw()
 
     def take_background(self, report: str) -> None:
-        """Fit the theme to the background in a report of the terminal (see `background_of`)."""
         self._background = background_of(report)
         self.use(self.choice)
 

@@ -92,10 +92,8 @@ class SessionText:
     def _as_option(self, found: FoundPart) -> tuple[str, str]:
         """Return the text around a match, and its part's label and age."""
         part = self._parts[found.part_index]
-        start = 0
-        if found.position > MAX_EXCERPT_CHARS // 2:  # else the excerpt is the part's beginning
-            start = found.position - CHARS_BEFORE
-            start = part.text.find(" ", start, found.position) + 1 or start  # at the beginning of a word
+        # A match near the part's beginning is shown with all of the beginning.
+        start = found.position - CHARS_BEFORE if found.position > MAX_EXCERPT_CHARS // 2 else 0
         excerpt = " ".join(part.text[start : start + 2 * MAX_EXCERPT_CHARS].split())
         label = f"…{excerpt}" if start else excerpt
         return label[:MAX_EXCERPT_CHARS], f"{part.label} · {age(time.time() - part.time)}"

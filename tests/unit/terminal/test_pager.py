@@ -57,7 +57,8 @@ def test_a_pager_begins_at_the_line_or_gets_the_text_from_there_on(tmp_path: Pat
 
 
 def test_without_any_pager_it_says_so(tmp_path: Path) -> None:
-    assert not asyncio.run(run_pager("all of it", {"PATH": str(tmp_path)}))
+    with pytest.raises(UserError, match="No pager was found"):
+        show("all of it", {"PATH": str(tmp_path)})
 
 
 def test_a_pager_that_is_left_early_is_not_an_error(tmp_path: Path) -> None:

@@ -242,7 +242,6 @@ class Activity(Struct, kw_only=True):
         return [clipped(row, columns) for row in rows[max(0, len(rows) - max_rows) :]]
 
     def _call_rows(self, columns: int) -> list[Row]:
-        """Return a row for each running call and slash command; the end of a call's output below its row."""
         rows: list[Row] = []
         now = time.monotonic()
         for id, call in self.calls.items():

@@ -79,7 +79,6 @@ class TurnView:
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
-        """Print what an event has finished, and update the unfinished work."""
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
@@ -135,7 +134,6 @@ class TurnView:
                 self._print_event_line(event)
 
     def _print_event_line(self, event: events.Event) -> None:
-        """Print the line of an event that has no other effect."""
         match event:
             case events.Notice(text):
                 interrupted_answer = self._markdown if self._has_text else None

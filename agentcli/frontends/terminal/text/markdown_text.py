@@ -219,7 +219,6 @@ def _fitted_widths(natural_widths: list[int], word_widths: list[int], available:
 
 
 def _row_lines(row: Sequence[Cell], widths: list[int], alignments: Sequence[str]) -> list[list[Fragment]]:
-    """Lay out a row of a table in as many lines as its longest cell needs."""
     cells = [_wrapped_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
     for parts in zip_longest(*cells, fillvalue=list[Fragment]()):
@@ -256,7 +255,6 @@ def _cells(source: str, count: int) -> list[Cell]:
 
 
 def _wrapped_cell(cell: Cell, columns: int) -> list[Cell]:
-    """Return a cell in lines of at most `columns`, wrapped between words where possible."""
     lines: list[Cell] = []
     for line in lines_of(cell, keeps_empty_end=True):
         fits = _width(plain(line)) <= columns
