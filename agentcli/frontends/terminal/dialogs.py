@@ -144,7 +144,6 @@ class Dialogs:
         self.reprint_question()
 
     def reprint_question(self) -> None:
-        """Print the output that was held back, and the question again below it."""
         self._stop_showing()
         self._show_question()
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from msgspec import Struct, field
@@ -19,9 +19,8 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import Dialogs
 from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, sequence
 from agentcli.frontends.terminal.input.typed_text import TypedText
-from agentcli.frontends.terminal.output.activity import Activity, message_text
+from agentcli.frontends.terminal.output.activity import Activity
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # a second Ctrl-C within this time is a repetition; a second Esc within half of it
 CHORD_S = 2.0  # the second key of a chord must come within this time
@@ -122,42 +121,27 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if is_complete and text.startswith("/") and "\n" not in text:
             self.accept()
 
-    def take_back_newest(self) -> None:
+    def take_back(self) -> None:
+        """Put the newest queued message back into the input."""
         if waiting := self.activity.queued:
-            self._take_back(waiting, len(waiting) - 1)
-
-    def choose_queued(self) -> None:
-        """Let the person choose a queued message that goes back into the input."""
-        if len(waiting := self.activity.queued) < 2:
-            self.take_back_newest()
-        else:
-            self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
+            self.controller.view.taken_back.append(waiting[-1])
+            self.controller.session.submit(TakeBack(len(waiting) - 1))
+            self.composer.put_before(self.controller.as_typed(waiting[-1]))
 
     def search_history(self) -> None:
         # Equal texts are listed once, at the place of the newest.
         entries = [*{(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values()]
-        if entries:
-            self._pick("History", (sent.text for sent in entries), lambda number: self.composer.put(entries[number]))
-        else:
+        if not entries:
             self.console.hint.show("The history is empty.")
-
-    def _pick(self, title: str, texts: Iterable[str], take: Callable[[int], None]) -> None:
-        """Show a list; `take` gets the index of the chosen text."""
-        options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
-        picking = self.dialogs.pick(Picker(title, options))  # before the task runs: the next key is for the list
+            return
+        options = [(" ".join(sent.text.split())[:MAX_OPTION_CHARS], "") for sent in entries]
+        picking = self.dialogs.pick(Picker("History", options))  # before the task runs: the next key is for the list
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
-                take(chosen)
+                self.composer.put(entries[chosen])
 
         self.controller.spawn(pick())
-
-    def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
-        """Put a message back into the input, unless the queue has changed meanwhile."""
-        if waiting == self.activity.queued:
-            self.controller.view.taken_back.append(waiting[position])
-            self.controller.session.submit(TakeBack(position))
-            self.composer.put_before(self.controller.as_typed(waiting[position]))
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
@@ -226,7 +210,6 @@ class KeyActions(Struct, eq=False, kw_only=True):
         self.console.hint.show(hint, 1.5)
 
     def unfold(self) -> None:
-        """Show all of the last cut output; the next time, all of the previous one."""
         view = self.controller.view
         if not view.folded:
             self.console.hint.show("No output was shortened.")
@@ -300,9 +283,9 @@ def _input_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         (("up", "c-p"), lambda: area.move_in_menu(-1), when.has_menu),
         (("down", "c-n"), lambda: area.move_in_menu(1), when.has_menu),
         ("previous", buffer.auto_up, when.has_no_menu & ~has_selection),
-        ("previous", actions.take_back_newest, when.has_no_menu & when.is_empty & has_queue),
+        ("previous", actions.take_back, when.has_no_menu & when.is_empty & has_queue),
         ("next", buffer.auto_down, when.has_no_menu & ~has_selection),
-        ("take_back", actions.choose_queued, when.input_takes_prompt),
+        ("take_back", actions.take_back, when.input_takes_prompt),
         ("search", actions.search_history, when.input_takes_prompt),
         (("backspace",), composer.delete_token, when.input_takes_keys & is_after_token),
         (("left",), partial(composer.skip_token, ahead=False), when.input_takes_keys & is_after_token),

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import get_args
@@ -21,7 +20,6 @@ from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
-from agentcli.patterns import lazy_pattern
 from agentcli.settings.terminal import THEMES
 
 THEMES_IN_WORDS = {
@@ -33,7 +31,6 @@ THEMES_IN_WORDS = {
     "none": "no colours",
 }
 MAX_OSC_52_BYTES = 74_000  # of text: xterm takes 100,000 of base64
-_CODE = lazy_pattern(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that copy their stdin. Over ssh, without such a program, OSC 52 still reaches the clipboard.
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
 
@@ -71,7 +68,7 @@ def screen_commands(
         return opener.forget_key(provider)
 
     return (
-        SlashCommand("copy", "copy an answer's Markdown, or only its code", copy, "[N] [code]", group="Conversation"),
+        SlashCommand("copy", "copy an answer's Markdown", copy, "[N]", group="Conversation"),
         SlashCommand("find", "search this session's text", find, "[WORDS]", group="Conversation", is_aside=True),
         SlashCommand("login", "enter a provider's API key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
@@ -119,13 +116,9 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
 
 async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     """Copy an answer with OSC 52, which the terminal carries out, and with the first program that succeeds."""
-    words = argument.split()
-    numbers = [word for word in words if word != "code"]
-    if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
-        raise UsageError("Usage: /copy [NUMBER] [code]. Answer 1 is the newest.")
-    text = _answer(host, int(numbers[0]) if numbers else 1)
-    if "code" in words and not (text := "\n".join(body for _, body in _CODE.findall(text))):
-        raise UsageError("That answer has no code block.")
+    if argument and not argument.isdecimal():
+        raise UsageError("Usage: /copy [NUMBER]. Answer 1 is the newest.")
+    text = _answer(host, int(argument or 1))
     data = text.encode()
     if is_short := len(data) <= MAX_OSC_52_BYTES:
         console.write_codes(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
@@ -153,7 +146,6 @@ def argument_options(
     sources: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
         "theme": lambda: ((choice, "") for choice in appearance.themes),
         "effort": lambda: ((effort, "") for effort in get_args(Effort)),
-        "copy": lambda: (("code", "only the code blocks"),),
         "agents": lambda: (
             (f"{verb} {id}", "") for id in controller.view.activity.agents for verb in ("open", "show", "stop", "tell")
         ),

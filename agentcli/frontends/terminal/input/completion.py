@@ -19,7 +19,6 @@ from agentcli.settings.short_program import run_short_program
 from agentcli.tools.sandbox import find_rg
 
 MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
-MAX_QUERY_CHARS = 200
 FRESH_S = 10.0  # a later query lists the files again
 FIRST_LISTING_S = 1.0  # the longest that a query waits for the first listing
 LISTING_TIMEOUT_S = 60.0
@@ -116,7 +115,7 @@ class FileIndex:
             self._listing = asyncio.get_running_loop().create_task(self._list())
         if self._paths is None and self._listing is not None:
             await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
-        pattern, paths = _Pattern(query[:MAX_QUERY_CHARS]), self._paths or ()
+        pattern, paths = _Pattern(query), self._paths or ()
         is_folder = not query or query.endswith("/")
         for rank in (pattern.rank_entry, pattern.rank) if is_folder else (pattern.rank,):
             best: list[tuple[Rank, str]] = []

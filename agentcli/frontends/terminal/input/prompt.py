@@ -99,7 +99,7 @@ _HELP = (
     ("leave", "", "leave"),
     ("mode", "", "next permission mode"),
     ("previous", "", "edit the newest queued message; history"),
-    ("take_back", "", "choose a queued message to edit"),
+    ("take_back", "", "edit the newest queued message"),
     ("search", "", "search the history"),
     ("stash", "", "stash the text in the input"),
     ("unfold", "", "show all of the last output"),

@@ -63,9 +63,8 @@ class ArrivingCall(Struct):
 
     name: str
     path: str = ""
-    lines: int = 0  # line ends in the arguments so far
+    lines: int = 0  # line ends in the arguments so far, about
     _head: str = ""  # the beginning of the arguments, until the path is found
-    _open_escape: str = ""  # a backslash at the end of a piece: its character begins the next one
 
     def feed(self, partial_json: str, home: str) -> None:
         """Read the next piece of the arguments' JSON text. A path below `home` is shortened."""
@@ -73,9 +72,7 @@ class ArrivingCall(Struct):
             self._head += partial_json
             found = _PATH.search(self._head)
             self.path = exposed(with_tilde(found[1], home)) if found else ""
-        text = (self._open_escape + partial_json).replace("\\\\", "")  # the n after an escaped backslash is a letter
-        self._open_escape = "\\" if text.endswith("\\") else ""
-        self.lines += text.count("\\n")
+        self.lines += partial_json.count("\\n")
 
     def row(self, now: float, columns: int) -> Row:
         title = _ARRIVING.get(self.name) or f"Preparing {exposed(self.name)}"
@@ -283,7 +280,6 @@ class Activity(Struct, kw_only=True):
         return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]
 
     def _queue_rows(self, columns: int, max_rows: int) -> list[Row]:
-        """Return a row for each message that waits; in the last row, the number of those without one."""
         waiting = [("next: ", content) for content in self.queue.steering]
         waiting += [("queued: ", content) for content in self.queue.follow_ups]
         texts = [(when, " ".join(message_text(content).split())) for when, content in waiting]

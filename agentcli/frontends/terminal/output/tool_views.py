@@ -20,8 +20,7 @@ from agentcli.tools.command import STOPPED_CODES, BackgroundJob
 MAX_DIFF_LINES = 30
 MAX_OUTPUT_LINES = 5  # of an output with at least `MIN_FOLDED_LINES`
 MIN_FOLDED_LINES = 8  # hiding one line or two saves no room, and the first of few often has the reason of a failure
-MAX_JOB_CHARS = 60  # of an ended job's command
-MAX_CLAIM_CHARS = 60  # of a claim's subject
+MAX_QUOTED_CHARS = 60  # of a claim's subject, or an ended job's command
 MIN_TITLE_CELLS = 12  # of a finished call's title, however long its outcome is
 MAX_REPEATED_CELLS = 40  # of a call's title that its question has already shown
 MAX_LINE_CHARS = 400  # of a line in an excerpt
@@ -123,7 +122,7 @@ def job_end(job: BackgroundJob) -> list[Fragment]:
     if outcome is None or outcome.is_dry_run or outcome.exit_code in STOPPED_CODES:
         return []
     mark = ("error", "✗") if outcome.exit_code or outcome.timed_out else ("ok", "✓")
-    command = exposed(shorten(" ".join(job.command.split()), MAX_JOB_CHARS))
+    command = exposed(shorten(" ".join(job.command.split()), MAX_QUOTED_CHARS))
     return [mark, ("", f" {job.id} {outcome.text}"), ("muted", f" · {command} · {outcome.duration_s:,.0f} s\n")]
 
 
@@ -172,7 +171,7 @@ def describe_claim(claim: Claim) -> Fragment:
     """Return a claim's subject (its own words if it names none), and how the log bears the claim out."""
     # A no-break space keeps the mark and the subject in one row.
     topic, _, outcome = claim.kind.partition("_")
-    words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_CLAIM_CHARS))
+    words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_QUOTED_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
     if claim.verdict == "verified":
         outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)  # `passes` becomes `passed`

@@ -163,7 +163,6 @@ class TurnView:
         self._printer.print(fragments)
 
     def end_question(self) -> None:
-        """Print the output that was held back while the question was open."""
         held, self._held = self._held, None
         if held:
             self._end_line()
