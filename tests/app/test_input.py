@@ -373,13 +373,13 @@ def test_keys_and_themes_that_cannot_be_are_errors_of_the_settings(
     assert says in terminal.text().replace("\n", "")
 
 
-def test_a_list_gets_what_is_typed_or_pasted_right_behind_its_key(open_terminal: Open) -> None:
+def test_a_list_gets_what_is_typed_right_behind_its_key(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "one"}, {"text": "two"}])
     terminal.see("script.jsonl")
     for text, answer in (("find the parser", "one"), ("write tests", "two")):
         terminal.type(f"{text}\r")
         terminal.see(f"\n{answer}\n")
-    terminal.type("\x12" + pasted("find\nthe") + " pars")
+    terminal.type("\x12find the pars")
     terminal.see("History find the pars")
     terminal.see("❯ find the parser")
     terminal.type("\r")
