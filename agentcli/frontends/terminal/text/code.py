@@ -168,6 +168,7 @@ def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
     return merged(fragments)
 
 
+MIN_NUMBER_COLUMNS = 24  # a narrower window has no room for line numbers
 _MAX_COMPARED_CHARS = 500  # of a line
 _HUNK = lazy_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")  # first line and count: old, new
 _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
@@ -188,7 +189,7 @@ class _DiffLine(Struct, frozen=True):
 def diff_fragments(
     diff: str, *, width: int, max_lines: int | None, hint: str = "", wraps: bool = False
 ) -> list[Fragment]:
-    """Return the diff without its file lines, for a window of `width` columns.
+    """Return the diff without its file lines. A window of `width` columns may have room for line numbers.
 
     Lines beyond `max_lines` are only counted; `hint` follows their number. With `wraps`, the rows of a long line are
     indented to its text.
@@ -205,7 +206,7 @@ def diff_fragments(
     coloured = _coloured(shown, texts, name.rpartition(".")[2])
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, coloured, strict=True)):
-        number = f"{row.new or row.old or '':>{digits}} " if row.kind != "hunk" else ""
+        number = f"{row.new or row.old or '':>{digits}} " if width >= MIN_NUMBER_COLUMNS and row.kind != "hunk" else ""
         line = [*_line_fragments(row, _mark_changed(row, parts, changed_words.get(index, (0, 0))), number)]
         hang = [("", " " * (len(number) + len(_SIGNS[row.kind])))]
         fragments += wrap_line(line, width, hang, breaks_words=True) if wraps else line
