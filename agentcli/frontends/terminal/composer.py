@@ -59,11 +59,6 @@ class Composer:
         self.area.buffer.recall = self.recall
 
     @property
-    def text(self) -> str:
-        """The typed text, with the contents of pastes in place of their tokens."""
-        return self.typed.expand()
-
-    @property
     def typed(self) -> TypedText:
         return self.pastes.typed(self.area.buffer.text)
 
@@ -82,12 +77,11 @@ class Composer:
         self.area.replace_text(self.pastes.adopt(sent))
 
     def put_before(self, earlier: TypedText) -> None:
-        """Put an earlier text on lines before the present one."""
         text, current = self.pastes.adopt(earlier), self.area.buffer.text
         self.area.set_text(f"{text}\n{current}" if current else text)
 
     def remember(self) -> None:
-        if self.text.strip():
+        if self.typed.expand().strip():
             self.history.add(self.typed)
 
     def recall(self, by: int) -> None:
@@ -195,7 +189,7 @@ class Composer:
 
     async def edit_outside(self) -> None:
         """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
-        before = self.text
+        before = self.typed.expand()
         async with self._console.released():
             after = await edit_text(before, self._console.environment)
         if after != before:

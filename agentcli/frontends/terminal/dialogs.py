@@ -357,7 +357,7 @@ class Dialogs:
 
     def accept_answer(self) -> None:
         """Use the text in the input for its purpose, and return the input to the prompt."""
-        panel, text, purpose = self.panel, self._composer.text.strip(), self.purpose
+        panel, text, purpose = self.panel, self._composer.typed.expand().strip(), self.purpose
         self.end_answer(text)
         if panel is None or purpose == "secret":
             return

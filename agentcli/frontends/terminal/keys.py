@@ -94,7 +94,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.dialogs.accept_answer()
         elif self.shows_keys:
             self.composer.area.replace_text("")
-        elif not self.composer.text.strip():  # Enter in the empty input
+        elif not self.composer.typed.expand().strip():  # Enter in the empty input
             self.controller.handle_empty_enter()
         elif self.dialogs.panel is not None and commands.is_command(text):
             self._keep_command_for_later()
@@ -322,7 +322,6 @@ def _view_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
 
 
 def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
-    """Yield the keys of the open list and of the question on the screen."""
     dialogs = actions.dialogs
     # Below a list, Enter and Esc are for the input while it has a text.
     list_takes_enter = when.has_list & (when.list_takes_text | when.is_empty)

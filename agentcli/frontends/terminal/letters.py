@@ -28,7 +28,6 @@ class TypedLetters:
         self._timer = asyncio.get_running_loop().call_later(for_s, self.answer_with_held, panel)
 
     def drop(self) -> str:
-        """Stop holding letters; return those that were held."""
         held, self.held = self.held, ""
         if self._timer is not None:
             self._timer.cancel()

@@ -122,7 +122,6 @@ class PlanComments:
 
     @property
     def comment(self) -> str:
-        """The comment on the marked line; empty if there is none."""
         return self.comments.get(self._marked_line, "")
 
     @property

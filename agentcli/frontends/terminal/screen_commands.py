@@ -58,7 +58,6 @@ class Appearance:
 def screen_commands(
     controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance, dialogs: Dialogs
 ) -> Sequence[SlashCommand]:
-    """Return the slash commands of a live screen; /trust is one of them."""
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
     find, login = partial(_find, controller=controller, dialogs=dialogs), lambda _, name: controller.log_in(name)
 

@@ -262,11 +262,9 @@ def _roles(style: str) -> str:
 
 
 MAX_OPTIONS = 8  # shown at a time
-MIN_CUT_COLUMNS = 8  # a detail with less room is cut anywhere, not between words
 
 
 def join_fitting(parts: Sequence[str], columns: int, gap: str = " · ") -> str:
-    """Join as many of the first parts as fit into a row."""
     joined = (gap.join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((text for text in joined if width(text) <= columns), "")
 
@@ -279,7 +277,7 @@ def option_row(
     gap = " " * max(2, 2 + label_width - width(label)) if detail else ""
     head: Row = [("accent", mark), *(signs or []), (role, label), ("muted", gap)]
     room = columns - row_width(head)
-    if width(detail) > room >= MIN_CUT_COLUMNS:
+    if width(detail) > room > 0:
         from agentcli.conversation.history import shorten
 
         detail = shorten(detail, room)

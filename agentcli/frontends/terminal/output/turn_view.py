@@ -101,11 +101,10 @@ class TurnView:
                 activity.pending = ArrivingCall(name) if kind == "tool_use" else None
                 if kind == "tool_use":
                     self._end_text()
-            case events.TurnStarted(number):
+            case events.TurnStarted():
                 activity.clock.started = activity.clock.started or time.monotonic()
                 activity.clock.started_unix = activity.clock.started_unix or time.time()
-                if number == 1:
-                    warm_up()
+                warm_up()
             case events.ToolStarted(id, name, _, title):
                 self._end_text()
                 activity.calls[id] = RunningCall(name=name, title=self.format_title(title), started=time.monotonic())
@@ -259,7 +258,6 @@ class TurnView:
         return exposed(with_tilde(title, self._home))
 
     def _add_text(self, text: str) -> None:
-        """Add a piece of the model's answer, and print the blocks of Markdown that it ends."""
         self._end_thinking()
         if not self._has_text:
             self._begin_block("answer")

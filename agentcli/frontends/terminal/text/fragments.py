@@ -120,7 +120,6 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
 
 
 def wrapped_tail(text: str, columns: int, max_rows: int, roles: str = "") -> list[Row]:
-    """Return the last rows of a text that is wrapped at words."""
     # The beginning is dropped in large steps, so that the last rows do not change as the text grows.
     start = max(0, len(text) // MAX_TAIL_CHARS - 1) * MAX_TAIL_CHARS
     lines = text[start:].rstrip("\n").split("\n")[-max_rows:]
