@@ -156,7 +156,6 @@ class PlanComments:
 
     @property
     def message(self) -> str:
-        """All comments, each below the line that it is about; empty without comments."""
         return "\n\n".join(
             f"On line {number + 1} of the plan:\n> {self._lines[number].strip()}\n{comment}"
             for number, comment in sorted(self.comments.items())

@@ -77,8 +77,6 @@ def screen_commands(
 
 
 def trust_command(controller: TerminalController, opener: TerminalOpener) -> SlashCommand:
-    """Return /trust, with which the person approves what the project's settings run."""
-
     async def trust(host: CommandHost, argument: str) -> str:
         controller.require_idle()
         review = await asyncio.to_thread(opener.review_project)

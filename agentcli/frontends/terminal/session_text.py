@@ -72,7 +72,6 @@ class SessionText:
         return "".join(texts), "".join(above).count("\n") + 1
 
     def _find_words(self, words: Sequence[str]) -> Iterator[FoundPart]:
-        """Yield the parts that have all words; those that have them as one phrase are better."""
         phrase = " ".join(words)
         for index, text in enumerate(self._lowered):
             if phrase in text:
@@ -81,7 +80,6 @@ class SessionText:
                 yield FoundPart(1, index, text.find(words[0]))
 
     def _find_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
-        """Yield the parts that have the letters of each word in order within a word."""
         patterns = [_letters_in_order(word) for word in words]
         for index, text in enumerate(self._lowered):
             matches = [match for pattern in patterns if (match := pattern.search(text))]

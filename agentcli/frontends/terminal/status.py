@@ -141,8 +141,6 @@ class SessionUse(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
 
 
 class SessionPlace(msgspec.Struct, frozen=True):
-    """The session's id and working directory, and the branch that is checked out in the project."""
-
     session_id: str = ""
     cwd: str = ""
     branch: str = ""

@@ -136,7 +136,6 @@ class Pastes:
         return next((one.span() for one in self._tokens(text) if one.start() < cursor <= one.end()), None)
 
     def typed(self, text: str) -> TypedText:
-        """Return `text` with the contents of its tokens, to be stored."""
         # A terminal can send bytes that are not UTF-8; prompt_toolkit turns them into lone surrogates.
         contents = {found.group(): self._contents[found.group()] for found in self._tokens(text)}
         return TypedText(text.encode(errors="replace").decode(), contents)

@@ -153,7 +153,6 @@ def _todo_body(event: ToolFinished, columns: int, unfold_hint: str) -> list[Frag
 
 
 def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
-    """Return a line for each item, indented by two columns, without line ends."""
     texts = ((item.status, " " + " ".join(printable(item.content).split())) for item in items)
     return [[("", "  "), _SIGNS[status], ("muted" if status == "completed" else "", text)] for status, text in texts]
 
