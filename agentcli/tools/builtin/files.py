@@ -14,8 +14,7 @@ import tomllib
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import takewhile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from msgspec import Struct
@@ -39,7 +38,6 @@ HOW_TO_NAME_CHARSET = (
 )
 
 MAX_EDITABLE_BYTES = 50 * 1024 * 1024  # an edit holds the file in memory several times
-_MAX_DEPTH = 100  # files with only a similar name are sorted as if they were this deep
 
 _ADVICE = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
@@ -139,36 +137,17 @@ async def with_similar_names(work: Awaitable[T], path: Path, workspace: Workspac
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
-    """Return the files with a similar name below the nearest folder that exists, nearest first; at most three."""
-    wanted = without_surrogates(path.name).lower()  # as a model would see a name that is not UTF-8
-    found: list[tuple[int, str]] = []
+    """Return up to three files below the working directory with the same name, in any case, nearest first."""
+    found: list[str] = []
 
     def take(names: str) -> None:
-        found.extend((rank, display_name(name)) for name in names_in(names) if (rank := _rank(wanted, name)))
+        found.extend(name for name in names_in(names) if name.rpartition("/")[2].lower() == path.name.lower())
 
-    def nearest_folder() -> Path:
-        # From the top, because a path may name thousands of missing folders.
-        existing = [*takewhile(lambda folder: workspace.look(folder).kind == "folder", reversed(path.parents))]
-        return workspace.usable_path(existing[-1] if existing else path.parent, "read")
-
-    with suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
-        folder = await asyncio.to_thread(nearest_folder)
+    with suppress(ToolError, TimeoutError):
         async with asyncio.timeout(1.0):
-            await workspace.sandbox.search(Listing(folder), take)
-    return [name for _, name in sorted(found)[:3]]
-
-
-def _rank(wanted: str, name: str) -> int:
-    """Return a number to sort similar files by, nearest first; 0 for a file whose name is not similar to `wanted`.
-
-    Files of the same name come first, by the depth of their folder. Then come files in the searched folder itself whose
-    name contains `wanted`, or is contained in it.
-    """
-    path = PurePosixPath(without_surrogates(name).lower())
-    if path.name == wanted:
-        return len(path.parts)
-    is_similar = len(path.parts) == 1 and (wanted in path.name or path.name in wanted)
-    return _MAX_DEPTH if is_similar else 0
+            await workspace.sandbox.search(Listing(workspace.real_cwd), take)
+    nearest = sorted(found, key=lambda name: (name.count("/"), name))
+    return [display_name(name) for name in nearest[:3]]
 
 
 def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
@@ -345,8 +324,6 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
             raise unknown_encoding_error(old, shown)
     new, notes = apply_edits(old, edits)
     require_certain_encoding(old, new.text, shown)
-    if old.bom != new.bom:  # the edit removed the byte order mark, which the diff shows
-        old, new = old.with_mark_in_text(), new.with_mark_in_text()
     text = with_hunks(old.text, new.text, arguments.hunks) if isinstance(arguments, PartialEdit) else new.text
     return NewContent(new.encoded(text), unified_diff(shown, old.text, text), notes)
 

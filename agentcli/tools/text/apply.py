@@ -11,7 +11,7 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.toolset import Edit
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
 from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
-from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
+from agentcli.tools.text.encoding import DecodedText, require_encodable, without_surrogates
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
 # ASCII bytes that may be part of another character: second bytes of two in Shift-JIS, GBK and Big5, and digits among
@@ -23,23 +23,16 @@ _MAX_LISTED = 10  # line numbers of ambiguous matches
 def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedText, tuple[str, ...]]:
     """Apply edits one after the other; return the file, and a note about each edit that did not match exactly.
 
-    An edit whose `old_string` begins with the file's byte order mark can remove the mark. `decoded` has the mark
-    apart from the text, so for such an edit it is added to the text, and removed again if the edit kept it.
     Raises `ToolError` if an edit does not apply; the message names the edit.
     """
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
         which = f"Edit {number} of {len(edits)}: " if len(edits) > 1 else ""
-        has_mark = bool(decoded.bom) and edit.old_string.startswith(BOM)
-        file = decoded.with_mark_in_text() if has_mark else decoded
         try:
-            replacements, note = _find_replacements(file.text, edit)
-            text = _splice(file, replacements)
+            replacements, note = _find_replacements(decoded.text, edit)
+            decoded = replace(decoded, text=_splice(decoded, replacements))
         except ToolError as error:
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
-        if has_mark and text.startswith(BOM):
-            file, text = decoded, text.removeprefix(BOM)
-        decoded = replace(file, text=text)
         if note:
             notes.append(f"[{which}{note}]")
     return decoded, tuple(notes)

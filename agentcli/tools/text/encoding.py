@@ -6,7 +6,6 @@ import codecs
 import re
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.patterns import lazy_pattern
@@ -29,10 +28,6 @@ class DecodedText(Struct, frozen=True):
     encoding: str
     bom: bytes = b""  # the byte order mark, which is not in the text
     is_certain: bool = True  # False: only changes that `changes_only_ascii` accepts may be written
-
-    def with_mark_in_text(self) -> DecodedText:
-        """Return the same file with the byte order mark, if it has one, as the first character of the text."""
-        return replace(self, text=BOM + self.text, bom=b"") if self.bom else self
 
     def encoded(self, text: str) -> bytes:
         """Return a whole file with this text. Raises `ToolError` for a character that the encoding lacks."""

@@ -54,15 +54,6 @@ def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
             end = match.end
 
 
-def _find_at_unfinished_end(text: str, old: str) -> list[Match]:
-    """Return the end of a text that lacks the last line end, if `old` is this end of the text plus a line end."""
-    view, sought = with_lf(text), lf(old)
-    start = len(view.text) + 1 - len(sought)  # 1: as if the text had the line end
-    if not sought.endswith("\n") or len(sought) < 2 or start < 0 or view.text[start:] != sought[:-1]:
-        return []
-    return [Match(view.origin(start), len(text), lambda new: lf(new).removesuffix("\n"))]
-
-
 def _find_look_alikes(text: str, old: str) -> list[Match]:
     """Return the matches of `old` if quotes, dashes and spaces that look alike are equal."""
     view, sought = folded(text), folded(old).text
@@ -197,10 +188,10 @@ def folded(text: str) -> View:
 
 # Rows of: the function that finds matches, the name of the difference, and how it is handled (for the note).
 _KEPT = "; the file's own were kept where new_string keeps those of old_string."
+_INDENTED = "; new_string was indented as the file is."
 MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
     (find_with_any_line_ends, "line ends", "; the file's own were kept."),
-    (_find_at_unfinished_end, "the last line end", ", which the file does not have; it was left out."),
-    (partial(_find_lines, view_of=with_lf), "indentation", "; new_string was indented as the file is."),
+    (partial(_find_lines, view_of=with_lf), "indentation or the last line end", _INDENTED),
     (_find_look_alikes, "look-alike characters (quotes, dashes, spaces)", _KEPT),
     (partial(_find_lines, view_of=folded), "look-alike characters and indentation", _KEPT),
 )

@@ -16,7 +16,7 @@ from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 LINE_ENDS = "[Matched apart from line ends;"
-INDENTATION = "[Matched apart from indentation;"
+INDENTATION = "[Matched apart from indentation or the last line end;"
 LOOK_ALIKES = "[Matched apart from look-alike characters (quotes, dashes, spaces);"
 
 
@@ -52,7 +52,7 @@ def test_an_exact_match_is_edited_and_one_with_other_line_ends_is_not() -> None:
 
 def test_replace_all_takes_every_line_end_but_nothing_looser() -> None:
     assert edit(b"a\r\nb\r\na\nb\n", "a\nb", "c", replace_all=True) == (b"c\r\nc\n", "")
-    with pytest.raises(ToolError, match="Apart from indentation it occurs 2 times"):
+    with pytest.raises(ToolError, match="Apart from indentation or the last line end it occurs 2 times"):
         edit(b"\ta\n\ta\n", "  a\n", "  b\n", replace_all=True)
 
 
@@ -181,7 +181,9 @@ def test_the_exact_place_wins_over_those_like_it() -> None:
 def test_the_model_is_reported_how_it_matched(bench: Bench) -> None:
     path = bench.put("a", "\tx\r\n")
     said = bench.text("file_edit", path="a", old_string="  x\n", new_string="  y\n")
-    assert said.endswith("+\ty\n[Matched apart from indentation; new_string was indented as the file is.]")
+    assert said.endswith(
+        "+\ty\n[Matched apart from indentation or the last line end; new_string was indented as the file is.]"
+    )
     assert path.read_bytes() == b"\ty\r\n"
 
 

@@ -377,26 +377,6 @@ def test_an_edit_of_a_file_changes_no_byte_outside_it(before: str, after: str, e
     assert edited.encoded(edited.text) == bom + head + tail
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
-def test_a_byte_order_mark_that_is_named_is_part_of_the_text(bench: Bench, encoding: str) -> None:
-    path = bench.put("a", "\ufeffone\r\ntwo\r\n".encode(encoding))
-    bench.call("file_edit", path="a", old_string="\ufeffone\r\n", new_string="\ufeff1\r\n")
-    assert path.read_bytes() == "\ufeff1\r\ntwo\r\n".encode(encoding)
-    edits = [{"old_string": "\ufeff1\n", "new_string": ""}, {"old_string": "two", "new_string": "2"}]
-    diff = bench.text("file_edit", path="a", edits=edits)
-    assert "-\ufeff1\n-two\n+2\n" in diff
-    assert path.read_bytes() == "2\r\n".encode(encoding)
-
-
-def test_a_byte_order_mark_is_removed_and_restored(bench: Bench) -> None:
-    path = bench.put("a", b"\xef\xbb\xbfone\ntwo\n")
-    diff = bench.text("file_edit", path="a", old_string="\ufeffone", new_string="one")
-    assert "-\ufeffone\n+one\n" in diff
-    assert path.read_bytes() == b"one\ntwo\n"
-    bench.call("file_edit", path="a", old_string="one", new_string="\ufeffone")
-    assert path.read_bytes() == b"\xef\xbb\xbfone\ntwo\n"
-
-
 def test_a_byte_order_mark_that_does_not_exist_is_not_found(bench: Bench) -> None:
     bench.put("a", "one\n")
     assert bench.fails("file_edit", path="a", old_string="\ufeffone", new_string="1").kind == "not_found"

@@ -235,8 +235,7 @@ def test_a_directory_is_an_error_that_names_file_list(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("src/Settings.py", "There is settings.py."),
-        ("src/setting", "There is settings.py."),
+        ("src/Settings.py", "There is src/settings.py."),
         ("settings.py", "There is src/settings.py."),
         ("gone/folder/other.py", "There is src/other.py."),
         ("src/nothing_like_it.py", "does not exist."),
