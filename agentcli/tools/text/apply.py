@@ -12,7 +12,7 @@ from agentcli.tools.builtin.toolset import Edit
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
 from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
 from agentcli.tools.text.encoding import DecodedText, require_encodable, without_surrogates
-from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
+from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends
 
 # ASCII bytes that may be part of another character: second bytes of two in Shift-JIS, GBK and Big5, and digits among
 # the four bytes of GB18030.
@@ -61,7 +61,7 @@ def _may_be_inside_character(text: str, position: int) -> bool:
 
 
 def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
-    """Return the matches with their replacements, and a note if a match is inexact or ambiguous. Raises `ToolError`."""
+    """Return the matches with their replacements, and a note on an inexact match. Raises `ToolError`."""
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
@@ -73,42 +73,35 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], 
         matches = find_with_any_line_ends(text, old)
         changes_words = lf(old) != lf(new)  # else it only changes line ends, and must have the file's in `old_string`
         if matches and (changes_words or any(_has_line_ends_of_file(text, match, old) for match in matches)):
-            return [(match, _replacement(text, match, old, new)) for match in without_overlaps(matches)], ""
+            return [(match, _replacement(text, match, old, new)) for match in matches], ""
     elif matches := find_exact(text, old):
-        match, note = _only_match(text, matches, "")
-        return [(match, _replacement(text, match, old, new))], note
+        match = _only_match(text, matches, "")
+        return [(match, _replacement(text, match, old, new))], ""
     if lf(old) == lf(new):
         message = "old_string and new_string differ in line ends alone, and old_string's are not those of the file."
         raise ToolError(message, kind="invalid_parameters")
     for find, difference, note in MATCHERS:
         if matches := find(text, old):
-            match, overlap = _only_match(text, matches, difference)
-            note = f"Matched apart from {difference}{note} {overlap}".rstrip()
-            return [(match, _replacement(text, match, old, new))], note
+            match = _only_match(text, matches, difference)
+            return [(match, _replacement(text, match, old, new))], f"Matched apart from {difference}{note}"
     raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
 
 
-def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[Match, str]:
-    """Return the only match, and a note if another one begins inside it. Raises `ToolError` for several.
+def _only_match(text: str, matches: Sequence[Match], difference: str) -> Match:
+    """Return the only match. Raises `ToolError` for several.
 
     `difference` says how the matches differ from `old_string`; it is empty for exact ones.
     """
-    first, *others = without_overlaps(matches)
-    if not others:
-        overlap = f"old_string also begins in line {_line_of(text, matches[-1])}, inside this match."
-        return first, overlap if len(matches) > 1 else ""
-    times = len(others) + 1
-    shown = ", ".join(str(_line_of(text, match)) for match in (first, *others)[:_MAX_LISTED])
+    times = len(matches)
+    if times == 1:
+        return matches[0]
+    shown = ", ".join(str(text.count("\n", 0, match.start) + 1) for match in matches[:_MAX_LISTED])
     lines = shown + (", …" if times > _MAX_LISTED else "")
     if difference:
         message = f"old_string is not in the file as it is written. Apart from {difference} it occurs {times} times "
         raise ToolError(f"{message}(lines {lines}). Copy one of these places exactly.", kind="not_found")
     message = f"old_string occurs {times} times (lines {lines}). Make it longer, or set replace_all."
     raise ToolError(message, kind="validation_error")
-
-
-def _line_of(text: str, match: Match) -> int:
-    return text.count("\n", 0, match.start) + 1
 
 
 def _has_line_ends_of_file(text: str, match: Match, old: str) -> bool:

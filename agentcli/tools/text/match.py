@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 
@@ -31,27 +31,18 @@ class Match(Struct, frozen=True):
 
 
 def find_exact(text: str, old: str) -> list[Match]:
-    """Return all occurrences of `old` from top to bottom, including overlapping ones. None begins or ends in a CRLF."""
+    """Return all occurrences of `old` from top to bottom, none inside another. None begins or ends in a CRLF."""
 
     def is_whole(start: int, end: int) -> bool:  # neither end is inside a CRLF
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
 
-    return [Match(start, end) for start, end in _find(text, old) if is_whole(start, end)]
+    return [Match(start, end) for start, end in _find(text, old, is_whole)]
 
 
 def find_with_any_line_ends(text: str, old: str) -> list[Match]:
-    """Return all occurrences of `old`, including overlapping ones; LF and CRLF are treated as equal."""
+    """Return all occurrences of `old`, none inside another; LF and CRLF are treated as equal."""
     view = with_lf(text)
     return [Match(view.origin(start), view.origin(end)) for start, end in _find(view.text, lf(old))]
-
-
-def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
-    """Yield the first of the sorted matches, and each one that begins after the match yielded before."""
-    end = 0
-    for match in matches:
-        if match.start >= end:
-            yield match
-            end = match.end
 
 
 def _find_look_alikes(text: str, old: str) -> list[Match]:
@@ -77,19 +68,18 @@ def _with_own_characters(own: str, old: str, new: str) -> str:
     return "".join(parts)
 
 
-def _find(text: str, sought: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each occurrence, even if it begins inside the previous one."""
-    start, step = text.find(sought), 0  # `step`: the distance between the last two occurrences
+def _find(
+    text: str, sought: str, is_whole: Callable[[int, int], bool] = lambda start, end: True
+) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each whole occurrence that does not begin inside the one before."""
+    start = text.find(sought)
     while start >= 0:
         end = start + len(sought)
-        yield start, end
-        # If `sought` repeats itself (`aaaa`) and so does the text, the next occurrence is one step further. Searching
-        # for each one would take very long.
-        if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
-            start += step
+        if is_whole(start, end):
+            yield start, end
+            start = text.find(sought, end)
         else:
-            following = text.find(sought, start + 1)
-            start, step = following, following - start
+            start = text.find(sought, start + 1)
 
 
 def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
@@ -118,7 +108,7 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
             file_lines = [lf(text[first:last]) for first, last in pairwise(line_starts)]
             adapt = partial(_adapt_lines, file_lines, old_lines, view_of, shift)
             matches.append(Match(line_starts[0], line_starts[-1], adapt))
-        start = bare_text.find(sought, start + 1)
+        start = bare_text.find(sought, start + len(sought) - 1)  # two matches share the line feed between them
     return matches
 
 

@@ -92,15 +92,6 @@ def test_the_chosen_hunks_of_an_edit_are_made_and_no_other_byte_changes(
     assert len(diff_hunks(diff)) == 2
 
 
-def test_a_hunk_that_takes_the_byte_order_mark_away_can_be_left_out(bench: Bench) -> None:
-    content = b"\xef\xbb\xbf" + FAR.encode()
-    edits = [{"old_string": "\ufeffline 0\n", "new_string": "line 0\n"}, {"old_string": "line 29", "new_string": "29"}]
-    for chosen, made in (((1,), content.replace(b"line 29", b"29")), ((0,), content[3:])):
-        path = bench.put("a", content)
-        narrowed(bench, "file_edit", chosen, path="a", edits=edits)
-        assert path.read_bytes() == made
-
-
 def test_the_chosen_hunks_of_replacing_all_are_made(bench: Bench) -> None:
     path = bench.put("a", "x\n" + FAR + "x\n" + FAR + "x")
     narrowed(bench, "file_edit", (1,), path="a", old_string="x", new_string="y", replace_all=True)
