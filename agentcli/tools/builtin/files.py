@@ -46,6 +46,7 @@ _ADVICE = {
     errno.EROFS: "The file system is read-only: write elsewhere, or ask the user to make this place writable.",
     errno.EIO: "The disk itself failed: check that the file is whole before you go on.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ENOTDIR: "A part of the path is a file: choose another path.",
     errno.ELOOP: "Somebody is changing this path: look at it again with file_list.",
 }
 
@@ -113,12 +114,6 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
     shown = workspace.shown(path)
     try:
         workspace.sandbox.write(path, content)
-    except NotADirectoryError as error:
-        # The outermost parent that is not a folder; the path itself if the folders have changed meanwhile.
-        parents = (parent for parent in reversed(path.parents) if workspace.look(parent).kind not in (None, "folder"))
-        file = workspace.shown(next(parents, path))
-        message = f"Could not write {shown}: {file} is a file, not a folder. Choose another path."
-        raise ToolError(message, kind="invalid_parameters", code=errno_name(error)) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."  # after EIO nobody knows
         raise file_failure("write", shown, error, state) from error

@@ -154,11 +154,9 @@ class NearestPaths:
         self._folders: set[str] = set()  # the folders that hold a file
         self._batches_by_slashes = defaultdict[int, list[str]](list)  # by the slashes in each name
         self._files = 0  # all files, shown or not
-        self._is_ascii = True  # then no name needs to be quoted
 
     def add(self, names: str) -> None:
         """Take a batch of names as a sandbox gives them. They are split only at the end, which is faster."""
-        self._is_ascii = self._is_ascii and names.isascii()
         folders, levels = self._folders, self._batches_by_slashes
         for batch, folder in _FILES_OF_A_FOLDER.findall(names):
             folders.add(folder)
@@ -182,10 +180,7 @@ class NearestPaths:
             if self._limit and len(paths) >= self._limit:
                 del paths[self._limit :]
                 break
-        if prefix:
-            paths = [f"{parse_name(prefix)}{path}" for path in paths]
-        if prefix or not self._is_ascii:
-            paths = [display_name(path) for path in paths]
+        paths = [display_name(f"{parse_name(prefix)}{path}") for path in paths]
         return paths, self._files + len(folders)
 
     def _folders_below(self) -> list[str]:

@@ -17,7 +17,6 @@ _BOMS = (
 )  # fmt: skip
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED_BYTES = 65_536  # at the beginning of a file, which tell text from binary data
-_ALL_BUT_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])  # C1: the control codes of Latin-1, from 0x80 to 0x9f
 _SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
@@ -68,7 +67,8 @@ def error_handler_of(encoding: str) -> str:
     """Return the error handler with which any bytes of an encoding survive decoding and encoding."""
     if encoding.startswith(("utf-16", "utf-32")):
         return "surrogatepass"
-    return "surrogateescape" if encoding == "utf-8" else "strict"
+    # Windows-1252 has no characters for five bytes.
+    return "surrogateescape" if encoding in ("utf-8", "cp1252") else "strict"
 
 
 def without_surrogates(text: str) -> str:
@@ -96,7 +96,6 @@ class EncodingGuess:
         self._pending = b""  # the beginning of a character whose other bytes are still to come
         self._continuations = 0  # bytes of valid UTF-8 after the first one of each character
         self._invalid_bytes = 0  # bytes that are not UTF-8
-        self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f so far, which are printable only in Windows-1252
 
     def feed(self, chunk: bytes) -> None:
         if not self._pending and chunk.isascii():  # says nothing about the encoding
@@ -108,7 +107,6 @@ class EncodingGuess:
             text, used = codecs.utf_8_decode(chunk, "surrogateescape", False)
             self._invalid_bytes += len(_SURROGATE.findall(text))
         self._continuations += used - len(text)  # a character of n bytes has n - 1 of them
-        self._c1.update(chunk.translate(None, _ALL_BUT_C1))
         self._pending = chunk[used:]
 
     @property
@@ -122,15 +120,12 @@ class EncodingGuess:
         return bool(self.bom) or not self.invalid_bytes or self._continuations >= max(8, 4 * self.invalid_bytes)
 
     def encoding(self) -> str | None:
-        """Return UTF-8 (a few broken bytes are allowed), else Windows-1252 or Latin-1; None for a binary file."""
+        """Return UTF-8 (a few broken bytes are allowed), else Windows-1252; None for a binary file."""
         if self._is_binary or self.wide:
             return self.wide
         if not self.invalid_bytes or self.bom or self._continuations > self.invalid_bytes:
             return "utf-8"
-        if self._has_controls:
-            return None
-        is_windows = self._c1 and self._c1.isdisjoint(b"\x81\x8d\x8f\x90\x9d")  # Windows-1252 has no letters for these
-        return "cp1252" if is_windows else "latin-1"
+        return None if self._has_controls else "cp1252"
 
 
 # By declared charset, the codec that is tried before the wider one of `codec_of`. Then a character that only the wider

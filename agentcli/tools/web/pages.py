@@ -192,38 +192,25 @@ _MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS cha
 _SLACK = 1_000  # characters read beyond the limit, because invisible ones are removed
 _SNIFFED = 2_048  # characters at the start of a body that show its kind
 _UNKNOWN_TYPES = ("", "application/octet-stream", "application/unknown", "unknown/unknown", "*/*")
-_TEXT_TYPES = frozenset(  # besides text/* and names that end in +json and the like
-    "application/json application/ld+json application/xml application/javascript application/ecmascript "
-    "application/x-javascript application/typescript application/yaml application/x-yaml application/toml "
-    "application/x-ndjson application/jsonl application/json5 application/sql application/graphql application/x-sh "
-    "application/x-python application/x-httpd-php application/x-tex application/x-latex application/rtf "
-    "application/x-www-form-urlencoded application/pgp-signature application/x-subrip message/rfc822 "
-    "message/http".split()
-)
-_BINARY_STARTS = (  # of PDF, PNG, GIF, JPEG, ZIP, gzip, ELF, Windows programs and 7-Zip
-    b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"\x7fELF", b"MZ\x90\x00",
-    b"7z\xbc\xaf",
-)  # fmt: skip
+_MEDIA = {"image": "an image", "audio": "sound", "video": "a film", "font": "a font"}
 
 
 def _require_readable(content_type: str) -> None:
-    """Raise `ToolError` for a type that is not text, before the body is read."""
+    """Raise `ToolError` for a type that is surely not text, before the body is read."""
     kind = media_type(content_type)
-    is_text = kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith(("+json", "+xml", "+yaml", "+text"))
-    if not is_text and kind not in _UNKNOWN_TYPES:
-        names = {"image": "an image", "audio": "sound", "video": "a film", "font": "a font"}
-        name = names.get(kind.partition("/")[0], "")
+    name = _MEDIA.get(kind.partition("/")[0])
+    if name and not kind.endswith("+xml"):
         raise ToolError(
-            f"This address is {f'{name} ({kind})' if name else kind}, but web_fetch reads only text. "
+            f"This address is {name} ({kind}), but web_fetch reads only text. "
             "Look for a page about it, or ask the user to put the file into the workspace.",
             kind="validation_error",
         )
 
 
 async def _as_text(page: _Page, max_chars: int) -> WebPage:
-    """Return a page as text: HTML as Markdown, one line of JSON formatted, other text as it is. Raises `ToolError`."""
+    """Return a page as text: HTML as Markdown, other text as it is. Raises `ToolError` for binary data."""
     kind, text = media_type(page.content_type), decode_page(page.body, page.content_type)
-    if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
+    if page.body.startswith(b"%PDF-") or _is_binary(text[:100_000]):
         message = f"This address is binary data ({kind or 'no type given'}), but web_fetch reads only text."
         raise ToolError(message, kind="validation_error")
     is_unnamed_html = kind in _UNKNOWN_TYPES and re.match(r"\s*<(!doctype html|html)", text[:_SNIFFED], re.IGNORECASE)
@@ -236,9 +223,6 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
             notes.append("Parts nested too deep were left out.")
         title, text, total = converted.title, converted.markdown, len(converted.markdown)
     else:
-        if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
-            with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
-                text = msgspec.json.format(text, indent=2)
         cleaned = visible_text(text[: max_chars + _SLACK])  # cleaning all of 10 MB would take a second
         total = len(cleaned) if len(text) <= max_chars + _SLACK else len(text)
         title, text = "", cleaned

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import time
 
 import pytest
@@ -66,8 +65,7 @@ async def test_text_is_cut_at_a_line_and_says_how_much_there_was() -> None:
 @pytest.mark.parametrize(
     ("content_type", "body", "text"),
     [
-        ("application/json", '{"a":[1,2.50],"big":12345678901234567890}', None),
-        ("application/problem+json", '{"a": 1}', '{\n  "a": 1\n}'),
+        ("application/problem+json", '{"a": 1}', '{"a": 1}'),
         ("application/json", '{\n "kept": "as it is"}', '{\n "kept": "as it is"}'),
         ("application/json", "{broken", "{broken"),
         ("application/json", "[" * 5_000, "[" * 5_000),
@@ -82,14 +80,8 @@ async def test_text_is_cut_at_a_line_and_says_how_much_there_was() -> None:
         ("text/plain", "", ""),
     ],
 )
-async def test_each_kind_of_text_is_read_as_what_it_is(content_type: str, body: str, text: str | None) -> None:
-    got = await fetched(reply(body, content_type))
-    if text is None:
-        assert "\n" in got.text
-        assert json.loads(got.text) == json.loads(body)
-        assert "2.50" in got.text
-    else:
-        assert got.text == text
+async def test_each_kind_of_text_is_read_as_what_it_is(content_type: str, body: str, text: str) -> None:
+    assert (await fetched(reply(body, content_type))).text == text
 
 
 @pytest.mark.parametrize(
@@ -97,8 +89,6 @@ async def test_each_kind_of_text_is_read_as_what_it_is(content_type: str, body: 
     [
         ("image/png", "an image (image/png)"),
         ("video/mp4", "a film"),
-        ("application/pdf", "application/pdf"),
-        ("application/zip", "application/zip"),
         ("font/woff2", "a font"),
     ],
 )
@@ -110,7 +100,7 @@ async def test_a_type_that_is_not_text_is_named(content_type: str, says: str) ->
 
 BINARY = (
     b"%PDF-1.7 text",
-    b"\x89PNG\r\n\x1a\n",
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
     b"text\0text",
     b"PK\x03\x04rest",
     gzip.compress(b"x", mtime=0),
