@@ -250,9 +250,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         )
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
-        uses_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
-        hint = "; /tmp is empty again for the next command" if uses_tmp else ""
-        return dry_run_review.dry_run_output(report, "", f"changed nothing{hint}")
+        return dry_run_review.dry_run_output(report, "", "changed nothing")
     review = await dry_run_review.review_changes(call, permitted, report)
     if review.approved:
         if not review.is_answered:
