@@ -89,8 +89,6 @@ def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json
         )
         return
     echo(f"{skill.name} ({skill.source}): {skill.description}\n{row['path']}")
-    for warning in skill.warnings:
-        warn(warning)
     echo(f"\n{body.strip()}")
     if files := skill.resources():
         echo("\nFiles: " + ", ".join(files))

@@ -107,9 +107,7 @@ def read_hooks(
             report(f"{source}: hooks.{event} is skipped: unknown event.")
             continue
         for group in groups if isinstance(groups, list | tuple) else [groups]:
-            if not isinstance(group, Mapping):
-                report(f"{source}: hooks.{event} contains something that is not a table.")
-                continue
+            group = group if isinstance(group, Mapping) else {}  # reported below as a hook without a command
             matcher = str(group.get("matcher") or "")
             for hook in group.get("hooks") or [group]:  # a group may also be a single hook itself
                 try:

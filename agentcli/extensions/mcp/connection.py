@@ -166,7 +166,7 @@ class ServerConnection:
 
         self._pending_asks.append(ask)
         try:
-            result = await self._translate_errors(client.call_tool(name, input, progress_callback=report), ask=ask)
+            result = await self._translate_errors(client.call_tool(name, input, progress_callback=report))
         finally:
             self._pending_asks.remove(ask)
         return mcp_tools.RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
@@ -185,18 +185,11 @@ class ServerConnection:
             raise ToolError(f"The MCP server {self.name} is not connected.", kind="resource_error")
         return self._client
 
-    async def _translate_errors(self, request: Awaitable[T], *, ask: Ask | None = None) -> T:
-        """Await a request to the server, and translate its errors.
-
-        If the server wants the person to open an address first, `ask` asks them, and the error says to try again.
-        """
+    async def _translate_errors(self, request: Awaitable[T]) -> T:
+        """Await a request to the server, and translate its errors."""
         try:
             return await request
         except Exception as error:
-            if isinstance(error, MCPError) and error.code == types.URL_ELICITATION_REQUIRED and ask is not None:
-                for question in types.ElicitationRequiredErrorData.model_validate(error.data).elicitations:
-                    await messages.elicit(question, ask)
-                raise ToolError("The user was asked to open an address first. Make the call again.") from error
             raise self._to_agentcli_error(error) from error
 
     def _to_agentcli_error(self, error: Exception) -> Exception:
@@ -211,6 +204,8 @@ class ServerConnection:
                 return ToolError(f"{where} answered: {error}", kind="invalid_parameters")
             case MCPError(code=types.CONNECTION_CLOSED):
                 return ToolError(f"{where} has exited: {error}", kind="resource_error", code="connection_closed")
+            case MCPError(code=types.URL_ELICITATION_REQUIRED):
+                return ToolError(f"{where} wants the user to open an address before the call: {error.data}")
             case MCPError():
                 return ToolError(f"{where} answered: {error}", code=str(error.code))
             case ValidationError():

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
+from agentcli.errors import AgentcliError, ToolError, UserError
 from agentcli.extensions.mcp import tools as mcp_tools
 from agentcli.extensions.program_pins import ProgramPins, why_denied
 from agentcli.llm.messages import Text
@@ -50,12 +50,9 @@ class ServerApprovals(NamedTuple):
             return mcp_tools.Offer()  # not None, with which the next offer would be approved without a question
 
     def save_offer(self, spec: mcp_tools.ServerSpec, offer: mcp_tools.Offer) -> None:
-        """Store an offer as approved. Raises `StorageError`."""
-        try:
-            make_private_folder(self.folder)
-            replace_file(self._offer_file(spec), msgspec.json.encode(offer))
-        except OSError as error:
-            raise StorageError(f"Could not store what the MCP server {spec.name} offers: {error}.") from error
+        """Store an offer as approved. Raises `OSError`."""
+        make_private_folder(self.folder)
+        replace_file(self._offer_file(spec), msgspec.json.encode(offer))
 
     def _offer_file(self, spec: mcp_tools.ServerSpec) -> Path:
         project = str(self.project) if spec.is_of_project else ""
@@ -208,8 +205,8 @@ class Server:
         try:
             if self._approvals is not None:
                 self._approvals.save_offer(self.spec, offer)
-        except StorageError as error:
-            self._on_notice(str(error))
+        except OSError as error:
+            self._on_notice(f"Could not store what the MCP server {self.name} offers: {error}.")
         self._on_approval()
 
     async def _check_approved(self, ask: Ask | None) -> None:
