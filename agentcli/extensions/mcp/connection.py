@@ -34,7 +34,7 @@ from agentcli.version import __version__
 MAX_PAGES = 100  # of a list, because a server could send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
 CONNECT_TIMEOUT_S = 10.0
-CLOSE_TIMEOUT_S = 5.0  # for a connection; a program is ended step by step, each of which takes a second
+CLOSE_PROGRAM_S, CLOSE_HTTP_S = 8.0, 2.0  # to close a connection; a program is ended step by step
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -176,7 +176,8 @@ class ServerConnection:
         if self._task is not None and not self._task.done():
             if self._client is None:  # the task waits for a server that may never answer
                 self._task.cancel()
-            await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_S)
+            is_program = isinstance(self._spec.transport, mcp_tools.StdioSpec)
+            await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
             self._task.cancel()  # it takes too long
             await asyncio.wait((self._task,))
 
