@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.json import encode
 
@@ -23,6 +23,7 @@ from agentcli.settings.load import Config
 from agentcli.version import __version__
 
 Row = Sequence[str]
+MIN_READABLE_COLUMNS = 12  # characters; if the last column would get fewer, the other columns wrap as well
 
 
 def locale_encoding() -> str:
@@ -148,21 +149,47 @@ class WatchedStdout(io.FileIO):
         return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not data.endswith(b"\n")
 
 
+# Tables: drawn by rich on a terminal; elsewhere plain columns that are never truncated
+
+
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
-    """Print rows in columns, or `empty` if there are none; numbers align right. Only a terminal gets `headings`."""
-    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    """Print rows, or `empty` if there are none. Only a terminal gets `headings` and right-aligned `numeric` columns."""
+    cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         echo(empty)
-        return
-    if sys.stdout.isatty():
-        cells.insert(0, [*headings])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        padded = [
-            cell.rjust(width) if heading in numeric else cell.ljust(width)
-            for cell, width, heading in zip(row, widths, headings, strict=True)
-        ]
-        echo("  ".join(padded).rstrip())
+    elif sys.stdout.isatty():
+        _draw_table(headings, cells, numeric)
+    else:
+        cells = [[cell.replace("\n", " ") for cell in row] for row in cells]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+        for row in cells:  # the last column is not padded
+            padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+            echo("  ".join([*padded, row[-1]]))
+
+
+def _draw_table(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
+    """Draw a table. Only the last column wraps, so that ids can be copied; on a narrow terminal all columns wrap."""
+    from rich.box import SIMPLE_HEAD  # rich takes 60 ms to import, and only tables on a terminal need it
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [  # numbers without their units, which the headings name
+        [cell.partition(" ")[0] if heading in numeric else cell for heading, cell in zip(headings, row, strict=True)]
+        for row in rows
+    ]
+    console = Console(file=sys.stdout, highlight=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    *widths, last = (max(map(cell_len, column)) for column in zip(headings, *rows, strict=True))
+    gaps = 2 * len(headings)
+    is_narrow = sum(widths) + min(last, MIN_READABLE_COLUMNS) + gaps > console.width
+    for n, heading in enumerate(headings):
+        side: Literal["left", "right"] = "right" if heading in numeric else "left"
+        table.add_column(heading, justify=side, no_wrap=not is_narrow and n < len(widths), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
