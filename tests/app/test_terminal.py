@@ -557,6 +557,20 @@ def test_the_external_editor_changes_the_text(open_terminal: Open, tmp_path: Pat
     terminal.see("› written and edited")
 
 
+def test_a_plan_is_edited_before_it_is_accepted(open_terminal: Open, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf "\\n2. Test it." >> "$1"\n')
+    editor.chmod(0o755)
+    replies = [{"text": "# Plan\n\n1. Write it."}, {"text": "done"}]
+    terminal = open_terminal(replies, "--permission-mode", "plan", EDITOR=str(editor), VISUAL="")
+    terminal.see("script.jsonl")
+    terminal.type("plan it\r")
+    terminal.see("Edit the plan first")
+    terminal.settle(0.3)
+    terminal.type("e")
+    terminal.see(r"(?s)2\. Test it.*done")
+
+
 def test_vi_keys_when_the_settings_say_so(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "x"}], AGENTCLI_TERMINAL_EDITING_MODE="vi")
     terminal.see("script.jsonl")

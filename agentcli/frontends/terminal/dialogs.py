@@ -9,6 +9,7 @@ from prompt_toolkit.buffer import Buffer
 
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
+from agentcli.errors import UserError
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.composer import Composer, Purpose
 from agentcli.frontends.terminal.console import Console
@@ -16,7 +17,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.letters import KEY_ALONE_S, TYPING_PAUSE_S, TypedLetters
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import run_pager
+from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, in_rows, plain, rows_of
 
 REACTION_S = 0.25  # no key answers a question sooner, because nobody can have read it
@@ -291,6 +292,8 @@ class Dialogs:
             case _ if choice not in panel.selectable_choices:
                 more = "For several hunks: Esc, then End" if panel.review else "Or End"
                 self._console.hint.show(f"Scroll to the end first: PageDown. {more}.")
+            case "edit":
+                self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
                 panel.start_review(choice)
                 self._start_reading()
@@ -305,6 +308,19 @@ class Dialogs:
         whole = panel.preview(self._console.columns, is_whole=True)
         async with self._console.released():
             await run_pager(plain(whole), self._console.environment)
+
+    async def _edit_plan(self, panel: QuestionPanel) -> None:
+        plan = panel.question.preview
+        try:
+            async with self._console.released():
+                edited = await edit_text(plan, self._console.environment)
+        except UserError as error:
+            self._console.hint.show(str(error), 8.0)
+            return
+        if edited.strip() and panel is self.panel:  # else the question was withdrawn meanwhile
+            self._view.end_question()
+            self._view.print_markdown(edited)
+            self._submit_answer(Approve(panel.question.id, allowed=True, comment="" if edited == plan else edited))
 
     def _decide_in_review(self, choice_id: str, comment: str = "") -> None:
         if (answer := self._panels[0].decide_in_review(choice_id, comment)) is not None:

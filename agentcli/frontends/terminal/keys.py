@@ -230,6 +230,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if self.picker.type(text):  # a letter for Yes or No
             self.dialogs.close_list(chooses=True)
 
+    def paste_into_list(self, text: str) -> None:
+        if not self.picker.paste(text):
+            self.console.hint.show("No option matches the pasted text.")
+
 
 class _When:
     """The states in which keys differ: a list or a question takes them, or the input does.
@@ -340,7 +344,7 @@ def _dialog_bindings(actions: KeyActions, when: _When) -> Iterator[Binding]:
         (("escape",), dialogs.close_list, list_takes_enter),
         (("backspace",), actions.type_into_list, when.list_takes_text),
         ((Keys.Any,), actions.type_into_list, when.list_takes_text),
-        ((Keys.BracketedPaste,), lambda _: None, when.list_takes_text),  # it may be a secret
+        ((Keys.BracketedPaste,), actions.paste_into_list, when.list_takes_text),
         ((Keys.BracketedPaste,), actions.composer.paste, when.input_takes_keys),
     )
 

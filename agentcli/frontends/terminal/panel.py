@@ -30,6 +30,7 @@ KEY_COLUMNS = 4  # for the key before a choice's label
 _SHOWN_IN_TITLE = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
 _CHANGE_PLAN = Choice("words", "Tab", "No, and say what to change")
+_EDIT_PLAN = Choice("edit", "e", "Edit the plan first")
 _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     events.ChangesApproval: ("Applied", "Discarded"),
     events.LimitQuestion: ("Continued", "Stopped"),
@@ -79,6 +80,8 @@ class QuestionPanel:
                 count = len(self._plan_comments.comments)
                 so_far = f" ({count} so far)" if count else ""
                 choices += [_CHANGE_PLAN, Choice("comments", "c", f"Comment on lines of the plan{so_far}")]
+                # A commented plan cannot be edited too: the comments are about its lines as they are.
+                choices += [] if count else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
         label = f"Choose among {len(self.question.hunks)} {reviews.hunk_word(self.question)}s"

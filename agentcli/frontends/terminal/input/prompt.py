@@ -328,6 +328,15 @@ class Picker:
         self._marked_position = 0
         return False
 
+    def paste(self, text: str) -> bool:
+        """Narrow the list by a pasted text. One that nothing matches is not shown, because it may be a secret."""
+        before, self._query = self._query, self._query + printable(text).replace("\n", " ")
+        if is_found := bool(self.matching_indices):
+            self._marked_position = 0
+        else:
+            self._query = before
+        return is_found
+
     @property
     def cursor(self) -> int:
         return width(f"{self.title} {self._query}")

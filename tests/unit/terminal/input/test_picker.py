@@ -83,3 +83,11 @@ def test_only_a_detail_that_was_cut_is_repeated_in_full_below_the_marked_option(
     options = [("small", "✓ key      1M  $2 in"), ("large", "✓ key    200k  $9 in")]
     assert sum("$2" in plain(row) for row in Picker("Pick", options).rows(60, 20)) == 1
     assert sum("$2" in plain(row) for row in Picker("Pick", options).rows(26, 20)) == 1
+
+
+def test_a_paste_narrows_the_list_unless_nothing_matches_it() -> None:
+    chooser = picker()
+    assert chooser.paste("option 1")
+    before = shown(chooser)
+    assert not chooser.paste("-a-secret")
+    assert shown(chooser) == before
