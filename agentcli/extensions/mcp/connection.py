@@ -47,16 +47,13 @@ class ServerConnection:
     """
 
     def __init__(self, spec: mcp_tools.ServerSpec, server: Server) -> None:
+        self.name = spec.name
         self._spec = spec
         self._server = server
         self._client: Client | None = None
         self._pending_asks: list[Ask | None] = []  # one for each running call, the oldest first
         self._closing = asyncio.Event()  # set by `close`, and when the transport has ended
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
 
     async def open(self, transport: Transport, root: Path) -> None:
         """Connect. Raises `ToolError` and `NeedsLogin`."""

@@ -13,7 +13,6 @@ from agentcli.agent.events import Notice
 from agentcli.agent.permissions.modes import PolicyDecision
 from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
 from agentcli.conversation.history import active_skills, skill_reminder
@@ -181,10 +180,6 @@ class SessionSkills(Struct, kw_only=True):
     # By the field of the session's model that they set; the last one applies.
     _overrides: dict[str, list[_Override]] = field(default_factory=lambda: {"name": [], "effort": []})
 
-    @property
-    def state(self) -> AgentState:
-        return self.session.state
-
     async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
         """Activate a skill; the model reads its instructions with the next request. Raises `UserError`."""
         skill = self.registry.check(name, by=by)
@@ -194,7 +189,7 @@ class SessionSkills(Struct, kw_only=True):
         try:
             if self.session.is_busy:
                 self.session.append(entry)
-                self.state.notes.append(note)  # goes with the next request of the running turn
+                self.session.state.notes.append(note)  # goes with the next request of the running turn
             else:
                 self._activated_for_next.add(activation.id)
                 self.session.append(entry, note)  # logged now: no turn is running to send the note
@@ -202,7 +197,7 @@ class SessionSkills(Struct, kw_only=True):
             self.registry.active.remove(activation)
             raise
         self._grants[activation.id] = self._parse_grants(skill)
-        self.state.rules.allow += self._grants[activation.id]
+        self.session.state.rules.allow += self._grants[activation.id]
         self._apply_changes(activation)
         return activation
 
@@ -242,7 +237,9 @@ class SessionSkills(Struct, kw_only=True):
         ended = self.registry.deactivate(name, by=by)
         self._undo_changes(ended)
         (store or self.session.append)(SkillEnded(ended.id))
-        self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended. Its instructions no longer apply."))
+        self.session.state.notes.append(
+            reminder(f"The skill {ended.skill.name} has ended. Its instructions no longer apply.")
+        )
         return ended
 
     def end_turn(self, store: Store) -> None:
@@ -278,7 +275,7 @@ class SessionSkills(Struct, kw_only=True):
                 self.session.append(SkillEnded(entry.id))
                 self.session.publish(Notice(str(error)))
                 return
-            self.state.notes.append(reminder(instructions))
+            self.session.state.notes.append(reminder(instructions))
         self.registry.active.append(activation)
         self._apply_changes(activation)
 
@@ -307,12 +304,12 @@ class SessionSkills(Struct, kw_only=True):
 
     def _revoke_grants(self, id: str) -> None:
         for rule in self._grants.pop(id, ()):
-            if rule in self.state.rules.allow:
-                self.state.rules.allow.remove(rule)
+            if rule in self.session.state.rules.allow:
+                self.session.state.rules.allow.remove(rule)
 
     def _apply_changes(self, activation: Activation) -> None:
         """Use the skill's model and effort, and allow reading its files."""
-        skill, state = activation.skill, self.state
+        skill, state = activation.skill, self.session.state
         if skill.model:
             try:
                 self._override(activation.id, "name", self.find_model(skill.model, state.model.name))
@@ -324,8 +321,8 @@ class SessionSkills(Struct, kw_only=True):
         self.session.runtime.calls.workspace.grants += Grants(readable=_readable_files(skill))
 
     def _override(self, id: str, key: Literal["name", "effort"], value: Any) -> None:
-        self._overrides[key].append(_Override(id, value, getattr(self.state.model, key)))
-        setattr(self.state.model, key, value)
+        self._overrides[key].append(_Override(id, value, getattr(self.session.state.model, key)))
+        setattr(self.session.state.model, key, value)
 
     def _undo_changes(self, activation: Activation) -> None:
         """Undo the changes of a skill; a model or effort that the person or a later skill has chosen stays."""
@@ -338,8 +335,8 @@ class SessionSkills(Struct, kw_only=True):
             undone = overrides.pop(index)
             if index < len(overrides):  # the next override replaced this value, so it now replaces the one before
                 overrides[index] = overrides[index]._replace(replaced=undone.replaced)
-            elif getattr(self.state.model, key) == undone.value:  # else the person has chosen another since
-                setattr(self.state.model, key, undone.replaced)
+            elif getattr(self.session.state.model, key) == undone.value:  # else the person has chosen another since
+                setattr(self.session.state.model, key, undone.replaced)
         self.session.runtime.calls.workspace.grants -= Grants(readable=_readable_files(activation.skill))
 
 

@@ -125,7 +125,6 @@ class Catalog:
         if (skill := find_named(self.by_name, name)) is not None:
             return skill
         source, _, rest = name.partition(":")
-        source = "project" if source == "local" else source  # `local` is Grok Build's name for it
         skills = (*self, *self.shadowed)
         return next((skill for skill in skills if (skill.source, skill.name) == (source, rest)), None)
 
