@@ -17,16 +17,16 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
-from agentcli.tools.builtin.files import (
-    HOW_TO_NAME_CHARSET,
-    MAX_EDITABLE_BYTES,
-    binary_file_error,
-    opened,
-    with_similar_names,
-)
+from agentcli.tools.builtin import files
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-from agentcli.tools.text.encoding import SNIFFED_BYTES, EncodingGuess, decode, error_handler_of, without_surrogates
+from agentcli.tools.text.encoding import (
+    SNIFFED_BYTES,
+    EncodingGuess,
+    declared_codec,
+    error_handler_of,
+    without_surrogates,
+)
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -45,7 +45,7 @@ MAX_TEXT_LINES = 1_000_000  # the same limit in lines: while it is handled, a sh
 async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
     path = context.readable(arguments.path)
     reading = asyncio.to_thread(read_file, arguments, path, context.workspace)
-    return await with_similar_names(reading, path, context.workspace)
+    return await files.with_similar_names(reading, path, context.workspace)
 
 
 def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
@@ -56,11 +56,11 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     )
     if arguments.limit == 0:  # the whole file, for programs
         choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
-    with opened(path, workspace) as (file, size):
+    with files.opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
             return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
-        if path.suffix == ".ipynb" and size <= MAX_EDITABLE_BYTES:
+        if path.suffix == ".ipynb" and size <= files.MAX_EDITABLE_BYTES:
             from agentcli.tools.text.notebooks import cells_as_text
 
             content = head + file.read()
@@ -72,7 +72,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
             file.seek(len(head))
         read = read_lines(head, file, choice, workspace.settings.charset)
     if read is None:
-        raise binary_file_error(shown, size)
+        raise files.binary_file_error(shown, size)
     workspace.files.record_digest(path, read.digest)
     return _format_lines(read, arguments, shown)
 
@@ -101,7 +101,9 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     if last < total:
         rows.append(f"[lines {first}-{last} of {total}; continue with offset={last + 1}]")
     if not read.is_certain:
-        rows.append(f"[The file is not UTF-8. It was read as {read.encoding}, which is a guess. {HOW_TO_NAME_CHARSET}]")
+        rows.append(
+            f"[The file is not UTF-8. It was read as {read.encoding}, which is a guess. {files.HOW_TO_NAME_CHARSET}]"
+        )
     content = "\n".join(rows) if total else "[the file is empty]"
     is_whole = last - first + 1 == total
     summary = f"{total} line{'' if total == 1 else 's'}" if is_whole else f"lines {first}-{last} of {total}"
@@ -218,14 +220,12 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared_charset:
         return None
     if (encoding := guess.encoding()) is None:
         return None
-    is_valid = not guess.invalid_bytes  # UTF-16 and UTF-32 have none: `_bodies` raises an error there
-    is_certain = is_valid or guess.is_certain
-    # Not UTF-8: find the charset from the whole file. Larger files cannot be edited, so their charset matters less.
-    if not is_valid and not guess.bom and file.tell() <= MAX_EDITABLE_BYTES:
+    is_certain = guess.is_certain
+    # Larger files cannot be edited, so their charset matters less.
+    if declared_charset and not is_certain and file.tell() <= files.MAX_EDITABLE_BYTES:
         file.seek(head_end)
-        decoded = decode(head + file.read(), declared_charset)
-        is_certain = decoded is not None and decoded.is_certain
-        encoding = decoded.encoding if decoded else encoding
+        if declared := declared_codec(declared_charset, head + file.read()):
+            encoding, is_certain = declared, True
     codec, errors = ("utf-8", "surrogatepass") if guess.wide else (encoding, error_handler_of(encoding))
     if errors == "strict":  # another program may have changed the file since its encoding was found
         errors = "replace"

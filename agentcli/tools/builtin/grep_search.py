@@ -71,8 +71,7 @@ def _format(
         lines.append(f"[{first.left_out} more]")
     if outcome.binary and arguments.output_mode == "content":
         names = ", ".join(target.show(path) for path in outcome.binary[:_MAX_BINARY_NAMES])
-        more = len(outcome.binary) - _MAX_BINARY_NAMES
-        names += f" and {more} more" if more > 0 else ""
+        names += ", …" if len(outcome.binary) > _MAX_BINARY_NAMES else ""
         lines.append(f"[binary files that match, but are not shown after the first NUL byte: {names}]")
     content = "\n".join([*lines, *searching.describe_gaps(outcome)])
 

@@ -54,10 +54,8 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
     for number, (line, other) in enumerate(zip(old, new, strict=False)):
         if max(len(line), len(other)) > MAX_LINE_CHARS:
             head, tail = shared_ends(line, other)
-            before[number], after[number] = (
-                _without_shared_ends(line, head, tail),
-                _without_shared_ends(other, head, tail),
-            )
+            before[number] = _without_shared_ends(line, head, tail)
+            after[number] = _without_shared_ends(other, head, tail)
     return before, after
 
 

@@ -155,8 +155,7 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
 
 def _site_of(url: WebUrl) -> str:
     """Return the site of an address: its host without `www.`, and its port unless that is the scheme's usual one."""
-    port = "" if url.authority == (f"[{url.host}]" if ":" in url.host else url.host) else f":{url.port}"
-    return url.host.removeprefix("www.") + port
+    return url.authority.removeprefix("www.")
 
 
 async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
@@ -317,7 +316,6 @@ class Tavily(msgspec.Struct, frozen=True):
 
 
 def _search_failure(error: ProviderError) -> ToolError:
-    """Return a failed request to Tavily as an error with advice for the model."""
     try:  # Tavily's messages are {"detail": {"error": …}}; the client keeps the inner object
         text = msgspec.json.decode(str(error), type=dict[str, str]).get("error") or str(error)
     except msgspec.MsgspecError:
