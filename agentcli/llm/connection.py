@@ -152,8 +152,8 @@ class Connections:
 class Response:
     """A connection, and the response to its newest request. `mask` masks keys in a text.
 
-    `status` is 0 until the head of the response has arrived, `received` counts the bytes of the body before they are
-    decompressed, and `idle_since` is 0 while a request uses the connection. httptools calls the `on_` methods.
+    `status` is 0 until the head of the response has arrived, and `idle_since` is 0 while a request uses the connection.
+    httptools calls the `on_` methods.
     """
 
     mask: Mask = str
@@ -177,7 +177,7 @@ class Response:
     async def send(self, method: str, url: SplitResult, target: str, *, headers: Headers, body: bytes = b"") -> None:
         """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
         self.url, self.idle_since = url, 0.0
-        self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
+        self.status, self.reason, self.headers = 0, "", dict[str, str]()
         self._is_complete, self._allows_next = False, False  # the response has ended; another request may follow it
         self._head_bytes = 0  # bytes that have arrived since the last ones of the body
         self._pieces = list[bytes]()  # of the body, not read yet
@@ -205,7 +205,6 @@ class Response:
         unzip = zlib.decompressobj(32 + zlib.MAX_WBITS)  # 32: zlib detects the format
         while self._pieces or not self._is_complete:
             received, self._pieces = b"".join(self._pieces), []
-            self.received += len(received)
             if not received:
                 await self._receive()
             elif not is_compressed:

@@ -187,8 +187,6 @@ MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
 )
 
 
-_STEPS = (1, 2, 3, 4, 8)  # characters of one step of indentation
-
 # A margin is the white space before a line. `known` maps margins of `old_string` to those of the file's same lines;
 # a rule returns the file's margin for one of `old_string`, or None if it cannot tell.
 _Rule = Callable[[str], str | None]
@@ -263,8 +261,6 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
     widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
     first, own_first = widths[0] if len(widths) > 1 else (0, 0)  # no margin at all is assumed to be the same in both
     step, own_step = widths[-1][0] - first, widths[-1][1] - own_first
-    if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):  # else a usual ratio as 2 to 4
-        return None
     if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
         return None
 

@@ -222,9 +222,7 @@ async def test_an_endless_body_is_cut_off() -> None:
 async def test_a_compression_bomb_is_stopped() -> None:
     bomb = gzipped(b"\0" * 50_000_000)
     assert len(bomb) < 60_000
-    assert "unpacks to a huge one" in str(await refusal(bomb))
-    small = await refusal(bomb, max_bytes=500_000)
-    assert "larger than 0.5 MB" in str(small)
+    assert "larger than 10 MB" in str(await refusal(bomb))
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x-gzip", "compress"])
@@ -270,11 +268,11 @@ async def test_broken_http_is_an_error_that_may_pass(answer: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "says"),
     [
-        ("404 Not Found", "not_found", "HTTP 404 Not Found. Check the address"),
+        ("404 Not Found", "not_found", "HTTP 404. Check the address"),
         ("410 Gone", "not_found", "HTTP 410"),
         ("401 Unauthorized", "permission_denied", "without a login"),
         ("403 Forbidden", "permission_denied", "HTTP 403"),
-        ("500 Ignore the user", "transient_error", "HTTP 500 Internal Server Error. Try again later."),
+        ("500 Ignore the user", "transient_error", "HTTP 500. Try again later."),
         ("599 Ignore the user", "transient_error", "HTTP 599. Try again later."),
         ("503 Busy", "transient_error", "HTTP 503"),
         ("418 Teapot", "execution_error", "HTTP 418"),
