@@ -165,7 +165,6 @@ def describe_line_count(text: str, new: str = "") -> str:
 
 
 def _describe_leftovers(result: CommandResult, workspace: Workspace) -> Iterator[str]:
-    """Yield notes about the files and processes that a command has left behind."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
         yield (

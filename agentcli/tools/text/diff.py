@@ -149,7 +149,6 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the old and the new lines that the rows of a hunk show."""
     old: list[str] = []
     new: list[str] = []
     sides: list[list[str]] = []  # the sides that have the previous row

@@ -94,7 +94,6 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
 
 
 async def _request(web: Web, url: WebUrl) -> _Page | WebUrl:
-    """Return the page at an address, or the address that it redirects to."""
     addresses = await _find_addresses(web, url)
     connections = Connections(url.authority, None, read_timeout=web.total_s)
     headers = {**_HEADERS, "host": url.authority}
