@@ -59,7 +59,6 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
 
 
 def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
-    """Set the flags that a program's first request asks for, and return its client. Raises `UsageError`."""
     from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
     from agentcli.frontends.agent_sdk.output import ControlClient
     from agentcli.frontends.agent_sdk.transcripts import transcript_folder

@@ -149,7 +149,6 @@ class ConfiguredOpener:
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
-    """Return the facts about a model in columns: if it has a key, its window, and its prices per million tokens."""
     prices = f"${info.prices.input:g} in, ${info.prices.output:g} out" if info.prices else ""
     window = f"{info.window // 1_000_000}M" if info.window % 1_000_000 == 0 else f"{info.window // 1_000}k"
     return f"{'✓ key' if has_key else 'no key':<6}  {window:>5}  {prices}".rstrip()

@@ -105,7 +105,6 @@ class StoredKeys:
         return index
 
     def _write(self, index: dict[str, _StoredKey]) -> None:
-        """Replace the file of stored keys, or delete it if there are none."""
         assert self._file is not None, "a process without a file stores no keys"
         try:
             if index:

@@ -63,7 +63,6 @@ def _is_project_folder(place: Path, folder: Path, root: Path) -> bool:
 
 
 def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
-    """Return the folders with one of the `names` that are directly in a folder of a project."""
     return [folder / name for name in names if _is_project_folder(folder / name, folder, root)]
 
 

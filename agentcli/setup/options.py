@@ -303,7 +303,6 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
 
 
 def make_export(config: Config, models: Models, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
-    """Return what an export needs. `mask` hides secrets in texts."""
     settings, environment = config.settings.observability, config.environment
     resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")

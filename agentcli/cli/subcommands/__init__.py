@@ -24,7 +24,6 @@ COMMANDS = {
     "eval": "run a model on tasks and measure how well it does",
     "serve": "serve sessions over HTTP, for programs and a web page",
     "doctor": "check this installation for problems",
-    "completion": "print a shell completion script",
 }
 
 
@@ -58,8 +57,6 @@ def load_command(name: str) -> Any:
             from agentcli.cli.subcommands import serve as module
         case "doctor":
             from agentcli.cli.subcommands import doctor as module
-        case "completion":
-            from agentcli.cli import completion as module
     return module if hasattr(module, "run") else getattr(module, f"{name}_app")
 
 

@@ -92,16 +92,6 @@ def _check_ripgrep(subject: Subject) -> Iterator[Result]:
     return _check_program(program, "ripgrep", "agentcli cannot search or list files", fix)
 
 
-def _check_bash(subject: Subject) -> Iterator[Result]:
-    loss = "commands run in /bin/sh, which supports fewer of them"
-    return _check_program(subject.find_program("bash"), "bash", loss)
-
-
-def _check_git(subject: Subject) -> Iterator[Result]:
-    loss = "no commits, no /review, and no report of what a command did to a repository"
-    return _check_program(subject.find_program("git"), "git", loss)
-
-
 def _check_program(
     program: str, name: str, loss: str, fix: str = "Install it with your package manager"
 ) -> Iterator[Result]:
@@ -299,8 +289,8 @@ CHECKS: dict[str, Callable[[Subject], Iterable[Result]]] = {
     "agentcli": lambda subject: [("ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", "")],
     "installation": _check_installation,
     "ripgrep": _check_ripgrep,
-    "bash": _check_bash,
-    "git": _check_git,
+    "bash": lambda subject: _check_program(subject.find_program("bash"), "bash", "commands run in /bin/sh"),
+    "git": lambda subject: _check_program(subject.find_program("git"), "git", "no commits and no /review"),
     "sandbox": _check_sandbox,
     "local model": _check_local_model,
     "state": _check_state,

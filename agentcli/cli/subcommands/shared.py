@@ -34,7 +34,6 @@ def single_command(command: Callable[..., None]) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run a subcommand and return the exit code. Raises `UserError`."""
     try:
         app(args=arguments, prog_name=f"agentcli {name}")
     except SystemExit as ended:
