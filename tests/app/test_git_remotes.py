@@ -159,6 +159,22 @@ async def test_the_question_says_that_git_may_run_what_the_repository_chose(
     assert not ssh.exists()
 
 
+@pytest.mark.parametrize("pulls", [False, True])
+async def test_a_yes_reaches_a_remote_that_is_a_folder_outside_the_sandbox(
+    model: MakeModel, repository: Path, tmp_path: Path, pulls: bool
+) -> None:
+    remote = tmp_path / "remote.git"
+    git(tmp_path, "init", "-q", "--bare", "-b", "main", "remote.git")
+    git(repository, "remote", "add", "origin", str(remote))
+    if pulls:
+        git(repository, "push", "-q", "origin", "main")
+    command = "git fetch origin && git log -1 --format=%s origin/main" if pulls else "git push origin main"
+    asked, result = await ask(model(*bash(command)), repository)
+    assert effects(asked)[0][0] == OUTSIDE
+    assert f"reads outside the project: {remote}" in effects(asked)[0]
+    assert "first" in result if pulls else git(remote, "log", "-1", "--format=%s") == "first\n"
+
+
 async def test_a_remote_that_is_not_certain_stays_an_unknown_host(model: MakeModel, repository: Path) -> None:
     git(repository, "remote", "add", "helper", "ext::sh -c x")
     git(repository, "remote", "add", "daemon", "git://example.org/x")
@@ -194,9 +210,11 @@ async def test_no_rule_and_no_mode_opens_a_folder_that_a_repository_names(
     for name in ("uploadpack", "receivepack"):
         git(nested, "config", f"remote.origin.{name}", leak)
     script = [{"tool_calls": [call("bash", command=f"git {verb} origin HEAD", cwd="nested")]}, {"text": "done"}]
-    await ask(model(*script), repository, Allow(), mode=mode, allow=["bash(git *)"])
+    asked, _ = await ask(model(*script), repository, Deny(), mode=mode, allow=["bash(git *)"])
     leaked = (nested / "leak").read_text() if (nested / "leak").exists() else ""
     assert (leaked, (tmp_path / "other/changed").exists()) == ("", False)
+    lines = [line for lines in effects(asked) for line in lines if line.endswith(f" {tmp_path}/other")]
+    assert len(lines) == (mode in ("default", "acceptEdits", "auto"))
 
 
 def test_a_hook_opens_no_folder_that_a_repository_names(place: Place, tmp_path: Path) -> None:

@@ -167,8 +167,11 @@ class CallFacts(Struct, frozen=True, kw_only=True):
             return ""
         if not sandbox.confines:
             return ""
-        if self.command is not None and self.command.effects.remotes:
-            return "git reaches its remote by ssh, which works only outside the sandbox"
+        for remote in self.command.effects.remotes if self.command is not None else ():
+            if remote.startswith("ssh://"):
+                return "git reaches its remote by ssh, which works only outside the sandbox"
+            if not any(Path(remote).is_relative_to(root) for root in self.paths.roots):
+                return "git reaches its remote in a folder, which works only outside the sandbox"
         for file in self.blocked_files:
             # The sandbox can open a file that is there. To open a folder for a new one would open all files in it.
             is_new = file.kind == "outside" and not os.path.lexists(file.real)

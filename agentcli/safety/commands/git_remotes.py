@@ -1,5 +1,6 @@
-"""Finds the hosts of the remotes that a git command connects to, from git's settings."""
+"""Finds the remotes that a git command connects to, from git's settings: hosts, or local folders."""
 
+import posixpath
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,7 +9,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from agentcli.safety.commands.arguments import read_arguments, read_table
-from agentcli.safety.commands.reader.syntax import Field, State
+from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects, GitSetup, WorkspaceView
 from agentcli.safety.hosts import WEB_PORTS, read_host, split_port
@@ -30,7 +31,7 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
             return effects
         remotes = _find_remotes(call.words, setup)
         urls = [url for remote in remotes for url in _urls_of(remote, setup, name)]
-        found += map(_effect_of, urls or [""])
+        found += [_effect_of(url, folder) for url in urls or [""]]
     certain = [effect for effect in found if effect is not None]
     return reduce(Effects.__or__, certain, replace(effects, hosts=())) if len(certain) == len(found) else effects
 
@@ -73,8 +74,11 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     return urls
 
 
-def _effect_of(url: str) -> Effects | None:
-    """Return the effect of connecting to an address; None for a folder, for another program, or if it is not clear."""
+def _effect_of(url: str, base: str) -> Effects | None:
+    """Return the effect of connecting to an address; None if it leads to another program or is not clear."""
+    if url.startswith(("/", "./", "../", "file:///")):
+        folder = normal(posixpath.join(base, url.removeprefix("file://")))
+        return Effects(reads=(folder,), remotes=(folder,))
     if not (found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url)):
         return None
     address, is_web = found[found.lastindex or 1], url.startswith(("http://", "https://"))

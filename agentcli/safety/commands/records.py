@@ -59,8 +59,8 @@ class GitSetup(Struct, frozen=True, kw_only=True):
 class Effects(Struct, frozen=True, kw_only=True):
     """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` if there are others.
 
-    `remotes` are remotes of git that a confined command does not reach: `ssh://HOST`. `names` are files that it may
-    also open. Because that is not certain, they only keep grants from covering it.
+    `remotes` are remotes of git that a confined command does not reach by itself: `ssh://HOST`, or a folder. `names`
+    are files that it may also open. Because that is not certain, they only keep grants from covering it.
     """
 
     reads: tuple[str, ...] = ()
