@@ -118,11 +118,14 @@ async def _arriving_items(
 ) -> AsyncGenerator[list[Any], None]:
     is_stream = content_type in response.headers.get("content-type", content_type).lower()  # servers may omit the type
     if not is_stream:
-        start = await read_start(response)
+        start = await read_start(response, MAX_EVENT_BYTES)
         try:
             value = decode_json(start)
         except ValueError:
             value = None
+        if isinstance(value, dict) and (value.get("choices") or value.get("output")):
+            yield [start]  # a reply of an OpenAI API that was not streamed
+            return
         if isinstance(value, dict | list) and errors.error_in_json(value)[0]:  # it has a message
             raise errors.embedded_error(value)
         raise no_reply_error(response, start)

@@ -16,7 +16,7 @@ import msgspec
 
 from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm import models as catalog
-from agentcli.llm.addresses import ollama_address
+from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
@@ -84,6 +84,10 @@ def check_settings(config: Config) -> None:
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     """Raise `ConfigError` for an error in a table `[providers.NAME]` that the types of its settings do not exclude."""
     key = f"providers.{name}"
+    headers = dict.fromkeys(server.headers, "headers") | {server.key_header: "key_header"}
+    for header, setting in headers.items():
+        if header and not is_header_name(header):
+            raise config.error(f"{header!r} is not a valid header name. Write one such as X-Title.", f"{key}.{setting}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
     if server.quirks and name in catalog.PROVIDERS:

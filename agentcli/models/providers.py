@@ -210,7 +210,7 @@ class ProviderMaker(msgspec.Struct):
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
-        """Return a provider for Claude in a cloud. Raises `UsageError` if its libraries are missing."""
+        """Return a provider for Claude in a cloud. Raises `UsageError` if a setting is missing."""
         environment = self._config.environment.get
         platform: Any = info.provider
         if (library := _LIBRARIES.get(platform)) and not is_installed(library):
@@ -225,10 +225,17 @@ class ProviderMaker(msgspec.Struct):
                 region = environment("CLOUD_ML_REGION") or ""
                 key, token = "", key or token  # Vertex takes only a token
                 project = environment("ANTHROPIC_VERTEX_PROJECT_ID") or environment("GOOGLE_CLOUD_PROJECT") or ""
+                if not region:
+                    raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
+                if (token or server.api_key_helper) and not project:  # Google's other credentials know theirs
+                    raise UsageError("vertex needs a project: set ANTHROPIC_VERTEX_PROJECT_ID.")
             case "foundry":
                 if not (key or token or server.api_key_helper or is_installed("azure.identity")):
                     raise NoKey(platform, "ANTHROPIC_FOUNDRY_API_KEY")
                 resource = environment("ANTHROPIC_FOUNDRY_RESOURCE") or ""
+                if not (resource or address):
+                    variables = "ANTHROPIC_FOUNDRY_RESOURCE, or ANTHROPIC_FOUNDRY_BASE_URL"
+                    raise UsageError(f"foundry needs the name of your resource: set {variables}.")
         from agentcli.llm.providers.anthropic import CloudProvider, Service
 
         service = Service(

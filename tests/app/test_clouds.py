@@ -248,15 +248,14 @@ def test_vertex_answers_with_a_token_of_a_command(place: Place) -> None:
     (place.home / "config.toml").write_text('[providers.vertex]\napi_key_helper = "echo ya29.mine"\n')
     with VERTEX.serving([VERTEX.reply("Hi.")], None) as server:
         env = {"CLOUD_ML_REGION": "us-east5", "ANTHROPIC_VERTEX_BASE_URL": server.url}
-        assert "ANTHROPIC_VERTEX_PROJECT_ID" in failure_of(ask(place, f"vertex/{VERTEX.model}", env))
+        assert "ANTHROPIC_VERTEX_PROJECT_ID" in failure_of(ask(place, f"vertex/{VERTEX.model}", env), code=2)
         env["ANTHROPIC_VERTEX_PROJECT_ID"] = "a-project"
         assert answer_of(ask(place, f"vertex/{VERTEX.model}", env)) == "Hi."
         assert server.requests[0].headers["authorization"] == "Bearer ya29.mine"
 
 
 def test_vertex_needs_a_region(place: Place) -> None:
-    told = failure_of(ask(place, "vertex/claude-sonnet-5-5", {"ANTHROPIC_VERTEX_PROJECT_ID": "p"}))
-    assert "Set CLOUD_ML_REGION" in told
+    assert "set CLOUD_ML_REGION" in failure_of(ask(place, "vertex/claude-sonnet-5-5", {}), code=2)
 
 
 # Foundry
@@ -301,8 +300,8 @@ def test_foundry_answers_with_azure_s_own_sign_in(place: Place, tmp_path: Path) 
 
 
 def test_foundry_needs_the_name_of_a_resource(place: Place) -> None:
-    told = failure_of(ask(place, "foundry/claude-sonnet-5-5", {"ANTHROPIC_FOUNDRY_API_KEY": "k"}))
-    assert "Set ANTHROPIC_FOUNDRY_RESOURCE" in told
+    told = failure_of(ask(place, "foundry/claude-sonnet-5-5", {"ANTHROPIC_FOUNDRY_API_KEY": "k"}), code=2)
+    assert "set ANTHROPIC_FOUNDRY_RESOURCE" in told
 
 
 # Azure OpenAI, Gemini, and the Responses API

@@ -188,6 +188,12 @@ def test_damaged_entries_are_reported_and_left_out(program: Program) -> None:
 
 def test_a_damaged_file_is_reported_and_replaced_by_the_copy(program: Program) -> None:
     id = program.session("first")
+    again = ("-p", "on", "-m", program.script({"text": "On."}), "-r", id)
+    sound = program.database.read_bytes()
+    program.database.write_bytes(b"torn" + sound[4:])
+    for refused in (program.run(*again), program("show", id)):  # only `fsck --repair` replaces a file
+        assert (refused.code, "agentcli sessions fsck --repair" in refused.err) == (1, True), refused
+    program.database.write_bytes(sound)
     program.change("PRAGMA foreign_keys = off; DELETE FROM sessions")
     before = program.database.read_bytes()
     found = program("fsck")
@@ -195,13 +201,13 @@ def test_a_damaged_file_is_reported_and_replaced_by_the_copy(program: Program) -
     assert program.database.read_bytes() == before
     repaired = program("fsck", "--repair")
     assert repaired.code == 0, repaired.out
-    (kept,) = program.database.parent.glob("sessions.db.damaged-*")
+    (kept,) = program.database.parent.glob("sessions.db.damaged-*[0-9]")  # its write-ahead log ends with -wal
     assert str(kept) in repaired.out
     assert kept.read_bytes() == before
     assert stat.S_IMODE(program.database.stat().st_mode) == 0o600
     assert program("fsck").code == 0
     assert "About first: yes." in program("show", id).out
-    assert program.run("-p", "on", "-m", program.script({"text": "On."}), "-r", id).out == "On.\n"
+    assert program.run(*again).out == "On.\n"
 
 
 @pytest.mark.parametrize("flag", [(), ("--repair",)])

@@ -5,6 +5,7 @@ Anthropic's SDK signs the clouds' requests; bodies are our own. Importing it tak
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -131,10 +132,9 @@ _REMEDIES = {
     "anthropic": "Set ANTHROPIC_API_KEY.",
     "bedrock": "Set AWS_REGION, and AWS_PROFILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or "
     "AWS_BEARER_TOKEN_BEDROCK.",
-    "vertex": "Set CLOUD_ML_REGION and ANTHROPIC_VERTEX_PROJECT_ID, and run gcloud auth application-default login or "
-    "set GOOGLE_APPLICATION_CREDENTIALS.",
-    "foundry": "Set ANTHROPIC_FOUNDRY_RESOURCE, and ANTHROPIC_FOUNDRY_API_KEY or ANTHROPIC_FOUNDRY_AUTH_TOKEN, or run "
-    "az login.",
+    "vertex": "Set ANTHROPIC_VERTEX_PROJECT_ID, and run gcloud auth application-default login or set "
+    "GOOGLE_APPLICATION_CREDENTIALS.",
+    "foundry": "Set ANTHROPIC_FOUNDRY_API_KEY or ANTHROPIC_FOUNDRY_AUTH_TOKEN, or run az login.",
 }
 
 
@@ -272,24 +272,41 @@ def _make_client(service: Service, http: "httpx2.AsyncClient") -> Any:
         case "bedrock":
             return anthropic.AsyncAnthropicBedrock(api_key=key, aws_region=service.region or None, **common)
         case "vertex":
-            import google.auth  # for the project, which the SDK does not look up
-
-            scopes = ["https://www.googleapis.com/auth/cloud-platform"]
-            credentials, project = (None, None) if token else google.auth.default(scopes=scopes)
+            google: Any = None if token else _GoogleToken()
             return anthropic.AsyncAnthropicVertex(
-                region=service.region or anthropic.not_given,
-                project_id=service.project or project or anthropic.not_given,
+                region=service.region,
+                project_id=service.project or (google and google.project) or anthropic.not_given,
                 access_token=token,
-                credentials=credentials,
+                credentials=google,
                 **common,
             )
         case "foundry":
-            options = common if service.base_url else common | {"resource": service.resource or None}
+            options = common if service.base_url else common | {"resource": service.resource}
             return anthropic.AsyncAnthropicFoundry(
                 api_key=key, azure_ad_token_provider=None if key else _azure_token(token), **options
             )
         case _:
             return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else token, **common)
+
+
+class _GoogleToken:
+    """Google's default credentials. Their own requests trust SSL_CERT_FILE, too, which the SDK's function ignores."""
+
+    def __init__(self) -> None:
+        import google.auth
+        import requests
+
+        self._credentials, self.project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+        self._session = requests.Session()
+        self._session.verify = os.environ.get("SSL_CERT_FILE") or True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._credentials, name)  # the token, and whether it has expired
+
+    def refresh(self, _request: object) -> None:
+        from google.auth.transport.requests import Request
+
+        self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
 
 
 def _azure_token(token: str | None) -> Callable[[], Any]:

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from agentcli.llm.addresses import ollama_address
-from agentcli.llm.errors import BadRequest, ConnectionFailed, embedded_error
+from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, request_size
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import LineParser, stream_reply
@@ -46,7 +46,7 @@ class OllamaProvider(BaseProvider):
             "/api/chat",
             request,
             build=lambda: to_body(request, self.info),
-            reader=OllamaReader(self.model, ids=CallIds(request.call_ids)),
+            reader=OllamaReader(request, self.info, ids=CallIds(request.call_ids)),
             parser=LineParser(),
             content_type="ndjson",
         )
@@ -80,7 +80,9 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     return msgspec.structs.replace(info, window=min(info.window, next(windows, info.window)))
 
 
+MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
+MIN_SHARE = 0.6  # of the estimate; fewer counted tokens mean that the beginning was dropped
 
 
 def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
@@ -146,9 +148,11 @@ def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
 class OllamaReader:
     """Builds a reply from the lines of a stream."""
 
-    def __init__(self, model: str, *, ids: CallIds) -> None:
-        self.model, self.has_all_content, self.has_ended = model, False, False
-        self._ids, self._prose = ids, Prose()
+    def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
+        self.model, self.has_all_content, self.has_ended = info.id, False, False
+        self._request, self._info, self._ids = request, info, ids
+        self._prose = Prose()
+        self._load_reason = ""  # "load" or "unload", if the server did only that and sent no reply
         self._uses: list[ToolUse] = []
         self._is_cut, self._usage = False, Usage()  # set when the reply has ended
 
@@ -161,7 +165,9 @@ class OllamaReader:
         self._prose.add(text_in(message.get("content")), out)
         for call in message.get("tool_calls") or ():
             self._add_call(call, out)
-        if line.get("done"):
+        if line.get("done") and line.get("done_reason") in ("load", "unload"):
+            self._load_reason = line["done_reason"]
+        elif line.get("done"):
             self._prose.close(out)
             self.has_all_content = self.has_ended = True
             self._is_cut = line.get("done_reason") == "length"
@@ -177,8 +183,19 @@ class OllamaReader:
         out += call_events(use)
 
     def finish(self, out: list[StreamEvent]) -> Done:
+        if self._load_reason and not self.has_ended:
+            raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
         if not self.has_ended:
             raise ConnectionFailed("The server closed the stream before the reply was complete.")
+        # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
+        # tokens of an image depend on the model, so only the text is compared.
+        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # 4 bytes: English text
+        counted = self._usage.input_tokens
+        if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
+            raise ContextOverflow(
+                f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
+                "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
+            )
         reason: StopReason = "max_tokens" if self._is_cut else "tool_use" if self._uses else "end_turn"
         return Done(self.partial(with_calls=True), reason, self._usage, self.model)
 

@@ -197,7 +197,7 @@ def wire_id(id: str, quirks: Quirks) -> str:
 
 
 class ChatReader:
-    """Builds a reply from the chunks of a stream."""
+    """Builds a reply from the chunks of a stream, or from one whole JSON object."""
 
     def __init__(
         self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: reply_parts.CallIds
@@ -224,7 +224,7 @@ class ChatReader:
             if (position if index is None else index) != 0:
                 continue  # a second answer to the same request is not read
             self._has_begun = True
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or choice.get("message") or {}  # servers that do not stream send a message
             for detail in delta.get("reasoning_details") or ():
                 _add_detail(self._details, detail)
             thought = delta.get("reasoning_content") or delta.get("reasoning")

@@ -121,6 +121,8 @@ class ResponsesReader:
         self._reason, self._usage = "", ours.Usage()  # `_reason`: the server's, if the reply is incomplete
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
+        if event.get("object") == "response":  # a server that does not stream
+            event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
         match text_in(event.get("type")):
             case "response.output_text.delta" | "response.refusal.delta" as kind:
                 self._refused |= kind == "response.refusal.delta"
@@ -183,6 +185,9 @@ class ResponsesReader:
     def _finish_reply(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
+        # A server that does not stream sends all items here.
+        for index, whole in enumerate(() if self._items else response.get("output") or ()):
+            self._end_item(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
             self._usage = chat.usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))

@@ -156,6 +156,12 @@ def test_several_calls_may_come_whole_in_one_delta() -> None:
     assert [(use.name, use.input) for use in reply.message.tool_uses] == TWO
 
 
+def test_a_whole_message_in_place_of_a_delta_is_read() -> None:
+    chunk = chat_chunk({})
+    chunk["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]
+    assert done(chunk).message.text == "Hi"
+
+
 def test_a_name_split_over_deltas_is_joined() -> None:
     entries = [
         call_delta(0, "a", "read", None),

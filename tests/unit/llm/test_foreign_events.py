@@ -128,5 +128,5 @@ def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> No
 @quick
 @given(disturbed(ollama_lines(SAID)))
 def test_a_disturbed_ollama_stream_leaves_a_sound_message(lines: list[Any]) -> None:
-    reader = ollama.OllamaReader(INFO.id, ids=CallIds(prefix="c"))
+    reader = ollama.OllamaReader(asking("Hi"), INFO, ids=CallIds(prefix="c"))
     assert_message_is_sound(reader, objects(lines))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentcli.llm.errors import BadRequest, ConnectionFailed, ProviderError, ServerError
+from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, ProviderError, ServerError
 from agentcli.llm.messages import (
     Base64Source,
     Document,
@@ -34,7 +34,7 @@ PICTURE = Image(Base64Source("image/png", picture()))
 
 
 def read_all(*lines: Any) -> list[StreamEvent]:
-    reader, out = OllamaReader(INFO.id, ids=CallIds(prefix="call_x_")), []
+    reader, out = OllamaReader(asking("Hi"), INFO, ids=CallIds(prefix="call_x_")), []
     for line in lines:
         reader.feed(line if isinstance(line, dict) else {}, out)  # as the loop does
     return [*out, reader.finish(out)]
@@ -127,6 +127,26 @@ def test_the_last_line_is_the_end_with_or_without_its_line_end(after: bytes) -> 
 
 
 # The window
+
+
+def test_a_prompt_whose_beginning_was_dropped_is_an_overflow() -> None:
+    error = heard_from(ollama_reply(Said("Hi.", prompt_tokens=4_096)), request=asking("word " * 40_000)).error
+    assert isinstance(error, ContextOverflow)
+    assert "4,096" in str(error)
+    assert error.partial is not None
+    assert error.partial.text == "Hi."
+
+
+def test_a_prompt_that_was_read_whole_is_not_an_overflow() -> None:
+    for counted in (0, 40_000):
+        request = asking("word " * 40_000)
+        assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=counted)), request=request).error is None
+
+
+def test_a_few_cheap_images_are_not_a_overflow() -> None:
+    request = asking(Message("user", (PICTURE,) * 6))
+    sees = json_reply(OLLAMA_SHOW | {"capabilities": ["completion", "tools", "vision"]})
+    assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request, show=sees).error is None
 
 
 def test_the_window_is_sent_and_truncation_refused() -> None:

@@ -12,7 +12,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset
 from tests.conformance.backends import AnthropicBackend, Backend, ChatBackend, LocalBackend, OllamaBackend
 from tests.conformance.reading import asking, hear
-from tests.conformance.replies import Said, chat_reply
+from tests.conformance.replies import Said, chat_reply, ollama_reply
 from tests.conformance.servers import HTML, NDJSON, SSE, Reply, json_reply
 
 
@@ -82,6 +82,7 @@ ROWS: dict[str, tuple[Backend, Reply]] = {
     "ollama": (OLLAMA, json_reply({"error": "the prompt is longer than the context length currently available"}, 400)),
     "ollama, its runner's answer": (OLLAMA, json_reply({"error": json.dumps({"error": SIZES})}, 400)),
     "ollama, in the stream": (OLLAMA, Reply(json.dumps({"error": LIMIT}).encode() + b"\n", 200, NDJSON)),
+    "ollama, which says nothing": (OLLAMA, ollama_reply(Said("Hi.", prompt_tokens=2_050))),
     "generic": (CHAT, json_reply({"detail": "Too many tokens in the prompt"}, 422)),
 }  # fmt: skip
 
@@ -89,8 +90,9 @@ ROWS: dict[str, tuple[Backend, Reply]] = {
 @pytest.mark.parametrize("row", ROWS)
 async def test_an_overflow_is_recognised(row: str) -> None:
     backend, reply = ROWS[row]
+    question = asking("word " * 40_000) if row == "ollama, which says nothing" else asking("Hi")
     async with backend.playing(reply, "Nobody asks again.") as stage:
-        error = (await hear(stage.provider, asking("Hi"))).error
+        error = (await hear(stage.provider, question)).error
     assert type(error) is ContextOverflow
     assert not error.is_retryable
     assert str(error)

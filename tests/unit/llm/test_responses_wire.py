@@ -128,10 +128,11 @@ def test_a_filter_that_cuts_the_reply_is_a_refusal() -> None:
 
 
 def test_what_came_without_deltas_is_reported_at_the_end() -> None:
+    """Some servers send whole items, or the whole response, alone."""
     events = responses_events(Said("Yes.", "Hm.", (READ,)))
     whole = [event for event in events if event["type"].startswith(("response.output_item.done", "response.comp"))]
     empty = {"type": "response.output_text.delta", "output_index": 0, "delta": ""}
-    for some in (whole, [empty, *whole]):
+    for some in (whole, whole[-1:], [empty, whole[-1]], [events[-1]["response"]]):
         out, reader = read_all(*some)
         reply = reader.finish(out)
         assert TextDelta("Yes.") in out
