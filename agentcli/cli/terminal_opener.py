@@ -55,6 +55,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         opener.commands(notices.append),
         settings=config.settings.terminal,
         context=InputContext(
+            folder=config.cwd,
             files=FileIndex(lambda: ripgrep_files(config.cwd)),
             history=ProjectHistory(state / "history" if is_stored else None, folder_text(project_root(config.cwd))),
             drafts=drafts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import stat
 import tomllib
@@ -467,3 +468,13 @@ def test_line_by_line_a_project_is_trusted_too(open_terminal: Open, tmp_path: Pa
     terminal.see("This session uses them now")
     terminal.type("/hello\n")
     terminal.see(str(ANSWER["text"]))
+
+
+def test_an_image_outside_the_workspace_is_attached_by_its_name(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "seen.png").write_bytes(
+        base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk")
+    )
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type(f"what is @{tmp_path}/seen.png.\r")
+    terminal.see(r"› what is \[Image #1")
+    assert "not attached" not in terminal.see(str(ANSWER["text"]))

@@ -301,6 +301,7 @@ def test_commands_run_in_a_container_where_the_settings_want_it(program: Program
     assert "sandbox.docker_image" in wanted.err
     ran = program("tools", "run", "bash", '{"command": "echo hi"}', **settings, AGENTCLI_SANDBOX_DOCKER_IMAGE="img")
     assert json.loads(ran.out)["content"] == "hi"
-    started, removed = (tmp_path / "told").read_text().splitlines()
+    asked, started, removed = (tmp_path / "told").read_text().splitlines()
+    assert asked == "version"
     assert "--network=none" in started
     assert removed.startswith("rm --force")

@@ -95,13 +95,17 @@ async def _undo_or_redo(
 async def _find_session(store: SqliteSessions, config: Config, direction: Direction) -> str:
     """Return this directory's newest session with a turn to undo or redo, of the 50 newest; empty without a session."""
     sessions = await store.list(cwd=config.cwd, limit=50)
+    with_conflicts = ""  # the newest session in which only conflicts of an earlier undo are left; the second choice
     for info in sessions:
         _, entries = await store.load(info.id)
+        turn = History(entries).find(direction)
         # Changes of an interrupted call are not in the log yet, but can be undone.
         is_interrupted = direction == "undo" and has_interrupted_calls(config, info.id)
-        if is_interrupted or History(entries).find(direction) is not None:
+        if is_interrupted or (turn is not None and turn.is_untried):
             return info.id
-    return sessions[0].id if sessions else ""
+        if turn is not None:
+            with_conflicts = with_conflicts or info.id
+    return with_conflicts or (sessions[0].id if sessions else "")
 
 
 async def _confirm(summary: str, question: str) -> bool:

@@ -1,8 +1,11 @@
 """Adds pastes, images, history, stash, drafts and the external editor to the input."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -14,9 +17,10 @@ from agentcli.frontends.terminal.input.completion import FileIndex
 from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.input.typed_text import Drafts, Pastes, ProjectHistory, TypedText
 from agentcli.frontends.terminal.programs import edit_text
+from agentcli.patterns import lazy_pattern
 
 SAVE_DRAFT_AFTER_S = 0.2  # after the first unsaved change
-
+_NAMED_IMAGE = lazy_pattern(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 # What the input is used for: for a question, the answer, a denial in words, comments on a plan's lines, or a rule.
 Purpose = Literal["prompt", "answer", "denial", "plan_comment", "rule", "secret"]
 MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hint
@@ -32,6 +36,7 @@ MARKS: dict[Purpose, tuple[str, str]] = {  # the mark before the input, and a hi
 class InputContext(Struct, frozen=True, kw_only=True):
     """The services that the input needs in a folder; `drafts` is None if nothing of the session is stored."""
 
+    folder: Path
     files: FileIndex
     history: ProjectHistory
     drafts: Drafts | None
@@ -46,7 +51,7 @@ class Composer:
         self._drafts = context.drafts
         self.session_of_draft: Callable[[], str] = lambda: ""  # returns the session's id once it has a prompt
         self._draft_session = ""  # the id of the session whose draft was restored last; empty before the first prompt
-        self.history = context.history
+        self.history, self._folder = context.history, context.folder
         # The number of the history entry in the input (1 is the newest, 0 none), and its text.
         self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
@@ -64,6 +69,7 @@ class Composer:
 
     def take(self) -> TypedText:
         """Empty the input, and return what was typed."""
+        self._attach_named_images()
         typed = self.typed
         self.remember()
         self.area.replace_text("")
@@ -111,6 +117,15 @@ class Composer:
             except (UserError, OSError) as error:  # then the path is inserted as text
                 self._console.hint.show(str(error))
         self._insert(self.pastes.token_for(data))
+
+    def _attach_named_images(self) -> None:
+        """Replace each `@/PATH` of an image outside the folder by a token; the session attaches images inside it."""
+        is_prompt = not self.area.buffer.text.startswith(("!", "/"))
+        for mention in _NAMED_IMAGE.findall(self.area.buffer.text) if is_prompt else ():
+            if (path := typed_text.image_path(mention[1:])) is not None and not path.is_relative_to(self._folder):
+                with suppress(UserError, OSError):  # the session says why it is not attached
+                    token = self.pastes.add_image(*typed_text.read_image(path))
+                    self.area.replace_text(self.area.buffer.text.replace(mention, token))
 
     async def paste_image(self) -> None:
         if (data := await typed_text.clipboard_image(self._console.environment)) is not None:

@@ -213,15 +213,15 @@ class TerminalController(OpenerHost):
 
     def submit(self, typed: TypedText, *, queue: bool = False) -> None:
         """Run a command, or send a prompt; it steers a turn or, with `queue`, follows it."""
-        shown = typed.text.strip()
-        if not self.is_open and shown != "/resume":  # /resume opens its list at once, so it is not shown as queued
+        typed = TypedText(typed.text.strip(), typed.pastes)
+        if not self.is_open and typed.text != "/resume":  # /resume opens its list at once, so it is not shown as queued
             unsent = self.view.activity.queue.steering  # shown as "next"
-            self.view.activity.queue = Queued(steering=(*unsent, (Text(shown),)))
-        self.spawn(self._submit(typed, shown=shown, queue=queue))
+            self.view.activity.queue = Queued(steering=(*unsent, (Text(typed.text),)))
+        self.spawn(self._submit(typed, queue=queue))
 
-    async def _submit(self, typed: TypedText, *, shown: str, queue: bool) -> None:
+    async def _submit(self, typed: TypedText, *, queue: bool) -> None:
         """Run a shell command (`!`) or a slash command, or send a prompt, once the first session is open."""
-        text = typed.expand().strip()
+        shown, text = typed.text, typed.expand().strip()
         async with self._submitting:
             try:
                 await self.start_opening()

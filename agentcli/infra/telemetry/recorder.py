@@ -52,6 +52,8 @@ class SpanRecorder:
     """Records with providers of its own, because the SDK's global providers belong to the host program."""
 
     def __init__(self, export: Export) -> None:
+        for name in _REPEATING_LOGGERS:
+            logging.getLogger(name).addFilter(_is_new_message)
         self._export, self._settings = export, export.settings
         self._resource = Resource.create({name: export.mask(text) for name, text in export.resource.items()})
         self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
@@ -127,3 +129,15 @@ class _Connections(requests.Session):
             if error.args and isinstance(error.args[0], MaxRetryError):
                 raise requests.RequestException(f"the collector is out of reach ({error.args[0].reason})") from error
             raise
+
+
+_OTLP = "opentelemetry.exporter.otlp.proto.http"
+# The SDK logs each batch that could not be sent; each message is let through once.
+_REPEATING_LOGGERS = (f"{_OTLP}.trace_exporter", f"{_OTLP}.metric_exporter", "opentelemetry.sdk._shared_internal")
+_LOGGED: set[tuple[str, object]] = set()  # loggers and their messages so far
+
+
+def _is_new_message(record: logging.LogRecord) -> bool:
+    is_new = (record.name, record.msg) not in _LOGGED
+    _LOGGED.add((record.name, record.msg))
+    return is_new
