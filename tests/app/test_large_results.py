@@ -47,7 +47,7 @@ ALL = {"name": "customers", "input": {}, "id": "c1"}
 async def test_a_large_result_is_summed_up_and_can_be_read_on(home: Path, tmp_path: Path) -> None:
     more = {"name": "read_more", "input": {"result_id": "c1", "page": 2}}
     first, page = await results(tmp_path, ALL, more, tools={"output_level": "full"})
-    assert "JSON, list of 3,214 items; keys of the first: id, name, note" in first
+    assert "open it with file_read: 1 line, the longest has" in first
     assert page.endswith("]")
     assert '"note":"xxx' in page
 
@@ -57,7 +57,7 @@ async def test_a_short_view_of_a_large_result_says_where_all_of_it_is(home: Path
     first, page = await results(tmp_path, ALL, more)
     assert first.startswith("Found 3214 items:")
     assert 'read_more with result_id="c1" and page=1 shows all of it, in ' in first
-    assert "JSON, list of 3,214 items; keys of the first: id, name, note" in first
+    assert "open it with file_read: 1 line, the longest has" in first
     assert page.startswith('[{"id":0,"name":"customer 0"')
 
 
