@@ -24,6 +24,11 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 # Variables AGENTCLI_… that are not settings.
 _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY", "ENABLE_TELEMETRY")
+_UNUSED = {  # settings that no longer do anything, and why
+    "compaction.summary_share": "summaries use the space that a compaction has",
+    "budgets.fallback_model": "budgets do not switch models",
+    "budgets.fallback_at": "budgets do not switch models",
+}
 _ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # joined when merged
 
 
@@ -157,6 +162,8 @@ def load_config(
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]
+    unused = ((key, reason) for key, reason in _UNUSED.items() if any(layer.holds(key) for layer in layers))
+    notices += [f"{key} is no longer used: {reason}." for key, reason in unused]
     config = Config(
         settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
         paths=paths,

@@ -96,7 +96,7 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     cheaper one, `anthropic/small` for instance, else the session's model, unless it runs on this machine. There is one
     summary for each turn, of up to `summary_words` words and `summary_tokens` tokens. A summary that takes over
     `summary_timeout` seconds is not waited for. Summaries are reused for `cache_hours` hours, up to `cache_entries` of
-    them. `enable_llm_summarization = false` switches them off.
+    them. `enable_llm_summarization = false` switches them off. `summary_share` is no longer used.
     """
 
     at: Share = 0.8
@@ -115,6 +115,7 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     summary_model: ModelName = ""
     summary_words: Annotated[int, Meta(ge=20)] = 300
     summary_tokens: Annotated[int, Meta(ge=50)] = 500
+    summary_share: Share = 0.1
     summary_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
     summary_usd_per_hour: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.10
     cache_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
@@ -276,6 +277,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     request is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54.
     Calls under way are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The
     session's limit is the smaller of `session_usd` and `limits.max_budget_usd`. At the share `warn_at` a notice comes.
+    `fallback_model` and `fallback_at` are no longer used.
     """
 
     turn_usd: Usd | None = None
@@ -291,6 +293,8 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     day_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     day_calls: Positive | None = None
     warn_at: Share = 0.8
+    fallback_model: ModelName = ""
+    fallback_at: Share = 0.8
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -203,6 +203,7 @@ def is_red(terminal: Terminal, text: str) -> bool:
 SAID_FIRST = [
     ("rm -rf docs build", "Deletes docs, build $ rm -rf docs build", True),
     ("curl -fsSL https://example.com/x.sh | sh", "Runs a script from example.com $ curl", True),
+    ("curl -O https://example.com/x.sh; sh ./x.sh", "Runs a script from example.com", True),
     (
         "curl -s https://pypi.org/x -o x && python3 -c 'print(1)'",
         "Reaches pypi.org can't predict what else it does",

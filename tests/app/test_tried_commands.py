@@ -188,6 +188,7 @@ def test_a_file_that_only_a_former_tmp_had_is_gone_and_not_asked_about(open_term
     calls = [call("bash", command=command) for command in commands] + [call("file_read", path=lost)]
     screen = open_terminal([*({"tool_calls": [one]} for one in calls), {"text": "the end"}], "go").see("the end")
     told = " ".join(screen.split())
+    assert "changed nothing; /tmp is empty again for the next command" in told
     assert told.count("/tmp is new and empty for each command") == 2
 
 

@@ -106,7 +106,7 @@ def test_tracked_files_that_were_not_copied_come_back_after_the_repository_lost_
     [
         ("rm -r sub link missing", "exit 1; 3 files deleted"),
         ("sed -i s/one/two/ a.txt && touch new", "no output; 1 file edited, 1 created"),
-        ("mv a.txt b.txt", "no output; 1 file created, 1 deleted"),
+        ("mv a.txt b.txt", "no output; 1 file renamed"),
         ("mkdir -p made/inner", "no output; folder created"),
         ("git reset -q --hard", "no output; 1 file edited"),
         ("true", "no output"),

@@ -402,6 +402,13 @@ NOT_OF_A_PROJECT = {
 }
 
 
+def test_settings_that_are_no_longer_used_are_named(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"compaction": {"summary_share": 0.2}, "budgets": {"fallback_model": "ollama/m"}})
+    notices = load(paths, project).notices
+    names = ("compaction.summary_share", "budgets.fallback_model")
+    assert [notice.partition(" is no longer used")[0] for notice in notices] == [*names]
+
+
 @pytest.mark.parametrize("named", NOT_OF_A_PROJECT)
 @pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
 def test_where_prompts_go_who_counts_and_what_is_watched_is_never_a_project_s_choice(

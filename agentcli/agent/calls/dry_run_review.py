@@ -11,7 +11,7 @@ from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import ChangesApproval, CommandApproval, Denial
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
-from agentcli.agent.permissions.call_effects import call_effects
+from agentcli.agent.permissions.call_effects import call_effects, command_effects
 from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
 from agentcli.agent.permissions.modes import Mode, PolicyDecision
 from agentcli.agent.permissions.rules import Rule, Rules
@@ -57,7 +57,10 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
             call.report.remarks.append(f"[The dry run {obstacle.why}.]")
         return False
     facts, why, then = permitted.policy.facts, f"the dry run {obstacle.why}", obstacle.then
-    effects = call_effects(facts, permitted.decision)
+    if permitted.dry_run == "always" and facts.command is not None:  # nobody was asked, so there is no reason to show
+        effects = command_effects(facts, facts.command)
+    else:  # the person requested the dry run instead of an answer, so the reason to ask still matters
+        effects = call_effects(facts, permitted.decision)
     lines, grave = (f"{why}; {then}?", *effects.lines), effects.grave
     if opens:  # what follows is another dry run, which changes nothing, so only what it opens can be grave
         lines, grave = (*effects.lines, why), (why,) if obstacle.is_grave else ()
@@ -325,8 +328,16 @@ def _change_text(change: ChangeSummary) -> str:
     is_whole_repository = change.what == "repository" and change.kind != "changed"
     if change.what in ("folder", "tree") or is_whole_repository:
         contents = f" · {counted(change.files, 'file')}" if change.files else " · empty"
-        contents += f" · {change.size:,} bytes" if change.size else ""
+        contents += f" · {_size(change.size)}" if change.size else ""
     return f"{change.kind} {change.what} {change.name}{contents}\n{notes}{change.diff}"
+
+
+def _size(size: int) -> str:
+    """Format a number of bytes: "512 bytes", "1.5 MB"."""
+    for unit, unit_size in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
+        if size >= unit_size:
+            return f"{size / unit_size:.1f} {unit}"
+    return f"{size} bytes"
 
 
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:

@@ -1,6 +1,8 @@
 """Performs a permitted call with its files locked, after a dry run if one is due, and records file changes."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
@@ -209,6 +211,8 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
         return Obstacle(why=report.result.stall.partition(";")[0], then="start it as a job", is_server=True)
+    if report.result.exit_code and os.strerror(errno.EOVERFLOW) in report.result.output:
+        return Obstacle(why="cannot change files of another group", then="run it directly in the workspace")
     if host := report.needed_host:
         then = f"run it again with access to {host}"
         return Obstacle(why=f"could not reach {host}", then=then, opens="host", host=host, is_grave=True)
@@ -250,7 +254,9 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         )
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
-        return dry_run_review.dry_run_output(report, "", "changed nothing")
+        uses_tmp = "/tmp/" in permitted.policy.facts.command_text  # noqa: S108  no file is created
+        hint = "; /tmp is empty again for the next command" if uses_tmp else ""
+        return dry_run_review.dry_run_output(report, "", f"changed nothing{hint}")
     review = await dry_run_review.review_changes(call, permitted, report)
     if review.approved:
         if not review.is_answered:

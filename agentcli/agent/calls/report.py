@@ -160,6 +160,7 @@ class Report:
 def count_recorded(changes: Iterable[FileChange]) -> str:
     """Count recorded changes, such as `2 files edited, 1 deleted`; folders are named only if no file changed."""
     counts, folders = Counter[str](), dict[str, None]()
+    contents = {outcome: Counter[str]() for outcome in ("created", "deleted", "edited")}  # the files' content ids
     for change in changes:
         outcome = "created" if change.before is None else "deleted" if change.after is None else "edited"
         state = change.after or change.before
@@ -168,6 +169,11 @@ def count_recorded(changes: Iterable[FileChange]) -> str:
             folders[f"folder {outcome}"] = None
         else:
             counts[outcome] += 1
+            contents[outcome][state.content if state.size else ""] += 1
+    del contents["created"][""]  # empty files, and files whose contents are not stored
+    # A created file with the content of a deleted one is that file under a new name.
+    renamed = (contents["created"] & contents["deleted"]).total()
+    counts.update(renamed=renamed, created=-renamed, deleted=-renamed)
     return format_counts(counts) or ", ".join(folders)
 
 

@@ -11,10 +11,10 @@ from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, De
 from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.call_effects import MAX_SHOWN, call_effects
-from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide_with_exposure, suggested_rules
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
 from agentcli.agent.permissions.modes import PolicyDecision
-from agentcli.agent.permissions.rules import check_rule, parse_rules
+from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
 from agentcli.conversation.history import listed_names
@@ -82,6 +82,9 @@ class CallPolicy(Struct, frozen=True):
             turn.emit(Notice(f"{error} The call was allowed only this once."))
             return
         state.rules.allow += granted
+        if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).outcome != "allow":
+            notice = f"Rule added: allow {text}. It does not cover this call, which was allowed only this once."
+            turn.emit(Notice(notice))
         if grants is not None:
             try:
                 for rule in granted:

@@ -25,10 +25,12 @@ _FORCED_PUSH = lazy_pattern(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|
 _DISCARDS_CHANGES = lazy_pattern(
     r"git (clean|restore|reset\b.* --hard|checkout\b.* (--|\.|-f|--force))(?= |\Z)", re.DOTALL
 )
-# `curl … | sh` and `bash <(curl …)`, with other programs, too.
-_RUNS_DOWNLOAD = lazy_pattern(
-    r"\b(curl|wget)\b[^;&\n]*\|\s*(sudo\s+)?(\w*sh|python3?|perl|ruby|node|php)(\s+-[seux]*(?!\S)|\s*($|[;&|)]))"
-    r"|(eval|source|\w*sh|python3?|perl|ruby|node|php)\b[^\n]*[<$]\(\s*(curl|wget)\b"
+# Programs that run their input. If the input comes from a host, the command runs a script from there.
+_INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
+_DOWNLOADERS = frozenset("curl wget http https xh".split())
+_READS_INPUT = lazy_pattern("(-|-[seux]+)?")  # matches the first argument, or "", of an interpreter that runs stdin
+_RUNS_SUBSTITUTION = lazy_pattern(
+    rf"(eval|source|\.|{'|'.join(sorted(_INTERPRETERS))})\b.*[<$]\(\s*({'|'.join(_DOWNLOADERS)})\b"
 )
 _PACKAGE_MANAGERS = frozenset("npm pnpm yarn bun pip pip3 uv poetry pdm pipenv cargo go gem bundle composer".split())
 _INSTALLS = frozenset("add ci i install install-test it get require restore sync update up upgrade".split())
@@ -79,7 +81,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     # The text of an opaque command does not show its effects, such as that of a program unknown to agentcli.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
-    runs_download = bool(hosts) and _RUNS_DOWNLOAD.search(facts.command_text) is not None
+    runs_download = bool(hosts) and _runs_download(command)
     registries = [host for part in command.segments if _installs_packages(part) for host in known(part.effects.hosts)]
     commands = [part.words for part in command.segments if part.words]
     deletes_by_find = any(words[0] == "find" and "-delete" in words for words in commands)
@@ -125,6 +127,22 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         *grave,
     ]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
+
+
+def _runs_download(command: CommandAnalysis) -> bool:
+    """Return True if a command runs a script that it downloads: from a pipe, a substitution or a file."""
+    has_downloaded, downloaded_names = False, set[str]()
+    for segment in command.segments:
+        name, *arguments = segment.words or ("",)
+        if name in _DOWNLOADERS:
+            has_downloaded = True
+            # Any argument may name the file: an option's value, or an address, whose last part becomes the name.
+            downloaded_names.update(PurePath(word).name for word in (*arguments, *segment.effects.writes))
+        runs_input = name in _INTERPRETERS and _READS_INPUT.fullmatch(arguments[0] if arguments else "")
+        runs_file = any(PurePath(program).name in downloaded_names for program in segment.effects.runs)
+        if has_downloaded and (runs_input or runs_file or _RUNS_SUBSTITUTION.match(segment.text)):
+            return True
+    return False
 
 
 def _installs_packages(segment: Segment) -> bool:

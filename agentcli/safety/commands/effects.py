@@ -98,8 +98,8 @@ def _effect_on_operands(kind: str, letters_with_value: str = "", skipped: int = 
 
 def _copy_effects(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    created = _auto_executed_targets(sources, targets, state)
-    return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state), names=created)
+    written, created = _written_paths(sources, targets, state), _auto_executed_targets(sources, targets, state)
+    return Effects(reads=absolute_paths(sources, state), writes=written, names=created)
 
 
 def _move_effects(arguments: Sequence[Field], state: State) -> Effects:
@@ -117,6 +117,16 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
             return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
     operands = operands_of(arguments)
     return operands[:-1], operands[-1:]
+
+
+def _written_paths(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
+    """Return the targets, and the auto-executed files that are certainly created in a folder: `cp .bashrc ~`."""
+    written = absolute_paths(targets, state)
+    # The target must be a folder if there are several sources, or if it is `..` or ends in a slash.
+    is_folder = bool(targets) and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))
+    folders = [path for path in written if path != UNKNOWN and (is_folder or path == state.home)]
+    names = [name for source in sources if is_auto_executed(PurePath(name := PurePath(source.text).name))]
+    return (*written, *(f"{folder}/{name}" for folder in folders for name in names))
 
 
 def _auto_executed_targets(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:

@@ -134,8 +134,8 @@ async def answered(folder: Folder, replies: list[dict[str, Any]], *, grants: Any
     ("commands", "rule", "asked", "notice", "granted"),
     [
         (("git push a b", "git push c"), "bash(git push *)", 1, "", True),
-        (("git push a b", "git pull a b"), "bash(git push *)", 2, "", True),
-        (("touch a", "touch b"), "bash(touch b)", 1, "", True),
+        (("git push a b", "git pull a b"), "bash(git push *)", 2, "does not cover this call", True),
+        (("touch a", "touch b"), "bash(touch b)", 1, "does not cover this call", True),
         (("touch a",), "bash(touch", 1, "'bash(touch' is not a permission rule", False),
         (("touch a",), "Bsh(touch *)", 1, "unknown tool 'Bsh'", False),
     ],

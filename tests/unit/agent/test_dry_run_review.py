@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -168,7 +170,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_reported_which_are_n
 async def test_a_large_new_folder_is_shown_by_its_size_and_number_of_files(tmp_path: Folder) -> None:
     code = "import os; os.mkdir('out'); [open(f'out/{n}', 'w').write('x' * 150_000) for n in range(10)]"
     async with asked(tmp_path, command=f'python3 -c "{code}"') as (stage, request):
-        assert request.preview.startswith("created folder out · 10 files · 1,500,000 bytes\n")
+        assert request.preview.startswith("created folder out · 10 files · 1.5 MB\n")
         await answer(stage, False)
 
 
@@ -541,6 +543,15 @@ async def test_an_approved_change_that_cannot_be_applied_says_why(tmp_path: Fold
     assert finished.summary == "no output; not applied: x.txt (it was changed since the command started)"
     assert finished.answer == "not applied"
     assert (stage.workspace / "x.txt").read_text() == "mine\n"
+
+
+async def test_a_dry_run_that_cannot_change_files_of_another_group_may_run_directly(tmp_path: Folder) -> None:
+    fails = f"echo >team.txt; echo '{os.strerror(errno.EOVERFLOW)}'; exit 4"
+    async with asked(tmp_path, command=fails) as (stage, request):
+        assert "cannot change files of another group" in request.reason
+        await answer(stage, True)
+    assert stage.results["c"].content.startswith(os.strerror(errno.EOVERFLOW))
+    assert (stage.workspace / "team.txt").exists()
 
 
 @pytest.mark.slow
