@@ -284,7 +284,6 @@ class Builder:
         return watch
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
-        """Return what runs the calls of a session, or of a program that runs single tools."""
         tools = self.config.settings.tools
         services = CallServices(
             workspace=workspace,

@@ -235,7 +235,6 @@ def _media_or_note(media: Image | Document) -> Image | Document | Text:
 
 
 def import_for_resume(config: Config, options: argparse.Namespace) -> str:
-    """Import the conversation that `--resume` names as `claude:ID` or `codex:ID`, and return the session's id."""
     session_choice(options)  # raises `UsageError` for flags that do not go together
     session_id, report = import_file(config, _find_conversation(options.resume, config))
     warn(f"{report} To continue it later: agentcli -r {session_id}")

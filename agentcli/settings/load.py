@@ -303,7 +303,6 @@ def _may_be_setting(variable: str) -> bool:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a notice for each variable that looks like a setting but is not one."""
     names = {
         name.removeprefix("AGENTCLI_") for name, value in environment.items() if _may_be_setting(name) and value.strip()
     }

@@ -77,7 +77,6 @@ def _version_of(program: str) -> str:
 
 
 def _check_installation(subject: Subject) -> Iterator[Result]:
-    """Warn if the name `agentcli` starts another version than this one."""
     if program := subject.find_program("agentcli"):
         version = _version_of(program).removeprefix("agentcli ") or "does not run"
         if version != __version__:
@@ -214,7 +213,6 @@ def _check_hooks(subject: Subject) -> Iterator[Result]:
 
 
 def _check_mcp_servers(subject: Subject) -> Iterator[Result]:
-    """Find MCP servers that cannot be used, without starting any."""
     specs, results = _read_specs(lambda on_notice: server_specs(subject.config, on_notice), "docs/mcp.md")
     yield from results
     if specs and find_spec("mcp") is None:
