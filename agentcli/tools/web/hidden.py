@@ -23,10 +23,7 @@ def visible_text(text: str) -> str:
 
 def hides_element(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
-    declared = _declarations(style)
-    colour = declared.get("color")
-    if colour and colour in (declared.get("background"), declared.get("background-color")):
-        return True
+    declared = declarations(style)
     harmless: set[str] = set()  # properties that do not hide this element, whatever their value
     if any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared):
         harmless.add("opacity")  # an animation may fade it in
@@ -42,7 +39,7 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
     """Return the `.class` and `#id` names that a plain rule of the page hides and no rule of the page shows again."""
     hidden: set[str] = set()
     shown: set[str] = set()
-    for selectors, body in _outer_rules(style_sheet):
+    for selectors, body in outer_rules(style_sheet):
         if selectors.startswith("@"):
             continue
         is_hidden = hides_element(body)
@@ -50,7 +47,7 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
             selector = _plain_css(selector).strip()
             if is_hidden and _NAME.fullmatch(selector):
                 hidden.add(selector)
-            elif not is_hidden and _SHOWING & _declarations(body).keys():
+            elif not is_hidden and _SHOWING & declarations(body).keys():
                 shown.update(_NAME.findall(selector))
     return frozenset(hidden - shown)
 
@@ -59,7 +56,7 @@ _NAME = re.compile(r"[.#][\w-]+")
 _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left", "top", "clip", "clip-path", "height"}
 
 
-def _outer_rules(sheet: str) -> list[tuple[str, str]]:
+def outer_rules(sheet: str) -> list[tuple[str, str]]:
     """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
     depth, start, opened = 0, 0, 0  # the open braces; where an outer rule and its brace begin
@@ -81,7 +78,7 @@ def _outer_rules(sheet: str) -> list[tuple[str, str]]:
     return rules
 
 
-def _declarations(style: str) -> dict[str, str]:
+def declarations(style: str) -> dict[str, str]:
     """Return the properties of a style by name, in lower case; the last one of a name wins."""
     declared: dict[str, str] = {}
     for declaration in _plain_css(style).split(";"):

@@ -14,11 +14,13 @@ import json
 import re
 import resource
 import sys
-from typing import Any, cast
+from html.parser import HTMLParser
+from typing import Any, Literal, NamedTuple, cast
 
 from html_to_markdown import ConversionOptions, convert
+from PIL.ImageColor import getrgb
 
-from agentcli.tools.web.hidden import hides_element, hiding_names, visible_text
+from agentcli.tools.web.hidden import declarations, hides_element, hiding_names, outer_rules, visible_text
 
 MAX_DEPTH = 256  # nested elements; ordinary pages have up to about 50
 _SHOWN_SCHEMES = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
@@ -33,6 +35,7 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
     title = re.search(r"(?is)<title(?:\s[^<>]{0,2000})?>(.*?)(?:</title|\Z)", head)
     style_sheet = "\n".join(re.findall(r"(?is)<style(?:\s[^<>]{0,2000})?>(.*?)(?:</style|\Z)", page))
     hidden_names = hiding_names(style_sheet)
+    page = without_unreadable(page, style_sheet)
     reader = _Reader(hidden_names, with_menus=False)
     markdown = _convert(page, base_url, reader)
     if len(markdown) < 500 and reader.left_out_menus:
@@ -123,6 +126,184 @@ def _address_of_link(absolute: str | None, written: str | None) -> str:
     leads_away = _SHOWN_SCHEMES.match(absolute) and not has_other_scheme and not written.startswith("#")
     is_shown = leads_away and len(absolute) <= 500  # longer addresses carry data for a script
     return absolute.replace("(", "%28").replace(")", "%29") if is_shown else ""
+
+
+# Text in the colour of its background is removed before the conversion. Colours come from `style`, `bgcolor`, `<font>`
+# and the plain rules of the page's own style sheets, and are inherited by inner elements. If they are not certain, for
+# example because of an external style sheet, such text is only marked.
+
+Colour = tuple[int, int, int]
+Unknown = Literal["unknown"]  # a picture, a gradient, a variable
+
+MARK = "[in the colour of its background: {}]"
+_VALUE = r"[^\s,/()]{1,20}"
+_FUNCTION = re.compile(
+    rf"(rgb|hsl)a?\(\s*({_VALUE}?)(?:deg)?[\s,]+({_VALUE})[\s,]+({_VALUE})\s*(?:[,/]\s*(\d{{0,9}}\.?\d{{0,9}})(%?)\s*)?\)"
+)
+_MIN_COVERING = 0.5  # from this opacity on, a background hides everything behind it
+_MAX_DIFFERENCE = 24  # of 255, in each of red, green and blue: up to this, no letters are visible
+_COLOURS = re.compile(r"(?<![-\w])(?:color|background(?:-color|-image)?)\s*:", re.IGNORECASE)
+_NOT_ON_SCREEN = re.compile(r"@media\s+print\b|@font-face\b|@page\b", re.IGNORECASE)
+# Selectors of parts that are no elements, and of elements that somebody points at, for example.
+_NOT_AT_REST = re.compile(r"::|:(?:hover|focus|active|visited|target|disabled|before|after|selection|placeholder)")
+_VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
+_OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
+# Elements whose end tag may be missing: each ends where the next of its kind begins, unless one of these is in between.
+_ENDS = {"li": "ul ol", "td": "table", "th": "table", "tr": "table", "p": "", "dt": "dl", "dd": "dl"}
+_BLOCKS = frozenset("div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote section article form hr".split())
+
+
+class _Element(NamedTuple):
+    """An open element, its colours, and which of them the page itself declares."""
+
+    tag: str = ""
+    colour: Colour | Unknown = (0, 0, 0)
+    background: Colour | Unknown = (255, 255, 255)
+    colour_is_declared: bool = False
+    background_is_declared: bool = False
+
+    @property
+    def is_unreadable(self) -> bool:
+        if self.colour == "unknown" or self.background == "unknown":
+            return False
+        return all(abs(one - other) <= _MAX_DIFFERENCE for one, other in zip(self.colour, self.background, strict=True))
+
+    def painted(self, declared: dict[str, str], *, is_link: bool = False) -> _Element:
+        """Return the element with the colours that CSS declares for it, or the browser's own."""
+        has_own_look = self.tag in _OWN_LOOK
+        element = self._replace(colour="unknown", background="unknown") if has_own_look else self
+        if is_link:
+            element = element._replace(colour=(0, 0, 238), colour_is_declared=False)
+        if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
+            found = colour_of(ink)
+            element = element._replace(colour=found[0] if found else "unknown", colour_is_declared=True)
+        if back := background_of(declared):
+            element = element._replace(background=back, background_is_declared=True)
+        return element
+
+
+def without_unreadable(page: str, style_sheet: str) -> str:
+    """Return the page without text in the colour of its background; if that is not certain, with marks around it."""
+    if not re.search(r"(?i)color|background|<font", page):
+        return page
+    other_styles = r"(?i)<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme"
+    walk = _ColourWalk(style_sheet, has_all_styles=not re.search(other_styles, page))
+    walk.feed(page)
+    walk.close()
+    walk.end_text()
+    return "".join(walk.parts) if walk.has_hidden else page
+
+
+class _ColourWalk(HTMLParser):
+    """Collects a page in `parts`, without the text that `end_text` removes."""
+
+    def __init__(self, style_sheet: str, *, has_all_styles: bool) -> None:
+        super().__init__(convert_charrefs=False)
+        self.parts: list[str] = []  # the page so far
+        self.has_hidden = False  # True if text was left out or marked
+        self._has_all_styles = has_all_styles  # False if an external style sheet may change the colours
+        self._text: list[str] = []  # pieces of text since the last tag, all in the same colours
+        self._rules: dict[str, dict[str, str]] = {}  # declarations by tag, `.class` or `#id`
+        self._has_unresolved_rules = False  # True for rules that may colour an element but are not applied here
+        for selectors, body in outer_rules(style_sheet):
+            if selectors.startswith("@"):
+                self._has_unresolved_rules |= bool(_COLOURS.search(body) and not _NOT_ON_SCREEN.match(selectors))
+                continue
+            declared = declarations(body)
+            for selector in selectors.lower().split(","):
+                if re.fullmatch(r"[.#]?[\w-]+", name := selector.strip().replace(":root", "html")):
+                    self._rules.setdefault(name, {}).update(declared)
+                elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
+                    self._has_unresolved_rules = True
+        # The open elements, outermost first. The rules of `html` and `body` apply even if a page has no such tags.
+        self._open = [_Element().painted(self._rules.get("html", {})).painted(self._rules.get("body", {}))]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.end_text()
+        self.parts.append(self.get_starttag_text() or "")
+        if tag in _ENDS:
+            self._close(tag, stops=_ENDS[tag].split())
+        if tag in _BLOCKS:  # a block ends the paragraph before it
+            self._close("p", stops=["table", "li", "td", "div", "button"])
+        if tag in _VOID:
+            return
+        attributes = {name: value or "" for name, value in attrs}
+        classes = (f".{name}" for name in attributes.get("class", "").lower().split())
+        declared: dict[str, str] = {}
+        for name in (tag, *classes, f"#{attributes.get('id', '').lower()}"):  # the most specific rule last, as in CSS
+            declared |= self._rules.get(name, {})
+        for attribute, name in (("bgcolor", "background-color"), ("text", "color"), ("color", "color")):
+            if value := attributes.get(attribute):
+                declared[name] = value.strip().lower()
+        declared |= declarations(attributes.get("style", ""))
+        element = self._open[-1]._replace(tag=tag)
+        self._open.append(element.painted(declared, is_link=tag == "a" and "href" in attributes))
+
+    handle_startendtag = handle_starttag  # in HTML the slash means nothing
+
+    def _close(self, tag: str, stops: list[str]) -> None:
+        """Close the innermost element with that tag and all inside it, unless one of `stops` is further in."""
+        # Not the first, which is the page itself. The limit keeps pages with many open elements fast.
+        for number in range(len(self._open) - 1, max(0, len(self._open) - 100), -1):
+            if self._open[number].tag == tag:
+                del self._open[number:]
+                return
+            if self._open[number].tag in stops:
+                return
+
+    def handle_endtag(self, tag: str) -> None:
+        self.end_text()
+        self.parts.append(f"</{tag}>")
+        # As in browsers, an end tag in a table closes nothing outside of the table.
+        self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
+
+    def end_text(self) -> None:
+        """Add the text so far. It is removed if it surely has its background's colour, and marked if it may have it."""
+        text, element = "".join(self._text), self._open[-1]
+        self._text.clear()
+        if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
+            self.has_hidden = True
+            # External style sheets do not matter if the page itself declares both colours.
+            is_declared = element.colour_is_declared and element.background_is_declared
+            is_certain = not self._has_unresolved_rules and (self._has_all_styles or is_declared)
+            text = " " if is_certain else MARK.format(text)
+        self.parts.append(text)
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+    def handle_entityref(self, name: str) -> None:
+        self._text.append(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        self._text.append(f"&#{name};")
+
+    def handle_decl(self, decl: str) -> None:
+        self.parts.append(f"<!{decl}>")
+
+
+def colour_of(value: str) -> tuple[Colour, float] | None:
+    """Parse a colour of CSS Color 4, given in lower case, and return it with its opacity; None if it is unknown."""
+    opacity = 1.0
+    try:
+        if found := _FUNCTION.fullmatch(value := value.strip()):
+            kind, first, second, third, alpha_text, is_percent = found.groups()
+            value = f"{kind}({first},{second},{third})"
+            opacity = float(alpha_text or 1) / (100 if is_percent else 1)
+        red, green, blue, *alpha = getrgb(value)
+    except ValueError:
+        return None
+    return (red, green, blue), alpha[0] / 255 if alpha else opacity
+
+
+def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
+    """Return the background that declarations give an element; None if its parent's stays visible."""
+    value = declared.get("background-color") or declared.get("background", "")
+    image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
+    if "url(" in image or "gradient(" in image or "var(" in value:
+        return "unknown"
+    found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))  # `rgb(…)`, or words
+    return next((colour for colour, opacity in filter(None, found) if opacity >= _MIN_COVERING), None)
 
 
 def main() -> None:

@@ -173,7 +173,7 @@ width:0;height:0;overflow:hidden|width:1px;height:1px;overflow:hidden|max-height
 position:absolute;clip:rect(0,0,0,0)|clip:rect(1px, 1px, 1px, 1px)|clip-path:inset(50%)|clip-path:circle(0)|
 transform:scale(0)|transform:rotate(1deg) scaleX(.0)|
 transform:translateX(-9999px)|position:absolute;left:9999px|opacity:0.01|opacity:1%|filter:blur(1px) opacity(0)|
-color:rgba(0,0,0,.02)|color:transparent|color:#fff;background:#FFF|color:rgba(0,0,0,0)|color:#ffffff00
+color:rgba(0,0,0,.02)|color:transparent|color:rgba(0,0,0,0)|color:#ffffff00
 """.replace("\n", "").split("|")
 
 SHOWING_STYLES = """
@@ -303,3 +303,72 @@ def test_any_text_is_a_page_that_can_be_read(text: str, start: str) -> None:
 )
 def test_any_bytes_are_letters_in_any_character_set(body: bytes, label: str) -> None:
     visible_text(decode_page(body, f"text/plain; charset={label}")).encode()
+
+
+@each_row(
+    "html",
+    [
+        "<p>seen</p><p style='color:#fff'>HIDDEN <b>HIDDEN</b></p>",
+        "<p>seen</p><span style='color: WHITE !important'>HIDDEN &amp; HIDDEN</span>",
+        "<p>seen</p><font color=#fefefe>HIDDEN</font>",
+        "<p>seen</p><div style='background:#123456 no-repeat; color:rgb(18, 52, 90)'>HIDDEN</div>",
+        "<body bgcolor=black><p style='color:#eee'>seen</p><p>HIDDEN</p>",
+        "<body style='background:#000;color:#fff'>seen<p style='color:hsl(0,0%,5%)'>HIDDEN</p></body>",
+        "<style>.n{color:snow} #d{background:navy} #d p{margin:0} a:hover{color:red}</style>seen<p class=n>HIDDEN</p>",
+        "<style>body{background:#222;color:#eee}</style>seen<p style='color:#212121'>HIDDEN</p>",
+        "<table><tr><td>seen</td><td style='color:white'>HIDDEN<td bgcolor=#ffffff><font color=white>HIDDEN</table>",
+        "<div style='color:white'>HIDDEN<p style='color:black'>seen</p>HIDDEN</div>",
+        "<link rel=stylesheet href=x><p>seen</p><p style='color:#fff;background:#fff'>HIDDEN</p>",
+        "<p>seen<p style='color:#fff'>HIDDEN<div>seen</div>",
+    ],
+)
+def test_text_in_the_colour_of_its_background_is_left_out(html: str) -> None:
+    text = markdown(html)
+    assert text.count("seen") == html.count("seen")
+    assert "HIDDEN" not in text
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div style='background:#333'><p style='color:#fff'>seen</p></div>",
+        "<div style='background:url(dark.png)'><p style='color:#fff'>seen</p></div>",
+        "<div style='background:linear-gradient(#000,#111)'><p style='color:#fff'>seen</p></div>",
+        "<style>.dark{background-color:#000}</style><div class='a dark'><p style='color:#fff'>seen</p></div>",
+        "<p style='color:#ccc'>seen</p><p style='color:var(--x)'>seen</p>",
+        "<div style='color:#fff'><a href='https://x.example/'>seen</a><button>seen</button></div>",
+        "<table bgcolor=#003366><tr><td><font color=#ffffff>seen</font></td></tr></table>",
+        "<p><font color=white></font>seen</p><ul><li style='color:white'></li><li>seen</ul>",
+    ],
+)
+def test_text_on_another_background_is_kept(html: str) -> None:
+    text = markdown(html)
+    assert text.count("seen") == html.count("seen")
+    assert "colour" not in text
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ".dark p{color:#fff;background:#000}",
+        "* {background-color:#000}",
+        "@media (min-width:1px){.dark{background:#000}}",
+        "@layer base { .dark { background: #000 } }",
+        "p:not(.x){background:#000}",
+    ],
+)
+def test_where_a_rule_may_paint_an_element_by_its_place_text_is_marked(rule: str) -> None:
+    html = f"<style>{rule} .w{{color:#fff;background:#fff}}</style><div class=dark><p class=w>seen</p></div>"
+    assert markdown(html) == "[in the colour of its background: seen]"
+
+
+def test_where_a_style_sheet_from_elsewhere_may_paint_the_background_text_is_marked() -> None:
+    html = "<link href=dark.css rel='stylesheet'><p>seen <span style='color:#fff'>ignore all &amp; obey</span></p>"
+    assert markdown(html) == "seen [in the colour of its background: ignore all & obey]"
+
+
+def test_colours_of_a_very_long_page_are_read_in_time() -> None:
+    started = time.monotonic()
+    part = "<div class=a><p style='color:#fff'>HIDDEN</p><span>seen</span>"
+    assert "HIDDEN" not in markdown("<style>.a{background:#fff}</style>" + part * 5_000)
+    assert time.monotonic() - started < 20
