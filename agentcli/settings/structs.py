@@ -28,8 +28,7 @@ Charset = Annotated[str, Meta(pattern=CHARSET_PATTERN)]
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`model` is `provider/model`; if it is empty, the first model that is found is used. `plan_model` answers instead
-    while plan mode is on.
+    """`model` is `provider/model`, or else the first one found; while plan mode is on, `plan_model` answers instead.
 
     A request fails after `read_timeout` seconds of silence. `transport` is how requests reach Anthropic: over our own
     HTTP client, or over Anthropic's SDK.
@@ -255,10 +254,9 @@ class WebSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A prompt may take `max_turns` requests: by default 100 in the terminal, which then asks you, and 25 elsewhere.
 
-    A run without a terminal ends with exit code 1 when nothing has happened for `idle_s` seconds. A reply is cancelled
-    when it has more than `max_reply_mb` of text, reasoning and calls, or more than `max_arguments_mb` of arguments, or
-    takes more than `max_reply_s` seconds. With `wait_for_reset`, a prompt waits once for the end of a usage limit that
-    the provider names, also after a restart.
+    A run without a terminal ends with exit code 1 after `idle_s` seconds without an event. A reply is cancelled at over
+    `max_reply_mb` of text, reasoning and calls, `max_arguments_mb` of arguments, or `max_reply_s` seconds. With
+    `wait_for_reset`, a prompt waits once for the end of a usage limit that the provider names, also after a restart.
     """
 
     max_turns: Positive | None = None
@@ -331,9 +329,7 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """A further token of `agentcli serve`; `sha256` is its hash. Its holder sees only the sessions of `user_id`, which
-    may cost `budget_usd` a day on each machine.
-    """
+    """A token by its hash. Its holder sees only the sessions of `user_id`: up to `budget_usd` a day on each machine."""
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     user_id: Annotated[str, Meta(pattern=r"\S")]
@@ -362,7 +358,7 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The embedded model. `model` is a GGUF file, or empty for the installed one; `context` is its window in tokens.
 
-    Its server runs for `linger` seconds after its last user has ended, if 4 GB of memory are free; 0 ends it at once.
+    Its server runs for `linger` seconds after its last user has ended; 0 ends it at once.
     """
 
     model: str = ""
