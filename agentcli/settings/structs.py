@@ -72,7 +72,6 @@ class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """A failed request is sent again up to `max` times, first after `initial_delay` seconds, then after twice as long.
-
     No wait is longer than a minute. By default a service is tried for at least a minute and a half.
     """
 
@@ -122,9 +121,8 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The model keeps notes on each project in the state folder.
-
-    A file holds up to `max_file_kb`, all files of a project up to `max_total_kb`. There are at most `max_files`.
+    """The model keeps notes on each project in the state folder. A file holds up to `max_file_kb`, all files of a
+    project up to `max_total_kb`. There are at most `max_files`.
     """
 
     enabled: bool = True
@@ -175,9 +173,8 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """MCP servers are set up in `mcp_servers`. Their tools take at most `share` of the window.
-
-    A window of more than 200,000 tokens counts as 200,000. `call_timeout_s` applies to servers without a `timeout`.
+    """MCP servers are set up in `mcp_servers`. Their tools take at most `share` of the window. A window of more than
+    200,000 tokens counts as 200,000. `call_timeout_s` applies to servers without a `timeout`.
     """
 
     enabled: bool = True
@@ -186,9 +183,8 @@ class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Long results are kept in files: each for `max_age_hours`, all together up to `max_size_gb`.
-
-    The results of stored sessions always stay. Old files are deleted every `clean_every_minutes`.
+    """Long results are kept in files: each for `max_age_hours`, all together up to `max_size_gb`. The results of stored
+    sessions always stay. Old files are deleted every `clean_every_minutes`.
     """
 
     max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
