@@ -349,9 +349,8 @@ class RequestSize:
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
         reported = usage.reasoning_tokens - unsent
-        measured = int(
-            models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN
-        )  # not every provider reports reasoning
+        # Not every provider reports the tokens of reasoning.
+        measured = int(models.size_of(reasoning, model.name).bytes / models.BYTES_PER_TOKEN)
         uncertain = max(reported, measured)
         self._counted[model_name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), uncertain)
 
