@@ -24,7 +24,8 @@ from agentcli.frontends.json_output import entry_object, system_object
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 0.5
-CLOSE_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 1.0  # at the end of the server, for its sessions and for slow readers
+# Limits for shutting down: for the server's own sessions, for its other processes, and for slow readers.
+CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is shutting down. Try again in a moment."
 _RETRY_AFTER_S = 5.0  # after work for a session failed
 Accounts = Callable[[str], Account | None]  # returns the account that limits a user's spending
@@ -134,7 +135,8 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
-        for session_id in list(self.sessions):
+        own_ids = list(self.sessions)
+        for session_id in own_ids:
             self.give_up(session_id)
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
@@ -142,6 +144,13 @@ class Hosting:
                 log.warning(
                     "%d sessions did not end within %.0f s. The next server resumes them.", len(late), CLOSE_TIMEOUT_S
                 )
+        deadline = time.monotonic() + PEERS_TIMEOUT_S
+        with suppress(StorageError):  # the readers then get the last events from the next server
+            # Readers here may follow sessions that other processes of this server are closing.
+            while time.monotonic() < deadline and (followed := self._readers.keys() - own_ids):
+                if followed.isdisjoint(await self.events.running()):
+                    break
+                await asyncio.sleep(0.1)
         self._is_over = True
         for task in self._waiting_readers:
             task.cancel()
