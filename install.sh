@@ -161,7 +161,7 @@ case $verb in
     install)
         install_program
         say "Start with:  agentcli demo   (a tour without a key), then  agentcli  in a project."
-        say "agentcli doctor  says what could be better here."
+        say "agentcli doctor  says what could be better here;  agentcli completion --help  how your shell completes it."
         ;;
     try)
         extras=${extras:+$extras,}local

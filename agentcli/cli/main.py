@@ -63,6 +63,10 @@ def _run(arguments: list[str], ending: "Ending") -> int:
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return run_command(arguments[0], arguments[1:])
+        if arguments and arguments[0] == "__complete":  # called by the completion script of a shell
+            from agentcli.cli.completion import print_words
+
+            return print_words("".join(arguments[1:2]))
         return ending.finish(_run_session(_parse_options(arguments), ending))
     except KeyboardInterrupt:
         return 130

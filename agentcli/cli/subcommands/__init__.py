@@ -24,6 +24,7 @@ COMMANDS = {
     "eval": "run a model on tasks and measure how well it does",
     "serve": "serve sessions over HTTP, for programs and a web page",
     "doctor": "check this installation for problems",
+    "completion": "print a shell completion script",
 }
 
 
@@ -57,6 +58,8 @@ def load_command(name: str) -> Any:
             from agentcli.cli.subcommands import serve as module
         case "doctor":
             from agentcli.cli.subcommands import doctor as module
+        case "completion":
+            from agentcli.cli import completion as module
     return module if hasattr(module, "run") else getattr(module, f"{name}_app")
 
 
