@@ -78,6 +78,9 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
         await opener.aclose()
 
 
+_FOR_THIS_SESSION = ("Use it in this session only", "")  # a choice, and its explanation
+
+
 class Login(msgspec.Struct, frozen=True):
     provider: str
     message: str  # the result of the test, and where the key is used or stored
@@ -256,17 +259,24 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         elif provider not in providers:
             raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(providers)}.")
         question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
+        rejected = ""
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
-            title = f"{health.detail}."
-            if not health.ok:
-                self.on_notice(health.detail)
-                title = f"{provider} could not be reached, so the key was not tested"
-            if health.ok or not health.is_reached:
-                saved = ("Save it", "in the keyring, or in a file only you can read")
-                is_stored = await terminal.choose(title, [saved, ("Use it in this session only", "")]) == 0
+            if health.ok:
+                choices = [("Save it", "in the keyring, or in a file only you can read"), _FOR_THIS_SESSION]
+                is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
                 return await self._use_key(provider, key, health, is_stored=is_stored)
-            question = f"This key does not work. Paste another. To save it anyway: agentcli login {provider} --untried"
+            self.on_notice(health.detail)
+            if health.is_reached and key != rejected:  # no list yet: people paste the next key at once, in plain sight
+                rejected = key
+                question = "This key does not work. Paste another, or this one again to use it anyway."
+                continue
+            title = "This key does not work"
+            if not health.is_reached:
+                title = f"{provider} could not be reached, so the key was not tested"
+            choices = [("Try again", "with this key or another"), ("Save it anyway", ""), _FOR_THIS_SESSION]
+            if chosen := await terminal.choose(title, choices):  # neither cancelled nor "Try again"
+                return await self._use_key(provider, key, health, is_stored=chosen == 1)
         return None
 
     async def _use_key(self, provider: str, key: str, health: Health, *, is_stored: bool) -> Login:

@@ -96,3 +96,26 @@ def test_a_queued_prompt_is_the_draft_of_the_next_start(open_terminal: Open) -> 
     terminal.type(ESC)
     assert terminal.exit_code() == 2
     open_terminal(None).see(rf"{QUESTION}Enter an API key[^›]+› fix the tests\n")
+
+
+def test_a_key_that_is_saved_although_it_was_rejected_is_asked_for_only_once(open_terminal: Open) -> None:
+    with chat_server([chat_reply("from the server")], models=json_reply({}, status=401)) as server:
+        terminal = open_terminal(None, OPENAI_BASE_URL=server.url)
+        terminal.see(QUESTION)
+        terminal.type(ENTER)
+        terminal.see("❯ anthropic")
+        terminal.type(f"openai{ENTER}")
+        terminal.see("Paste your API key for openai")
+        terminal.type(f"sk-wrong{ENTER}")
+        terminal.see("This key does not work")
+        terminal.type(f"sk-wrong{ENTER}")
+        terminal.see("❯ Try again")
+        terminal.type("\x1b[200~sk-another\x1b[201~")
+        assert "sk-another" not in terminal.see("No option matches the pasted text")
+        terminal.type(DOWN + ENTER)
+        terminal.see("The key for openai is saved")
+        terminal.see("› Ask")
+        terminal.leave()
+        assert terminal.exit_code() == 0
+        again = open_terminal(None, OPENAI_BASE_URL=server.url)
+        assert "API key" not in again.see("› Ask")
