@@ -78,9 +78,6 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
         await opener.aclose()
 
 
-_FOR_THIS_SESSION = ("Use it in this session only", "")  # a choice, and its explanation
-
-
 class Login(msgspec.Struct, frozen=True):
     provider: str
     message: str  # the result of the test, and where the key is used or stored
@@ -259,11 +256,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         elif provider not in providers:
             raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(providers)}.")
         question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
-        rejected = ""
+        rejected, use_now = "", ("Use it in this session only", "")
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
             if health.ok:
-                choices = [("Save it", "in the keyring, or in a file only you can read"), _FOR_THIS_SESSION]
+                choices = [("Save it", "in the keyring, or in a file only you can read"), use_now]
                 is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
                 return await self._use_key(provider, key, health, is_stored=is_stored)
             self.on_notice(health.detail)
@@ -274,7 +271,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             title = "This key does not work"
             if not health.is_reached:
                 title = f"{provider} could not be reached, so the key was not tested"
-            choices = [("Try again", "with this key or another"), ("Save it anyway", ""), _FOR_THIS_SESSION]
+            choices = [("Try again", "with this key or another"), ("Save it anyway", ""), use_now]
             if chosen := await terminal.choose(title, choices):  # neither cancelled nor "Try again"
                 return await self._use_key(provider, key, health, is_stored=chosen == 1)
         return None
@@ -304,9 +301,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
         builder, old = self._make_builder(config), before.snapshot()
         # Each of these raises an error for mistakes in the settings, so that the old session stays open.
-        builder.tool_registry()
-        builder.rules()
-        _ = builder.hooks.specs
+        _ = builder.tool_registry(), builder.rules(), builder.hooks.specs
         for notice in config.notices:
             self.notify(notice)
         await before.close()
@@ -342,11 +337,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         await self.stored_sessions.close()
 
 
-_LOOPBACK = "127.0.0.1"
-
-
 class RemoteCommand:
     """Opens and closes the page of the terminal's session; there is one page at a time."""
+
+    LOOPBACK = "127.0.0.1"
 
     def __init__(self, opener: ConfiguredTerminalOpener) -> None:
         self._opener = opener
@@ -359,10 +353,10 @@ class RemoteCommand:
         async with self._lock:
             if argument == "off":
                 return "The page is closed." if await self.aclose() else "This session has no page."
-            address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or _LOOPBACK
+            address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or self.LOOPBACK
             link = (await self._serve(host, address)).new_link()
         about = "Open it in a browser. The link works once. /remote makes a new one, /remote off closes the page."
-        if address == _LOOPBACK:
+        if address == self.LOOPBACK:
             return f"{link}\n{about}\nFor a phone in the same network: /remote lan"
         import segno  # part of the same extra as the server
 
