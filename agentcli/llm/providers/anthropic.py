@@ -348,10 +348,15 @@ class _SdkResponse(Response):
 async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the server-sent events in AWS's frames. Raises `ServerError` for a frame that cannot be read."""
     from anthropic.lib.bedrock._stream_decoder import AWSEventStreamDecoder
-    from botocore.eventstream import ParserError
+    from botocore.eventstream import EventStreamBuffer, ParserError
 
+    decoder, buffer = AWSEventStreamDecoder(), EventStreamBuffer()
     try:
-        async for event in AWSEventStreamDecoder().aiter_bytes(body):
-            yield b"data: %b\n\n" % event.data.encode().translate(None, b"\r\n")  # not needed in JSON
+        async for piece in body:
+            buffer.add_data(piece)
+            # The decoder's public method yields single events, and those of one piece must stay together.
+            events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
+            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # not needed in JSON
+            yield b"".join(b"data: %b\n\n" % line for line in lines)
     except (ParserError, ValueError, AttributeError) as error:
         raise ServerError(f"The server sent a broken event: {error}") from error
