@@ -167,9 +167,10 @@ def _read_entry(name: str, table: _ServerTable, *, default_call_s: float, defaul
 
 def _time_limit(config: Config, name: str) -> float:
     """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set. Raises `ConfigError`."""
+    value = config.environment.get(name, "").strip()
     try:
-        return float(config.environment.get(name) or 0) / 1000
-    except ValueError as error:
+        return msgspec.convert(value, Positive, strict=False) / 1000 if value else 0
+    except msgspec.ValidationError as error:
         raise ConfigError(f"{name} must be a number of milliseconds: {error}.") from error
 
 

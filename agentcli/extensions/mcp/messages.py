@@ -136,7 +136,7 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
         answer = await ask(" · ".join(str(text) for text in texts if text), [*choices, *([skip] if can_skip else [])])
         if answer is None:
             return types.ElicitResult(action="cancel")
-        if answer != skip:
+        if not can_skip or answer != skip:
             content[name] = _field_value(answer.strip(), field.get("type"), choices)
         elif default is not None:
             content[name] = default

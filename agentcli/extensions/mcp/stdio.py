@@ -131,11 +131,10 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
 
 
 async def _end_reading(process: asyncio.subprocess.Process) -> None:
-    """End the reading of a server's output after its exit, because one of its children may hold the pipe open."""
-    assert process.stdout is not None
+    """Close a server's output after it has exited, because one of its children may hold the pipe open."""
     await _exited(process, poll_s=1.0)
     await asyncio.sleep(GRACE_S)  # its last output may still be in the pipe
-    process.stdout.feed_eof()
+    _close_pipes(process)
 
 
 async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[None]]) -> None:
@@ -153,6 +152,11 @@ async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Non
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        _close_pipes(process)
+
+
+def _close_pipes(process: asyncio.subprocess.Process) -> None:
+    process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public way
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -277,7 +277,9 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     normal = _normalize(top, schema)
     properties = normal.get("properties", {})
     for branch in (branch for union in _UNIONS for branch in normal.pop(union, ())):
-        properties = branch.get("properties", {}) | properties  # the first of a name wins
+        target = _resolve(branch.get("$ref"), schema)
+        named = _normalize(target, schema, 1) if isinstance(target, Mapping) else branch
+        properties = named.get("properties", {}) | properties  # the first of a name wins
     for key in ("$ref", "enum", "const"):
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": properties}

@@ -28,6 +28,10 @@ def normal(**properties: Any) -> dict[str, Any]:
             {"oneOf": [normal(a=TEXT) | {"required": ["a"]}, normal(b=TEXT) | {"required": ["a", "b"]}]},
             normal(a=TEXT, b=TEXT),
         ),
+        (
+            {"anyOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": normal(a=TEXT)}},
+            normal(a=TEXT) | {"$defs": {"A": normal(a=TEXT)}},
+        ),
         ({"$ref": "#/$defs/A", "$defs": {"A": normal(a=TEXT)}}, normal(a=TEXT) | {"$defs": {"A": normal(a=TEXT)}}),
         (normal(a={"type": "any", "description": "A."}, b=True), normal(a={"description": "A."}, b={})),
         (
