@@ -102,7 +102,9 @@ def project_digests(cwd: Path) -> dict[str, str]:
 def trusted_digests(paths: Paths) -> dict[str, str]:
     """Return the stored trust by path: digests of projects, plugins and programs; {} if it cannot be read."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
+        stored = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
+        # Earlier versions added a stamp, with a space between.
+        return {path: digest.partition(" ")[0] for path, digest in stored.items()}
     return {}
 
 
