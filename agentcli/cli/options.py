@@ -189,12 +189,20 @@ def claude_settings_notice(cwd: Path) -> str:
     """Return a sentence on rules and hooks that a project has for Claude Code alone; empty if there are none."""
     root, unused = project_root(cwd), list[str]()
     for name, own_file in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
-        if is_project_file(root / name, root) and not (root / own_file).exists():  # an import makes our own file
-            with suppress(OSError):
-                content = read_small_file(root / name)
-                unused += [name] if b'"permissions"' in content or b'"hooks"' in content else []
+        if is_project_file(root / name, root):
+            theirs, ours = (_keys_about_calls(root / file) for file in (name, own_file))
+            if missing := [key for key in theirs if key not in ours]:
+                unused.append(f"{' and '.join(missing)} in {name}")
     how = "To take them over: agentcli config import claude-code --project"
-    return f"Not in force: permissions and hooks in {' and '.join(unused)}. {how}" if unused else ""
+    return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""
+
+
+def _keys_about_calls(file: Path) -> list[str]:
+    """Return those of the keys `permissions` and `hooks` that occur in a file, without parsing it."""
+    with suppress(OSError):
+        content = read_small_file(file)
+        return [key for key in ("permissions", "hooks") if key.encode() in content]
+    return []
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:

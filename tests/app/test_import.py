@@ -502,5 +502,7 @@ def test_rules_that_a_project_has_for_claude_code_alone_are_named_until_they_are
     assert f"{how} claude-code --project\n" in place.run("-m", model, "-p", "go").err
     assert how in place.run("config", "trust").out
     assert "Not in force" not in place.run("-m", model, "--bare", "-p", "go").err
+    write(place.folder / ".agentcli/config.toml", "[tools]\n")  # a file of our own without these keys
+    assert how in place.run("-m", model, "-p", "go").err
     assert place.run("config", "import", "claude-code", "--project", "--yes").code == 0
     assert "Not in force" not in place.run("-m", model, "-p", "go").err
