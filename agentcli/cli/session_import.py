@@ -56,6 +56,7 @@ class OtherTranscript(Struct, kw_only=True):
 
     tool: Literal["Claude Code", "Codex"]
     id: str = ""
+    cwd: str = ""
     model: str = "unknown/unknown"  # provider/model
     messages: list[OtherMessage] = field(default_factory=list)
     results: dict[str, ToolResult] = field(default_factory=dict)  # by the ids of calls
@@ -122,6 +123,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
             if isinstance(name := message.get("model"), str):
                 transcript.model = f"anthropic/{name}"
         transcript.id = str(line.get("sessionId") or transcript.id)
+        transcript.cwd = str(line.get("cwd") or transcript.cwd)
     if has_others:
         transcript.left_out.append("other branches and what came before a compaction")
     if any(line.get("isSidechain") for line in lines):
@@ -162,7 +164,7 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
     for line in lines:
         match line.get("type"), line.get("payload"):
             case "session_meta", dict(meta) if not transcript.id:  # a fork also has those of its sources, below its own
-                transcript.id = str(meta.get("id", ""))
+                transcript.id, transcript.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
                 provider = str(meta.get("model_provider") or provider)
             case "turn_context", {"model": str(model)}:
                 transcript.model = f"{provider}/{model}"
@@ -193,6 +195,8 @@ def _add_codex_item(transcript: OtherTranscript, item: Mapping[str, Any]) -> Non
             transcript.add_reply(reply_id, [ToolUse(id, name, arguments)])
         case {"type": "custom_tool_call", "call_id": str(id), "name": str(name)}:
             transcript.add_reply(reply_id, [ToolUse(id, name, {"input": item.get("input")})])
+        case {"type": "local_shell_call", "call_id": str(id), "action": dict(action)}:
+            transcript.add_reply(reply_id, [ToolUse(id, "shell", action)])
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id), "output": output}:
             # The output is plain, or an object (also as JSON) with the content and perhaps the success.
             match parse_arguments(output, was_cut=True) if isinstance(output, str) else output:
@@ -271,7 +275,7 @@ def import_file(config: Config, file: Path) -> tuple[str, str]:
 async def _store_conversation(config: Config, transcript: OtherTranscript) -> tuple[str, str]:
     conversion = _Conversion(transcript, await folder_mask(config))
     bodies = [body for message in transcript.messages for body in conversion.bodies(message)]
-    report = conversion.report()
+    report = conversion.report(config.cwd)
     changed = "Files may have changed since then: read them again before you change them."
     bodies += [reminder(f"The conversation so far was with {transcript.tool}. {changed}"), ContextNote(report)]
     async with AsyncExitStack() as stack:
@@ -357,10 +361,12 @@ class _Conversion:
         self._secrets += count
         return msgspec.structs.replace(block, **{name: masked})
 
-    def report(self) -> str:
+    def report(self, cwd: Path) -> str:
         transcript = self._transcript
         imported = f"{counted(self._messages, 'message')}, {counted(self._calls, 'call')} with results"
         imported += f", {counted(self._calls_as_text, 'call')} as text" if self._calls_as_text else ""
         missing = transcript.left_out + ([f"{counted(self._secrets, 'secret')} (masked)"] if self._secrets else [])
         text = f"Imported from {transcript.tool}, {transcript.id or 'no id'}: {imported}."
-        return f"{text} Not imported: {', '.join(missing)}." if missing else text
+        text += f" Not imported: {', '.join(missing)}." if missing else ""
+        is_elsewhere = transcript.cwd not in ("", str(cwd))
+        return f"{text} It was held in {transcript.cwd}; this session works in {cwd}." if is_elsewhere else text

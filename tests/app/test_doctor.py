@@ -193,6 +193,11 @@ NO_NAMESPACES = (
 )
 OTHER = "#!/bin/sh\necho agentcli 0.0.1\n"
 WEIGHTS = "home/cache/models"
+UNENCRYPTED = {
+    "AGENTCLI_MODEL": "openai/gpt-5",
+    "OPENAI_API_KEY": KEY,
+    "OPENAI_BASE_URL": "http://192.0.2.1:9",
+}
 ELSEWHERE = {
     "AGENTCLI_MODEL": "anthropic/claude-sonnet-5-5",
     "ANTHROPIC_API_KEY": KEY,
@@ -237,6 +242,7 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("model", "No model is set up.", lambda house: house.config.unlink()),
     ("servers", "ANTHROPIC_BASE_URL", variables(**ELSEWHERE)),
     ("servers", "work/test-model: ", served_at(lambda house: refused_address())),
+    ("servers", "to 192.0.2.1 unencrypted", variables(**UNENCRYPTED)),
     ("servers", "work has no model 'absent'", variables(AGENTCLI_MODEL="work/absent")),
     ("servers", "Incorrect API key", served_at(refusing)),
     ("servers", "model 'qwen3' not found", ollama(show=NOT_PULLED)),

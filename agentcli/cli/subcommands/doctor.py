@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import apsw
 import msgspec
@@ -28,6 +29,7 @@ from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sandbox.backends.linux import PROGRAMS
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm import local_weights as weights
+from agentcli.llm.addresses import is_loopback
 from agentcli.llm.provider import Health
 from agentcli.models.choice import Models, split_name
 from agentcli.models.providers import ProviderKeys
@@ -247,17 +249,22 @@ async def _check_servers(subject: Subject) -> list[Result]:
         results = await asyncio.gather(*(_check_server(subject, name) for name in names if name))
     finally:
         await subject.models.aclose()
-    return [result for result in results if result is not None]
+    return [result for of_server in results for result in of_server]
 
 
-async def _check_server(subject: Subject, name: str) -> Result | None:
+async def _check_server(subject: Subject, name: str) -> list[Result]:
     """Check that a model's server answers, if it is a local one, or if the person set its address and has its key."""
     models, (provider, model) = subject.models, split_name(name)
-    server = subject.config.settings.providers.get(provider)
+    server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
-    has_address = bool(server and server.base_url) or bool(from_environment)
-    if provider not in _LOCAL_SERVERS and not (has_address and models.keys.has(provider)):
-        return None
+    address = (server.base_url if server else "") or from_environment  # empty: the provider's own address
+    if provider not in _LOCAL_SERVERS and not (address and models.keys.has(provider)):
+        return []
+    results: list[Result] = []
+    host = urlsplit(address).hostname or ""
+    if address.startswith("http://") and not is_loopback(host) and models.keys.variables(provider):
+        message = f"agentcli sends the key of {provider} to {host} unencrypted."
+        results.append(("warning", message, f"Use https:// in {setting}."))
     try:
         async with asyncio.timeout(_MAX_WAIT_S):
             health = await models.provider(name).health_check()
@@ -266,12 +273,12 @@ async def _check_server(subject: Subject, name: str) -> Result | None:
     except AgentcliError as error:
         health = Health(False, str(error))
     if health.ok:
-        return "ok", f"{name}: {health.detail}", ""
-    fix = f"Start the server, or correct its address (providers.{provider}.base_url) or the name of the model."
+        return [*results, ("ok", f"{name}: {health.detail}", "")]
+    fix = f"Start the server, or correct its address ({setting}) or the name of the model."
     if provider == "ollama":
         fix = f"Start it (ollama serve), and pull the model: ollama pull {model}"
     end = "" if health.detail.endswith((".", "?")) else "."
-    return "problem", f"{name}: {health.detail}{end}", fix
+    return [*results, ("problem", f"{name}: {health.detail}{end}", fix)]
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -55,6 +55,7 @@ def list_sessions(
     found = found if json else sorted(found, key=lambda info: info.user_id == ONE_SHOTS)
     found = found[: limit or None]  # 0: all
     shared.print_list(
+        # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
         ("id", "changed", "entries", "title"),
         [(info.id, format_time(info.updated), f"{info.entries} entries", _title(info)) for info in found],
@@ -210,7 +211,9 @@ def redact(
         return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
     id, place_count = shared.in_store(redact_in)
-    copies = sorted(config.paths.state.glob(f"{config.paths.sessions.name}.damaged-*"))
+    # Files of earlier versions and damaged ones are not redacted.
+    patterns = (f"{config.paths.sessions.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
+    copies = sorted(file for pattern in patterns for file in config.paths.sessions.parent.glob(pattern))
     done = f"Redacted in {counted(place_count, 'place')}, also in forks that share these entries."
     lines = [
         done if place_count else "Found nothing to redact in this session.",
