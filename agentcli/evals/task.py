@@ -39,7 +39,7 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     limits: TaskLimits = TaskLimits()
     settings: dict[str, Any] = {}
     check_time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 300.0
-    hidden: tuple[str, ...] = ()
+    hidden: tuple[Annotated[str, msgspec.Meta(pattern="^/")], ...] = ()
 
 
 class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):

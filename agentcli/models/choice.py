@@ -84,9 +84,11 @@ def check_settings(config: Config) -> None:
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     """Raise `ConfigError` for an error in a table `[providers.NAME]` that the types of its settings do not exclude."""
     key = f"providers.{name}"
-    headers = dict.fromkeys(server.headers, "headers") | {server.key_header: "key_header"}
-    for header, setting in headers.items():
-        if header and not is_header_name(header):
+    headers = [(header, "headers") for header in server.headers]
+    if server.key_header:
+        headers.append((server.key_header, "key_header"))
+    for header, setting in headers:
+        if not is_header_name(header):
             raise config.error(f"{header!r} is not a valid header name. Write one such as X-Title.", f"{key}.{setting}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
