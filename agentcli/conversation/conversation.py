@@ -73,9 +73,8 @@ class Conversation:
         self.prepared = PreparedMessages()
         self._messages: list[Message] = []  # those of the next request
         self.add(*entries)
-        queued = next(
-            (entry.body for entry in reversed(self.entries) if isinstance(entry.body, log.Queued)), log.Queued()
-        )
+        newest_first = (entry.body for entry in reversed(self.entries))
+        queued = next((body for body in newest_first if isinstance(body, log.Queued)), log.Queued())
         self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
 
     def add(self, *entries: log.Entry) -> None:
@@ -364,8 +363,7 @@ class RequestSize:
 
 def _size(body: log.Body, model: models.ModelInfo) -> models.Size:
     message = _message(body)
-    return (
-        models.size_of(models.sent_back(message.content, model), model.name).plus(models.MESSAGE_SIZE)
-        if message
-        else models.Size()
-    )
+    if message is None:
+        return models.Size()
+    sent = models.sent_back(message.content, model)
+    return models.size_of(sent, model.name).plus(models.MESSAGE_SIZE)

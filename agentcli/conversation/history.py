@@ -17,8 +17,8 @@ MAX_TITLE_CHARS = 80
 _INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a reminder with a skill's instructions
 _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a line
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
-
 _ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
+
 _TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; of others only the kind is
 _EXCERPT_CHARS = 160  # on each side of a match
 _MAX_SHORT_WORD = 3  # letters; a word this short is part of many others, so only whole words match it

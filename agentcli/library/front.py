@@ -6,8 +6,16 @@ from typing import Any, Generic, TypedDict, Unpack
 from warnings import warn
 
 from agentcli.agent.accounting import UsageCollector
-from agentcli.agent.events import *
-from agentcli.agent.events import Done, Output
+from agentcli.agent.events import (
+    ClientToolRequested,
+    Done,
+    Event,
+    Output,
+    QuestionEvent,
+    TextDelta,
+    ToolFinished,
+    TurnFailed,
+)
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt, Steer
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.library.agent import Agent, AgentFailed

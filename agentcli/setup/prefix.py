@@ -127,11 +127,9 @@ class PrefixBuilder(Struct, kw_only=True):
             reminders = [instruction_texts.files_reminder(cwd)]
         else:
             today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
-            branch, reminder_of = (
-                instruction_texts.git_branch(project_root(cwd)),
-                instruction_texts.environment_reminder,
-            )
-            reminders = [reminder_of(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
+            branch = instruction_texts.git_branch(project_root(cwd))
+            about = instruction_texts.environment_reminder(cwd=cwd, platform=sys.platform, date=today, branch=branch)
+            reminders = [about]
         instructions = self.instructions()
         for notice in instructions.notices:
             self.on_notice(notice)

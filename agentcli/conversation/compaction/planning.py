@@ -136,9 +136,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result_chars, message_chars = self.settings.result_chars, self.settings.message_chars
-        for kind, factor in product(
-            (entries.Result, object), reversed(digest.FACTORS)
-        ):  # `object`: entries of any kind
+        kinds = (entries.Result, object)  # `object`: entries of any kind
+        for kind, factor in product(kinds, reversed(digest.FACTORS)):
             for step, turn in older:
                 is_small_enough, is_dropped = tokens <= _FILL * limit, stubs.get(step.entry.id) == ""
                 if is_small_enough or is_dropped or not isinstance(step.entry.body, kind):
@@ -180,9 +179,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         excerpts of the omitted text get a fifth of the room, if possible. Otherwise one line replaces the oldest turns,
         and excerpts get most of the room.
         """
-        shortest_size, brief_size = (
-            sum(self._turn_size(turn, length) for turn in covered) for length in (0, digest.BRIEF)
-        )
+        shortest_size = sum(self._turn_size(turn, 0) for turn in covered)
+        brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
         room = free
         if brief_size > free:
             prompts_fit = shortest_size <= free

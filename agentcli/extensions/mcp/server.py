@@ -157,11 +157,10 @@ class Server:
 
     async def _fetch_offer(self, client: mcp_tools.MCPClient) -> None:
         """Get the server's current offer, and approve it if the person need not be asked."""
-        offer = (
-            await client.offer()
-            if isinstance(client, mcp_tools.OffersPrompts)
-            else mcp_tools.Offer(tuple(await client.list_tools()))
-        )
+        if isinstance(client, mcp_tools.OffersPrompts):
+            offer = await client.offer()
+        else:
+            offer = mcp_tools.Offer(tuple(await client.list_tools()))
         tools: dict[str, mcp_tools.RemoteTool] = {}
         for tool in offer.tools:
             tools.setdefault(tool.name, tool)  # if two share a name, the first one wins

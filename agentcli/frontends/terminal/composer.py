@@ -59,7 +59,6 @@ class Composer:
         self._stash: list[TypedText] = []
         self._save_timer: asyncio.TimerHandle | None = None  # saves the draft
         self._disk = ThreadPoolExecutor(1)  # one thread, so that drafts are written in order
-
         self.area.buffer.on_text_changed += lambda _: self._save_draft_soon()
         self.area.buffer.recall = self.recall
 

@@ -26,7 +26,6 @@ from agentcli.frontends.terminal.text.theme import Theme
 
 TWICE_S = 2.0  # a second Ctrl-C within this time is a repetition
 WIDTH = 80  # of tables and diffs
-
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}  # answers and their keys
 
 
@@ -195,7 +194,6 @@ class PlainTerminal(TerminalActions):
             return await self.choose(title, options, current=current, is_startup=True)
         if (index := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
             return index
-
         return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:

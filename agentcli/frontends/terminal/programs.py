@@ -25,7 +25,6 @@ from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import as_shown
 
 CLIPBOARD_TIMEOUT_S = 2.0
-
 LAST_OUTPUT_S = 0.3  # how long to wait for the last output when a command has ended
 MAX_KEPT_BYTES = 200_000  # kept of the output's beginning, and as many of its end
 _CHUNK = 65_536
@@ -83,7 +82,6 @@ class _PtySession:
         self._pty, self._tty = os.openpty()  # our end and the command's
         os.set_blocking(self._pty, False)
         self._unsent = bytearray()  # keys that the command has not taken yet
-
         self._output_ended = asyncio.Event()  # set once the output has ended
 
     async def run(self, start: Callable[[str], Awaitable[str]]) -> str:

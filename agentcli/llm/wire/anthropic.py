@@ -278,10 +278,10 @@ class AnthropicReader:
             raise ServerError("The server sent a part of a block that it had not begun.")
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
-                field = _TEXT_FIELDS[kind]
-                if (field == "partial_json") == (block.kind in ("text", "thinking")):
+                has_arguments, is_prose = kind == "input_json_delta", block.kind in ("text", "thinking")
+                if has_arguments == is_prose:
                     raise ServerError(f"The server sent a {kind} for a block of the kind {block.kind!r}.")
-                block.add(reply_parts.text_in(delta.get(field)), out)
+                block.add(reply_parts.text_in(delta.get(_TEXT_FIELDS[kind])), out)
             case "signature_delta":
                 block.start["signature"] = reply_parts.text_in(delta.get("signature"))
             case "compaction_delta":

@@ -55,7 +55,6 @@ class MarkdownStream:
         self._width, self._wraps = width, wraps
         self._output: list[Fragment] = []  # not returned yet
         self._open_line = ""  # the line that has not ended
-
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header

@@ -63,8 +63,8 @@ class Theme:
 
     def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true_colour: bool = False) -> None:
         self._is_true_colour = is_true_colour  # the terminal shows 24-bit colours
-        # `own`: the person's codes, by role; `_codes`: those built so far, by roles.
-        self.palette, self._own, self._colours, self._codes = palette, own, PALETTES[palette], {"": ""}
+        self.palette, self._own, self._colours = palette, own, PALETTES[palette]  # `own`: the person's codes, by role
+        self._codes: dict[str, str] = {"": ""}  # built so far, by roles
 
     def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
         """Paint in another palette from now on. Return False if nothing changes."""
