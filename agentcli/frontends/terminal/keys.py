@@ -123,7 +123,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
 
     def take_back(self) -> None:
         """Put the newest queued message back into the input."""
-        if waiting := self.activity.queued:
+        if self.controller.is_open and (waiting := self.activity.queued):
             self.controller.view.taken_back.append(waiting[-1])
             self.controller.session.submit(TakeBack(len(waiting) - 1))
             self.composer.put_before(self.controller.as_typed(waiting[-1]))
