@@ -171,7 +171,7 @@ async def test_a_yes_reaches_a_remote_that_is_a_folder_outside_the_sandbox(
     command = "git fetch origin && git log -1 --format=%s origin/main" if pulls else "git push origin main"
     asked, result = await ask(model(*bash(command)), repository)
     assert effects(asked)[0][0] == OUTSIDE
-    assert f"reads outside the project: {remote}" in effects(asked)[0]
+    assert any(line.endswith(f"outside the project: {remote}") for line in effects(asked)[0])
     assert "first" in result if pulls else git(remote, "log", "-1", "--format=%s") == "first\n"
 
 
@@ -217,12 +217,36 @@ async def test_no_rule_and_no_mode_opens_a_folder_that_a_repository_names(
     assert len(lines) == (mode in ("default", "acceptEdits", "auto"))
 
 
-def test_a_hook_opens_no_folder_that_a_repository_names(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
+@pytest.mark.parametrize("name", ["other", ".ssh"])
+def test_a_hook_opens_no_folder_that_a_repository_names(place: Place, name: str) -> None:
+    folder = Path(place.environment["HOME"], name)
+    folder.mkdir()
+    (folder / "id_rsa").write_text("of another project")
     git(place.folder, "init", "-q")
     git(place.folder, "commit", "-q", "--allow-empty", "-m", "first")
-    git(place.folder, "config", "remote.origin.url", str(tmp_path / "other"))
-    git(place.folder, "config", "remote.origin.receivepack", f"touch ran {tmp_path}/other/changed; false")
+    git(place.folder, "config", "remote.origin.url", str(folder))
+    run = f"touch ran; touch {folder}/changed; cat {folder}/id_rsa >leak; false"
+    git(place.folder, "config", "remote.origin.receivepack", run)
     hook(place, "PreToolUse", says(place, "yes", decided("allow")))
     place.run("-p", "go", "-m", place.script(*bash("git push origin HEAD")))
-    assert [(place.folder / "ran").exists(), *(tmp_path / "other").iterdir()] == [True]
+    assert (place.folder / "ran").exists()
+    assert not (folder / "changed").exists()
+    if name == ".ssh":
+        assert (place.folder / "leak").read_text() == ""
+
+
+async def test_the_remote_of_a_repository_is_relative_to_its_top_folder(model: MakeModel, repository: Path) -> None:
+    (repository / "sub").mkdir()
+    git(repository, "remote", "add", "origin", "../other")
+    script = [{"tool_calls": [call("bash", command="git push origin main", cwd="sub")]}, {"text": "done"}]
+    asked, _ = await ask(model(*script), repository, Deny())
+    assert OUTSIDE in effects(asked)[0]
+    assert any(line.endswith(f"outside the project: {repository.parent}/other") for line in effects(asked)[0])
+
+
+async def test_a_rule_denies_a_push_to_a_folder_of_the_project(model: MakeModel, repository: Path) -> None:
+    git(repository, "init", "-q", "--bare", "mirror")
+    asked, result = await ask(
+        model(*bash("git push ./mirror main")), repository, mode="auto", deny=["file_edit(./mirror)"]
+    )
+    assert (asked, "denies it" in result) == ([], True)

@@ -191,8 +191,13 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> Grants:
-        readable = tuple(file.real for file in self.blocked_files if file.access == "read")
-        writable = tuple(file.real for file in self.blocked_files if file.access == "write")
+        remotes = self.command.effects.remotes if self.command is not None else ()
+        folders = self.paths.find_each(tuple(remote for remote in remotes if remote.startswith("/")), "read")
+        # A repository's settings name the folder of a remote, and may name a program for it: nothing opens it.
+        unopened = {folder.real for folder in folders}
+        files = [file for file in self.blocked_files if file.real not in unopened]
+        readable = tuple(file.real for file in files if file.access == "read")
+        writable = tuple(file.real for file in files if file.access == "write")
         return Grants(readable, writable, self.hosts if self.command is not None else ())
 
 

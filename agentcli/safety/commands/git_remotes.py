@@ -29,9 +29,10 @@ def with_remotes(effects: Effects, words: Sequence[Field], state: State, workspa
     for folder in state.folders:
         if (setup := workspace.git_setup(folder)) is None:
             return effects
+        base = folder if name == "clone" else setup.top or folder  # in a repository, git works in its top folder
         remotes = _find_remotes(call.words, setup)
         urls = [url for remote in remotes for url in _urls_of(remote, setup, name)]
-        found += [_effect_of(url, folder) for url in urls or [""]]
+        found += [_effect_of(url, base, is_push=name == "push") for url in urls or [""]]
     certain = [effect for effect in found if effect is not None]
     return reduce(Effects.__or__, certain, replace(effects, hosts=())) if len(certain) == len(found) else effects
 
@@ -74,11 +75,11 @@ def _urls_of(remote: str, setup: GitSetup, subcommand: str) -> list[str]:
     return urls
 
 
-def _effect_of(url: str, base: str) -> Effects | None:
+def _effect_of(url: str, base: str, *, is_push: bool) -> Effects | None:
     """Return the effect of connecting to an address; None if it leads to another program or is not clear."""
     if url.startswith(("/", "./", "../", "file:///")):
         folder = normal(posixpath.join(base, url.removeprefix("file://")))
-        return Effects(reads=(folder,), remotes=(folder,))
+        return Effects(reads=(folder,), writes=(folder,) if is_push else (), remotes=(folder,))
     if not (found := _URL.fullmatch(url) or _SSH_PATH.fullmatch(url)):
         return None
     address, is_web = found[found.lastindex or 1], url.startswith(("http://", "https://"))

@@ -45,6 +45,7 @@ class GitSetup(Struct, frozen=True, kw_only=True):
 
     settings: tuple[tuple[str, str], ...] = ()
     branch: str = ""  # the one that is checked out
+    top: str = ""  # the top folder of the working tree
     program: str = ""
 
     def values(self, name: str) -> list[str]:

@@ -192,7 +192,7 @@ def find_git_setup(folder: Path, *, git: str, environment: Mapping[str, str], sc
         program = f"hooks or settings in {repository}"
     elif top and ((repository / "modules").exists() or scan.repositories(top) or scan.is_partial(top)):
         program = f"those of repositories in {top}"  # git may also fetch in submodules
-    return GitSetup(settings=tuple(found), branch=branch, program=program)
+    return GitSetup(settings=tuple(found), branch=branch, top=top, program=program)
 
 
 def _ask_git(git: str, environment: Mapping[str, str], location: tuple[str, str], question: str) -> str | None:
