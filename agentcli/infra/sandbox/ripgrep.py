@@ -89,20 +89,32 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
     _path_start = b""  # of a path with an empty line in it
 
+    def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
+        super().__init__(take)
+        self._unfinished: list[bytes] = []  # pieces of a long row, joined only once, because each time is a copy
+
     def feed(self, piece: bytes) -> None:
-        *files, last = (self._rest + piece).split(b"\n\n")
+        self._unfinished.append(piece)
+        if b"\n" not in piece:
+            return
+        *files, last = self._joined().split(b"\n\n")
         path, nul, rows = last.partition(b"\0")
         complete_rows, newline, unfinished_row = rows.rpartition(b"\n")
-        if (
-            newline and path.startswith(b"./") and b"\n" not in path
-        ):  # else a message, which repeats the path, could be cut in two
+        # A message repeats the path. If that has a line end in it, the message could be cut in two.
+        is_plain_path = path.startswith(b"./") and b"\n" not in path
+        if newline and is_plain_path:
             files.append(path + nul + complete_rows)
             last = path + nul + newline + unfinished_row  # the line end may be the first half of an empty line
         self._rest = last
         self._read(files)
 
     def end(self) -> None:
-        self._read([self._rest])
+        self._read([self._joined()])
+
+    def _joined(self) -> bytes:
+        data = b"".join((self._rest, *self._unfinished))
+        self._unfinished = []
+        return data
 
     def _read(self, files: Sequence[bytes]) -> None:
         found: list[FoundRows] = []
