@@ -138,7 +138,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     def take(names: str) -> None:
         found.extend(name for name in names_in(names) if name.rpartition("/")[2].lower() == path.name.lower())
 
-    with suppress(ToolError, TimeoutError):
+    with suppress(ToolError, OSError):  # also `TimeoutError`, which is an `OSError`
         async with asyncio.timeout(1.0):
             await workspace.sandbox.search(Listing(workspace.real_cwd), take)
     nearest = sorted(found, key=lambda name: (name.count("/"), name))

@@ -100,7 +100,8 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
         counted = start
         end_index = line_index + len(old_lines)
         found_lines = lines[line_index:end_index]
-        if (shift := learn_shift(old_lines, found_lines)) is not None:
+        shift = learn_shift(old_lines, found_lines)
+        if shift is not None:
             end = offsets[end_index]
             if found_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1  # the line end stays outside of the match
@@ -108,7 +109,8 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
             file_lines = [lf(text[first:last]) for first, last in pairwise(line_starts)]
             adapt = partial(_adapt_lines, file_lines, old_lines, view_of, shift)
             matches.append(Match(line_starts[0], line_starts[-1], adapt))
-        start = bare_text.find(sought, start + len(sought) - 1)  # two matches share the line feed between them
+        # No match begins inside another; two may share the line feed between them.
+        start = bare_text.find(sought, start + 1 if shift is None else start + len(sought) - 1)
     return matches
 
 
@@ -261,6 +263,8 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
     widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
     first, own_first = widths[0] if len(widths) > 1 else (0, 0)  # no margin at all is assumed to be the same in both
     step, own_step = widths[-1][0] - first, widths[-1][1] - own_first
+    if own_step <= 0:  # what is deeper in `old_string` is not deeper in the file
+        return None
     if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
         return None
 

@@ -110,6 +110,8 @@ def test_a_last_line_without_an_end_stays_without_one() -> None:
         pytest.param("\tx = 1\n", "    x = 1", "    x = 2", "\tx = 2\n", id="one line"),
         pytest.param("\tx\n", "    x", "    if y:\n        x", "\tif y:\n\t\tx\n", id="one line, deeper ones added"),
         pytest.param("a\n  b\n    c\n", "a\n b\n    c\n", "a\n", None, id="not the same everywhere"),
+        pytest.param("\ta\n\tb\n", "  a\n    b\n", "  a\n      c\n", None, id="deeper only in old_string"),
+        pytest.param("\ta\na\n\ta\n", "a\n  a\n", "a\n  b\n", "\ta\na\n\tb\n", id="the second of two that overlap"),
         pytest.param("  a  \n   \n  b\n", "a\n\nb\n", "a\n\nc\n", "  a  \n   \n  c\n", id="blank lines and ends stay"),
         pytest.param("  a\r\n  b\r\n", "a\nb\n", "a\nc\nb\n", "  a\r\n  c\r\n  b\r\n", id="CRLF too"),
         pytest.param("  a\n  b", "a\nb\n", "a\nc\n", "  a\n  c", id="no last line end"),
