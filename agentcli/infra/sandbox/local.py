@@ -255,13 +255,15 @@ class LocalFacts:
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
             return (self._weakness_warning,)
-        backend = self._confinement.backend
+        backend, scan = self._confinement.backend, self._confinement.scan
         hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
-        _, auto_executed_below = self._confinement.scan.secrets_and_auto_executed(self.roots)
+        _, auto_executed_below = scan.secrets_and_auto_executed(self.roots)
+        too_many = "has too many folders: secret files deep in it may be readable for commands."
         unprotected = len(auto_executed_below) - MAX_AUTO_EXECUTED
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
             self._weakness_warning,
+            *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
             f"{unprotected:,} settings of editors and tools in folders below can be written: there are too many."
             if unprotected > 0
             else "",

@@ -171,9 +171,8 @@ class SessionConfinement:
         # Without `.git`, because `plan_protection` protects only parts of it, so that commands can commit.
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
-            at_start = (
-                name for name in table.uncreatable if "*" not in name
-            )  # shell profiles and the like, even if missing
+            # Shell profiles and the like are protected even if they are missing.
+            at_start = (name for name in table.uncreatable if "*" not in name)
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
                 if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # only on macOS

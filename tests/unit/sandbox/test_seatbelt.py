@@ -21,7 +21,7 @@ BOUNDS = Bounds(
     writable=(HOME / "granted",),
     protected=(".agentcli", ".mcp.json"),
 )
-TMP = Path("/private/var/folders/x/T")
+TMP = Path("/var/folders/x/T")
 
 _RULE = re.compile(r"^\((allow|deny) ([\w*-]+)((?:\n  .*)*?)\)$", re.MULTILINE)
 _FILTER = re.compile(r'\((subpath|literal|regex) #?"((?:[^"\\]|\\.)*)"\)')

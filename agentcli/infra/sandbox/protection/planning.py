@@ -75,9 +75,7 @@ def _make_plan(bounds: Bounds, cwd: str, planner: "RepositoryPlanner", max_commi
             if folder not in plan.writable:
                 plan.add(plan_below_root(planner.plan_git_folder, folder, number))
         if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
-            plan.problems.append(
-                f"{root} has too many folders or repositories to hide and protect all that is in them."
-            )
+            plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
             plan.add(planner.plan_repository(folder))
