@@ -156,7 +156,11 @@ async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Non
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public way
+    """Close our ends of the pipes, which a child of the server may hold open. There is no public way."""
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]  # noqa: SLF001
+    for descriptor in range(3):
+        if (pipe := transport.get_pipe_transport(descriptor)) is not None:
+            pipe.close()
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
