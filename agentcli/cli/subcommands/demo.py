@@ -9,9 +9,13 @@ import tempfile
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from agentcli.agent.events import TurnFailed
 from agentcli.cli.subcommands.shared import single_command
+from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.plain import LinearOutput
@@ -26,17 +30,12 @@ _PROMPTS = (
 
 
 @single_command
-def demo_app() -> None:
+def demo_app(model: Annotated[str, typer.Option("-m", "--model", help="Use this model, not a script.")] = "") -> None:
     """Ask a question and make a small change in a sample repository, with real tools. Your files are not touched."""
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
         make_sample(repository)
-        view = asyncio.run(_tour(repository))
-        command = [sys.executable, "-m", "unittest", "-q"]
-        tests = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    if tests.returncode:
-        raise UserError(f"The sample's test still fails:\n{tests.stderr}")
-    view.print_line("✓ The sample's test passes now: the change is correct.", "ok")
+        raise typer.Exit(asyncio.run(_tour(repository, model)))
 
 
 def make_sample(repository: Path) -> None:
@@ -48,21 +47,35 @@ def make_sample(repository: Path) -> None:
         subprocess.run(["git", "init", "-q", str(repository)], check=False, stdin=subprocess.DEVNULL)
 
 
-async def _tour(repository: Path) -> TurnView:
+async def _tour(repository: Path, model: str) -> int:
+    """Show the turns of all prompts, run the sample's test, and return its exit code. Raises `UserError`."""
     is_terminal = sys.stdout.isatty()
     output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ)) if is_terminal else None)
     output.columns = shutil.get_terminal_size().columns if is_terminal else output.columns
     view = TurnView(output, unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
-    kind = "scripted (SCRIPTED: its answers were written in advance; tools, files and tests are real)"
+    kind = model or "scripted (SCRIPTED: its answers were written in advance; tools, files and tests are real)"
     view.print_line(f"agentcli demo — model: {kind}", "bold")
     view.print_line(f"Sample repository: {repository}\n", "muted")
     settings = {"permissions": {"allow": ["file_edit"]}}
-    async with Agent(f"scripted/{script}", cwd=repository, options=AgentOptions(settings=settings)) as agent:
+    async with Agent(model or f"scripted/{script}", cwd=repository, options=AgentOptions(settings=settings)) as agent:
+        session = await agent.session()
+        small = session.runtime.models.info(session.snapshot().model).small
         for prompt in _PROMPTS:
             view.print_prompt(prompt)
-            async for event in agent.stream(prompt):
+            async for event in agent.stream(with_attachments(prompt, session.snapshot().workspace, bare_names=small)):
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")
-    return view
+        return _verify(repository, view)
+
+
+def _verify(repository: Path, view: TurnView) -> int:
+    """Run the sample's test, show the outcome, and return the exit code."""
+    command = [sys.executable, "-m", "unittest", "-q"]
+    tests = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    if tests.returncode == 0:
+        view.print_line("✓ The sample's test passes now: the change is correct.", "ok")
+        return 0
+    view.print_line("✗ The sample's test still fails: this model did not make the change. Try a larger model.", "error")
+    return 1
