@@ -18,6 +18,7 @@ from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import read_small_file
+from agentcli.tools.observation import call_title
 
 Direction = Literal["undo", "redo"]
 Outcomes = Sequence[interfaces.RestoredFile]
@@ -388,3 +389,11 @@ async def _authors(session_ids: set[str], store: interfaces.SessionStore) -> dic
                         at=call.entry.time,
                     )
     return found
+
+
+def format_author(author: Author, when: str) -> str:
+    return (
+        f"{call_title(author.call.name, author.call.input)}\n"
+        f"  in turn {author.turn} of session {author.session_id}, {when}\n"
+        f"  by {author.model}, prompt: {author.prompt}\n  to open it: agentcli --resume {author.session_id}"
+    )

@@ -93,3 +93,10 @@ def test_one_line_and_names_with_colons(poem: Place) -> None:
     ran = poem.run("blame", "poem:9")
     assert (ran.code, "There is no line 9" in ran.err) == (2, True)
     assert poem.run("blame", "nowhere").code == 2
+
+
+def test_why_names_the_turn_that_wrote_a_line(poem: Place) -> None:
+    id = go(poem, "change two", call("file_edit", path="poem", old_string="mine 2", new_string="two"))
+    said = poem.run("-p", "/why poem:2", "-m", poem.script({"text": "never asked"})).out
+    assert all(part in said for part in (id, "turn 1", "change two", "Edit poem"))
+    assert "No session wrote" in poem.run("-p", "/why poem:1", "-m", poem.script({"text": "never asked"})).out

@@ -208,6 +208,18 @@ async def _undo_or_redo(direction: undo.Direction, host: CommandHost, argument: 
     return (await undo_in(host.session, direction, argument, host.confirm)).text
 
 
+async def _run_why(host: CommandHost, argument: str) -> Outcome:
+    if not argument:
+        raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
+    find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
+    lines = await undo.blame(argument, find, host.stored_sessions, read)
+    authors = [line.author for line in lines if line.author]
+    if not authors:
+        return f"No session wrote to {argument}."
+    newest = max(authors, key=lambda author: author.at)
+    return undo.format_author(newest, age(time.time() - newest.at))
+
+
 _PARTS = ("conversation", "files", "both")
 
 
@@ -262,5 +274,6 @@ UNDO_COMMANDS = (
         aliases=("checkpoint",),
         forms=("", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
     ),
+    SlashCommand("why", "show which turn and tool call wrote a file or a line", _run_why, "PATH[:LINE]"),
     SlashCommand("redo", "reapply the changes that /undo reverted", partial(_undo_or_redo, "redo"), "[list|yes]"),
 )
