@@ -147,7 +147,9 @@ class Budgets:
                     case "usd" if per_reply:
                         per_token = per_reply * (1 + 1e-9)  # slightly more, so that rounding never exceeds the limit
                         max_tokens = min(max_tokens, int(left_for_reply / per_token))
-                is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0  # `max_tokens` may not show it
+                is_used_up = (
+                    kind in ("usd", "seconds") and left_for_reply <= 0
+                )  # free replies, and time, do not limit `max_tokens`
                 if is_used_up or max_tokens < min_tokens:
                     needed = "more time" if kind == "seconds" else format_amount(kind, max_amounts(min_tokens)[kind])
                     raise OverBudget(account, kind, f"the next request could need {needed}")

@@ -38,7 +38,7 @@ class TurnRecord(Struct, kw_only=True):
 
 
 def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
-    """Return the records of the turns on a path, oldest first. Messages that were taken back are left out."""
+    """Return the records of the turns on a path, oldest first. The path has no messages that were taken back."""
     record, records = TurnRecord(), list[TurnRecord]()  # the first `record`, before any prompt, is not in `records`
     skills: dict[str, str] = {}  # names of the active skills, by the ids of their activations
     began = 0.0  # Unix time of the prompt
@@ -56,7 +56,7 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                 records.append(record)
                 began, is_unfinished = entry.time, False
             case Assistant():
-                if record.answer and not is_unfinished:  # a text before calls is a thought, not the answer
+                if record.answer and not is_unfinished:  # another reply follows, so the text was a thought
                     record.thoughts, record.answer = [*record.thoughts, record.answer], ""
                 record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
                 record.calls += calls_in(body)

@@ -114,7 +114,7 @@ _OF_ONE_RUN = frozenset(
     "--session-id --name --no-session --json-schema --fail-on-denial --require-evidence --cd --plain --version".split()
 )
 SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
-# The values, in servers, of flags that only `agentcli` itself accepts but opening a session reads.
+# Servers open sessions too, but lack some flags of `agentcli`: these values stand in for them.
 DEFAULTS = claude_code_flags.DEFAULTS | {"input_format": "text"}
 
 

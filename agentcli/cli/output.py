@@ -106,6 +106,7 @@ class WatchedStdout(io.FileIO):
 
     @property
     def ends_with_result(self) -> bool:
+        """True if the last line is a whole result, after which nothing more may be written."""
         return self._last_line() == (_RESULT, False)
 
     @classmethod

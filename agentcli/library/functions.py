@@ -120,7 +120,7 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()  # held while a prompt is answered
-        self._unread_since: float | None = None  # when the reader took the newest event; None: it waits for the next
+        self._handled_since: float | None = None  # when the caller took an event that it still handles; None: it waits
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
@@ -132,7 +132,7 @@ class PromptOrder:
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
             while not acquiring.done():
-                if self._unread_since and time.monotonic() - self._unread_since > UNREAD_TIMEOUT_S:
+                if self._handled_since and time.monotonic() - self._handled_since > UNREAD_TIMEOUT_S:
                     raise UsageError(_STILL_OPEN)
                 await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)
         except BaseException:
@@ -153,12 +153,12 @@ class PromptOrder:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Note, while the body runs, that the stream's reader has not asked for the next event yet."""
-        self._unread_since = time.monotonic()
+        """Mark the time in which the caller handles an event, so that an abandoned stream blocks no other prompt."""
+        self._handled_since = time.monotonic()
         try:
             yield
         finally:
-            self._unread_since = None
+            self._handled_since = None
 
 
 BATCH_S = 0.05  # events that come within this time are stored together

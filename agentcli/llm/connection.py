@@ -37,7 +37,7 @@ class Connections:
     def __init__(self, where: str, proxy: Proxy | None, *, read_timeout: float) -> None:
         self._proxy, self._read_timeout = proxy, read_timeout
         self._where = where if proxy is None else f"{where} (through the proxy {proxy.url})"
-        self._open: set[Response] = set()
+        self._open: set[Response] = set()  # a response stays as its connection after its body
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager

@@ -119,6 +119,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def limit(self) -> int:
         """The tokens that the request should have afterwards; it may have more if no plan is that small."""
+        # No plan leaves these out, so the limit is higher where they are large.
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
         fixed.append(Message("user", (Text("\n".join([*self.carried.parts(), *self.carried.reminders])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
@@ -288,7 +289,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return stubs
 
     def _outdated_reminders(self, turn: TurnSteps) -> Iterator[str]:
-        """Yield the ids of reminders that are carried, perhaps in a newer form."""
+        """Yield the ids of reminders that the digest repeats, perhaps in a newer form, so that they can go."""
         for step in turn.steps:
             text = step.entry.body.text if isinstance(step.entry.body, entries.User) else ""
             if not step.entry.is_prompt and ("<instructions path=" in text or text in self.carried.reminders):

@@ -227,7 +227,8 @@ def _outcome(
     if counts.get("failed") or shows("bad"):
         return False
     is_good = any(counts.values()) or shows("good")
-    if code is None:  # `is_silent`: such checks print nothing if they pass
+    if code is None:  # another command's code hid it, as in a pipe
+        # Checks that are marked so print nothing if they pass.
         passed_silently = patterns.get("is_silent") and not is_redirected and not output.strip()
         return True if is_good or passed_silently else None
     if code and is_good:  # the tests passed, but perhaps something like the coverage was too low

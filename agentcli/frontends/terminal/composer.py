@@ -91,7 +91,7 @@ class Composer:
 
     def recall(self, by: int) -> None:
         """Go `by` entries back in the history, or forward if negative; after the newest comes the unsent text."""
-        if not self.area.completes:  # the input takes an answer, for which earlier prompts are no use
+        if not self.area.takes_prompt:  # the input takes an answer, for which earlier prompts are no use
             return
         entries, buffer = self.history.entries, self.area.buffer
         if buffer.text != self._recalled_text:  # a changed entry is treated as typed text
@@ -109,7 +109,7 @@ class Composer:
 
     def paste(self, data: str) -> None:
         # Answers to questions, during which completion is off, take no images.
-        if self.area.completes and (path := typed_text.image_path(data)) is not None:
+        if self.area.takes_prompt and (path := typed_text.image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*typed_text.read_image(path)))
                 return
@@ -187,7 +187,7 @@ class Composer:
 
     def _save_draft(self) -> None:
         self._save_timer = None
-        if self._drafts is None or not self.area.completes:  # an answer, such as an API key, is never stored
+        if self._drafts is None or not self.area.takes_prompt:  # an answer, such as an API key, is never stored
             return
         draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
         # In a thread, because an image has megabytes, and the next key must not wait for the disk.

@@ -193,7 +193,7 @@ class Dialogs:
 
     def _set_draft_aside(self) -> None:
         if self.takes_keys:
-            self._area.completes = False
+            self._area.takes_prompt = False
             if text := self._area.buffer.text:
                 self._draft += text
                 self._area.replace_text("")
@@ -202,7 +202,7 @@ class Dialogs:
         """Restore the draft after the last question; text typed since then follows it."""
         if self.panel is None and self.purpose == "prompt":
             self._answered_panel, self.is_finishing_message = None, False
-            self._area.completes = True
+            self._area.takes_prompt = True
             if self._draft:
                 self._area.replace_text(self._draft + self._area.buffer.text)
                 self._area.buffer.cursor_position = len(self._area.buffer.text)
@@ -236,7 +236,7 @@ class Dialogs:
         if self._panels[0].text_purpose != "denial":  # a text says no only after Tab
             self._begin_answer(text)
             return
-        self.is_finishing_message = self._area.completes = True
+        self.is_finishing_message = self._area.takes_prompt = True
         self._console.begin_inserting()
         self._area.set_text(text)
 
@@ -358,14 +358,14 @@ class Dialogs:
         """Let the input take an answer; the text in it returns afterwards."""
         self._text_before_answer, self.purpose = self._area.buffer.text, purpose
         self._console.begin_inserting()
-        self._area.completes, self._area.is_secret = False, purpose == "secret"
+        self._area.takes_prompt, self._area.is_secret = False, purpose == "secret"
         self._area.set_text(text)
 
     def end_answer(self, secret: str = "") -> None:
         """Return the input to the prompt; an open request for a secret gets `secret`, or None if it is empty."""
         if self.purpose != "prompt":
             self.purpose = "prompt"
-            self._area.completes, self._area.is_secret = self.panel is None, False
+            self._area.takes_prompt, self._area.is_secret = self.panel is None, False
             if self._secret_result is not None and not self._secret_result.done():
                 self._secret_result.set_result(secret or None)
             self._area.replace_text(self._text_before_answer)

@@ -275,8 +275,8 @@ class Words:
         matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
         word_start, word_end = min((match.span() for match in matches), default=(0, 0))  # FTS5 may find what these miss
         start, end = max(0, word_start - _EXCERPT_CHARS), word_end + _EXCERPT_CHARS
-        part = normalize("NFC", text)[start:end]  # the form in which `folded` counts positions
-        line = "".join(character if character.isprintable() else " " for character in part)
+        text = normalize("NFC", text)  # the form in which `folded` counts positions
+        line = "".join(character if character.isprintable() else " " for character in text[start:end])
         return f"{'…' if start > 0 else ''}{' '.join(line.split())}{'…' if end < len(text) else ''}"
 
     def make_hit(self, session_id: str, title: str, entry: log_entries.Entry) -> SearchHit:

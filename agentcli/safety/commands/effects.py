@@ -156,7 +156,7 @@ def _dd_effects(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
 
 
-def _rescue_effects(arguments: Sequence[Field], state: State) -> Effects:
+def _ddrescue_effects(arguments: Sequence[Field], state: State) -> Effects:
     operands = operands_of(arguments)
     return Effects(reads=absolute_paths(operands[:1], state), writes=absolute_paths(operands[1:], state))
 
@@ -252,7 +252,7 @@ _EFFECTS_BY_PROGRAM: dict[str, EffectsFunction] = {  # by program: the function 
     **dict.fromkeys(("cp", "install", "ln"), _copy_effects),
     "mv": _move_effects,
     **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd_effects),
-    "ddrescue": _rescue_effects,
+    "ddrescue": _ddrescue_effects,
     **dict.fromkeys(_DOWNLOADERS, _download_effects),
     "ssh": _ssh_effects,
     **dict.fromkeys(("scp", "rsync", "sftp"), _remote_copy_effects),

@@ -168,8 +168,8 @@ class PromptArea:
         self.mark: Callable[[], str] = lambda: "› "
         self.placeholder = placeholder
         self._columns = 0  # of the screen, at the newest frame
-        self.buffer = PromptBuffer(complete_while_typing=Condition(lambda: self.completes), multiline=True)
-        self.completes = True  # False at questions and while the input takes an answer
+        self.buffer = PromptBuffer(complete_while_typing=Condition(lambda: self.takes_prompt), multiline=True)
+        self.takes_prompt = True  # False at questions and while the input takes an answer
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", join_fitting(self.placeholder().split(" · "), self._columns - 3))]),

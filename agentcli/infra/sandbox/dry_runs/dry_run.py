@@ -256,7 +256,8 @@ class DryRuns:
 
         def runners_in(folder: Path) -> tuple[lost_work.RunScript, lost_work.RunScript]:
             run_before = partial(run_in, folder)
-            return run_before, partial(run_before, launch=overlays.launch_inspection)
+            run_after = partial(run_before, launch=overlays.launch_inspection)  # with the changes of the dry run
+            return run_before, run_after
 
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)

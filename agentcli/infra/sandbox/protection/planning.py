@@ -238,7 +238,8 @@ class RepositoryPlanner:
         base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
             return
-        if path == base or any(is_inside(folder, path) for folder in self._writable):
+        holds_writable_folder = any(is_inside(folder, path) for folder in self._writable)
+        if path == base or holds_writable_folder:
             plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
             return
         plan.protect(base, os.path.relpath(path, base), if_missing)
