@@ -12,8 +12,14 @@ from typing import BinaryIO
 from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
 from agentcli.tools.observation import as_shown
 
-_LIVE_EVERY_S = 0.1  # between two pieces of live text
-_MAX_LIVE_CHARS = 20_000  # of a piece
+# The first piece of live text is shown at once, further ones every 50 ms. Nobody reads along after 100,000 characters:
+# then pieces come more slowly, and only the end of each is shown. Sizes are in characters.
+_LIVE_EVERY_S = 0.05
+_LIVE_SLOWLY_S = 0.5
+_LIVE_PIECE = 4_000
+_LIVE_FREELY = 100_000
+_LIVE_LAST = 15_000  # of the text not yet shown when the command ends
+
 _WRITE_AT = 1 << 20  # bytes not yet in the file
 _MAX_LINE_CHARS = 65_536  # of an unfinished line
 _END_CHARS = 300  # enough to contain a prompt that waits for an answer
@@ -155,36 +161,53 @@ class _OutputFile:
 
 
 class _LiveOutput:
-    """Passes text on to people who follow it, in pieces and with pauses; of too long a piece only the end."""
+    """Passes text on to people who follow it, in pieces and with pauses, and skips text that is too long to read."""
 
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
         self._pending = ""  # text for the next piece
-        self._skipped = 0  # characters left out before it
+        self._skipped = 0  # characters left out since the last piece
+        self._shown = 0  # characters shown so far
         self._timer: asyncio.TimerHandle | None = None  # set during the pause after a piece
 
     def add(self, text: str) -> None:
         """Take text, which is shown at once except during a pause."""
         self._pending += text
-        over = max(0, len(self._pending) - _MAX_LIVE_CHARS)
-        self._pending = self._pending[over:]
-        self._skipped += over
-        if self._timer is None:
+        max_chars = max(_LIVE_LAST, self._max_piece)
+        if len(self._pending) > 2 * max_chars:  # not at each overflow, because a cut copies the rest
+            self._skip_to_last(max_chars)
+        if self._pending and self._timer is None:
             self._show()
 
-    def _show(self) -> None:
+    @property
+    def _max_piece(self) -> int:
+        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # everything, until `_LIVE_FREELY` characters were shown
+
+    def _skip_to_last(self, max_chars: int) -> None:
+        over = max(0, len(self._pending) - max_chars)
+        self._skipped += over
+        self._pending = self._pending[over:]
+
+    def _show(self, *, is_last: bool = False) -> None:
+        """Show the pending text, and begin a pause before the next piece; without pending text there is no pause."""
         self._timer = None
         if not self._pending:
             return
-        text = f"\n[{self._skipped:,} characters not shown]\n{self._pending}" if self._skipped else self._pending
-        self._pending, self._skipped = "", 0
-        self._timer = asyncio.get_running_loop().call_later(_LIVE_EVERY_S, self._show)
+        self._skip_to_last(max(_LIVE_LAST, self._max_piece) if is_last else self._max_piece)
+        text, self._pending = self._pending, ""
+        self._shown += len(text)
+        if self._skipped:
+            text = f"\n[{self._skipped:,} characters not shown]\n{text}"
+            self._skipped = 0
+        pause = _LIVE_EVERY_S if self._shown < _LIVE_FREELY else _LIVE_SLOWLY_S
+        if not is_last:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._show)
         self._on_output(text)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._show()
+        self._show(is_last=True)
 
 
 def read_rest(file: BinaryIO, start: int, max_bytes: int, *, is_complete: bool) -> tuple[str, int]:
