@@ -31,13 +31,13 @@ Headers = Mapping[str, str]
 Streams = tuple[StreamReader, StreamWriter]
 
 
-class Connections:
+class ConnectionPool:
     """The connections to one server, named `where` in errors. `read_timeout` is its longest silence in seconds."""
 
     def __init__(self, where: str, proxy: Proxy | None, *, read_timeout: float) -> None:
         self._proxy, self._read_timeout = proxy, read_timeout
         self._where = where if proxy is None else f"{where} (through the proxy {proxy.url})"
-        self._open: set[Response] = set()  # a response stays as its connection after its body
+        self._open: set[HttpConnection] = set()  # those in use and the idle ones
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
@@ -60,7 +60,7 @@ class Connections:
             if not connection.can_be_reused:
                 await self._close(connection)
 
-    async def _take_idle_connection(self, origin: Origin) -> "Response | None":
+    async def _take_idle_connection(self, origin: Origin) -> "HttpConnection | None":
         for connection in tuple(self._open):
             if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
@@ -69,7 +69,7 @@ class Connections:
                 return connection
         return None
 
-    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> "Response":
+    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> "HttpConnection":
         peer = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, peer.scheme):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
@@ -85,7 +85,7 @@ class Connections:
         self._open.add(connection)
         return connection
 
-    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "Response":
+    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "HttpConnection":
         """Connect to `address`, which is the server's or the proxy's (`peer`). Raises `OSError`, `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
@@ -93,7 +93,7 @@ class Connections:
         else:
             tls: dict[str, Any] = {"ssl": self._tls, "server_hostname": peer.host} if peer.scheme == "https" else {}
             streams = await asyncio.open_connection(address, peer.port, happy_eyeballs_delay=0.25, **tls)  # RFC 8305 §5
-        connection = Response(origin, streams, self._where, self._read_timeout)
+        connection = HttpConnection(origin, streams, self._where, self._read_timeout)
         try:
             if proxy is not None and url.scheme == "https":  # TLS to the server, inside the connection to the proxy
                 if not proxy.is_socks:
@@ -138,7 +138,7 @@ class Connections:
         why = error.strerror or str(error) if has_one_reason else "All connection attempts failed"
         return unreachable_error(self._where, why)
 
-    async def _close(self, connection: "Response") -> None:
+    async def _close(self, connection: "HttpConnection") -> None:
         self._open.discard(connection)
         with suppress(RuntimeError):  # the event loop of the connection has ended, and the connection with it
             connection.abort()
@@ -150,13 +150,25 @@ class Connections:
 
 
 class Response:
-    """A connection, and the response to its newest request. `mask` masks keys in a text.
+    """The head of a response, and its body as it arrives. `mask` masks keys in a text."""
+
+    url: SplitResult
+    status: int
+    reason: str
+    headers: dict[str, str]
+    mask: Mask = str
+
+    def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the decompressed body as it arrives. Raises `ProviderError`."""
+        raise NotImplementedError
+
+
+class HttpConnection(Response):
+    """A connection, which is also the response to its newest request.
 
     `status` is 0 until the head of the response has arrived, and `idle_since` is 0 while a request uses the connection.
     httptools calls the `on_` methods.
     """
-
-    mask: Mask = str
 
     def __init__(self, origin: Origin, streams: Streams, where: str, read_timeout: float) -> None:
         self.origin, self.idle_since = origin, 0.0
@@ -200,7 +212,6 @@ class Response:
             await self._receive()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the decompressed body as it arrives. Raises `ProviderError`."""
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
         unzip = zlib.decompressobj(32 + zlib.MAX_WBITS)  # 32: zlib detects the format
         while self._pieces or not self._is_complete:

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from agentcli.errors import UserError
 from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, proxy_for
-from agentcli.llm.connection import Connections, Headers, Response, host_header
+from agentcli.llm.connection import ConnectionPool, Headers, Response, host_header
 from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
@@ -90,7 +90,7 @@ class HttpClient(Carrier):
         self.shown_url = redacted_address(self.base_url)
         self._headers = {name.lower(): value.strip() for name, value in headers.items()}
         self._proxy = proxy_for(self.base_url)
-        self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
+        self._connections = ConnectionPool(self.shown_url, self._proxy, read_timeout=read_timeout)
 
     @asynccontextmanager
     async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:

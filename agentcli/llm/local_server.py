@@ -312,7 +312,7 @@ class Users:
     async def serve(self, listener: socket.socket) -> None:
         """Load the model, while users may already connect; greet all of them once it is ready."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
-        self._end_timer = asyncio.get_running_loop().call_later(15.0, self.end)  # ended by the first user
+        self._end_timer = asyncio.get_running_loop().call_later(15.0, self.end)  # the first user cancels it
         server = await asyncio.start_unix_server(self._serve_user, sock=listener)
         self._engine, port = await asyncio.to_thread(_load, self._info)  # stops when it is garbage-collected
         self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"

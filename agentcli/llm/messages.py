@@ -213,7 +213,7 @@ def repair_messages(
 
     In valid messages every call has its own id and exactly one result, at the beginning of the next user message and in
     the order of the calls. No result lacks its call, the first message is a user's, and no message is empty or holds a
-    block that its role cannot have. Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
+    block that its role cannot have. Replies may follow each other, which some APIs reject (`with_alternating_roles`).
     """
     repaired: list[Message] = []
     unchecked, taken_ids = messages[checked:], set(used_ids)
@@ -236,8 +236,8 @@ def repair_messages(
     return messages[:checked] + valid
 
 
-def in_turn(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages for APIs whose roles alternate and end with the user; drop replies of reasoning alone."""
+def with_alternating_roles(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages for APIs whose roles alternate, the user last. Replies with only reasoning are left out."""
     with_answer = (message for message in messages if message.role == "user" or message.has_answer)
     joined = _joined(with_answer, roles=("user", "assistant"))
     return [*joined, Message("user", (GO_ON,))] if joined and joined[-1].role == "assistant" else joined

@@ -10,7 +10,7 @@ from agentcli.llm.media import MediaRules, fit_media, media_in
 from agentcli.llm.messages import Message, encode_json, repair_messages
 
 MARK = b'"cache_control"'  # the key of a breakpoint: in a text its quotation marks would be escaped
-Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in the form of an API
+Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in a wire format
 
 
 class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute
@@ -35,7 +35,7 @@ class PreparedMessages:
         self._boundaries = [0]  # positions of replies; the messages between two of them can be built separately
         self._call_ids: set[str] = set()  # the ids of all calls in `_messages`
         self._media_or_marks: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
-        self._form: object = None  # identifies the API and its options that `_built` is for
+        self._wire_format: object = None  # identifies the API and its options that `_built` is for
         self._built: list[list[Raw] | None] = []  # the part from each boundary to the next; None: not reusable
 
     def prepare(self, messages: tuple[Message, ...]) -> int:
@@ -78,17 +78,19 @@ class PreparedMessages:
         start = self.prepare(messages)
         return [*self._media_or_marks, *_positions_of_media_or_marks(messages, start)]
 
-    def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
-        """Return the messages in the form of an API, with the media that fit.
+    def wire_messages(
+        self, messages: tuple[Message, ...], rules: MediaRules, *, wire_format: object, build: Build
+    ) -> list[Any]:
+        """Return the messages in a wire format, with the media that fit.
 
-        `build` converts messages to the form that `form` identifies. Its results for an earlier request are reused as
-        `Raw` JSON, except for parts with media, which would take as much memory again, or with a caller's breakpoints,
-        which may change.
+        `build` converts messages to the format that `wire_format` identifies. Its results for an earlier request are
+        reused as `Raw` JSON, except for parts with media, which would take as much memory again, or with a caller's
+        breakpoints, which may change.
         """
         media_or_marks = self.media_or_marks(messages)
         fitted = fit_media(messages, rules, media_or_marks)
-        if form != self._form:
-            self._form, self._built = form, []
+        if wire_format != self._wire_format:
+            self._wire_format, self._built = wire_format, []
         wire: list[Any] = []
         for number, (start, end) in enumerate(pairwise(self._boundaries)):
             if number < len(self._built) and (prepared := self._built[number]) is not None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
+from agentcli.llm import messages as ours
 from agentcli.llm.addresses import ollama_address
 from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
-from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
 from agentcli.llm.models import ModelInfo, request_size
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.providers import BaseProvider
@@ -69,10 +69,10 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     details = details if isinstance(details, dict) else {}
     windows = (v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v)
     if isinstance(abilities, list):
-        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others are on or off
+        control = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others are on or off
         info = msgspec.structs.replace(
             info,
-            thinking=form if "thinking" in abilities else "none",
+            thinking=control if "thinking" in abilities else "none",
             takes_images="vision" in abilities,
             takes_tools="tools" in abilities,
             is_known=True,
@@ -118,30 +118,30 @@ def media_rules(info: ModelInfo) -> MediaRules:
 def _messages(request: Request, info: ModelInfo) -> Iterator[Any]:
     if request.system:
         yield {"role": "system", "content": request.system}
-    yield from request.prepared.to_wire(request.messages, media_rules(info), form="ollama", build=_to_wire)
+    yield from request.prepared.wire_messages(request.messages, media_rules(info), wire_format="ollama", build=_to_wire)
 
 
-def _to_wire(messages: tuple[Message, ...]) -> Iterator[dict[str, Any]]:
+def _to_wire(messages: tuple[ours.Message, ...]) -> Iterator[dict[str, Any]]:
     names = {use.id: use.name for message in messages for use in message.tool_uses}
-    for message in in_turn(messages):
+    for message in ours.with_alternating_roles(messages):
         if message.role == "assistant":
             calls = [{"function": {"name": plain_name(use.name), "arguments": use.input}} for use in message.tool_uses]
             optional = {"thinking": message.unsigned_thinking, "tool_calls": calls}
             present = {name: value for name, value in optional.items() if value}
             yield {"role": "assistant", "content": message.text, **present}
             continue
-        for result in (block for block in message.content if isinstance(block, ToolResult)):
+        for result in (block for block in message.content if isinstance(block, ours.ToolResult)):
             wire = _message("tool", result.parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
             if result.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
                 wire["content"] = f"Error: {wire['content']}"
             yield wire
-        if other := tuple(block for block in message.content if not isinstance(block, ToolResult)):
+        if other := tuple(block for block in message.content if not isinstance(block, ours.ToolResult)):
             yield _message("user", other)
 
 
-def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
-    text = "\n\n".join(block.text for block in content if isinstance(block, Text))
-    images = [block.source.data for block in content if isinstance(block, Image)]
+def _message(role: str, content: tuple[ours.Block, ...]) -> dict[str, Any]:
+    text = "\n\n".join(block.text for block in content if isinstance(block, ours.Text))
+    images = [block.source.data for block in content if isinstance(block, ours.Image)]
     return {"role": role, "content": text, **({"images": images} if images else {})}
 
 
@@ -153,8 +153,8 @@ class OllamaReader:
         self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
         self._load_reason = ""  # "load" or "unload", if the server did only that and sent no reply
-        self._uses: list[ToolUse] = []
-        self._is_cut, self._usage = False, Usage()  # set when the reply has ended
+        self._uses: list[ours.ToolUse] = []
+        self._is_cut, self._usage = False, ours.Usage()  # set when the reply has ended
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         if line.get("error"):
@@ -171,14 +171,15 @@ class OllamaReader:
             self._prose.close(out)
             self.has_all_content = self.has_ended = True
             self._is_cut = line.get("done_reason") == "length"
-            self._usage = Usage(count_in(line.get("prompt_eval_count")), count_in(line.get("eval_count")))
+            self._usage = ours.Usage(count_in(line.get("prompt_eval_count")), count_in(line.get("eval_count")))
             out.append(UsageUpdate(self._usage))
 
     def _add_call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         function = call.get("function") or {}
         id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
         name, arguments = str(function.get("name", "")), function.get("arguments") or {}
-        use = ToolUse(id, name, arguments) if isinstance(arguments, dict) else written_call(id, name, str(arguments))
+        has_object = isinstance(arguments, dict)
+        use = ours.ToolUse(id, name, arguments) if has_object else written_call(id, name, str(arguments))
         self._uses.append(use)
         out += call_events(use)
 
@@ -196,9 +197,9 @@ class OllamaReader:
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
-        reason: StopReason = "max_tokens" if self._is_cut else "tool_use" if self._uses else "end_turn"
+        reason: ours.StopReason = "max_tokens" if self._is_cut else "tool_use" if self._uses else "end_turn"
         return Done(self.partial(with_calls=True), reason, self._usage, self.model)
 
-    def partial(self, *, with_calls: bool = False) -> Message:
+    def partial(self, *, with_calls: bool = False) -> ours.Message:
         self._prose.close([])
-        return Message("assistant", (*self._prose.blocks(), *(self._uses if with_calls else ())))
+        return ours.Message("assistant", (*self._prose.blocks(), *(self._uses if with_calls else ())))

@@ -85,8 +85,10 @@ def media_rules(model: ModelInfo) -> MediaRules:
 
 
 def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
-    """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
-    messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
+    """Return the messages, with cache breakpoints at their end and where the previous request ended."""
+    messages = request.prepared.wire_messages(
+        request.messages, media_rules(model), wire_format="anthropic", build=_to_wire
+    )
     # Counted on the wire, because a message without blocks is not sent.
     new_count = len([*_to_wire(request.messages[request.earlier_messages :])])
     earlier = messages[: len(messages) - new_count]
@@ -278,8 +280,8 @@ class AnthropicReader:
             raise ServerError("The server sent a part of a block that it had not begun.")
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
-                has_arguments, is_prose = kind == "input_json_delta", block.kind in ("text", "thinking")
-                if has_arguments == is_prose:
+                brings_prose, takes_prose = kind != "input_json_delta", block.kind in ("text", "thinking")
+                if brings_prose != takes_prose:
                     raise ServerError(f"The server sent a {kind} for a block of the kind {block.kind!r}.")
                 block.add(reply_parts.text_in(delta.get(_TEXT_FIELDS[kind])), out)
             case "signature_delta":

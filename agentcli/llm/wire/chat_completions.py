@@ -113,11 +113,11 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
     if request.system:
         cached = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
         yield {"role": quirks.system_role, "content": cached if quirks.cache_control else request.system}
-    yield from request.prepared.to_wire(
+    yield from request.prepared.wire_messages(
         request.messages,
         media_rules(info, quirks),
-        form=("chat", provider, quirks),
-        build=lambda messages: to_wire(ours.in_turn(messages), quirks=quirks, provider=provider),
+        wire_format=("chat", provider, quirks),
+        build=lambda messages: to_wire(ours.with_alternating_roles(messages), quirks=quirks, provider=provider),
     )
 
 

@@ -38,17 +38,17 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: chat.Quirks, provider
     if request.system:
         body["instructions"] = request.system
     opaque_provider = provider + OPAQUE_SUFFIX
-    body["input"] = request.prepared.to_wire(
+    body["input"] = request.prepared.wire_messages(
         request.messages,
         chat.media_rules(info, quirks),
-        form=opaque_provider,
+        wire_format=opaque_provider,
         build=partial(_to_wire, opaque_provider=opaque_provider),
     )
     return request.remove_unsent(body | quirks.extra_body)
 
 
 def _to_wire(messages: tuple[ours.Message, ...], *, opaque_provider: str) -> Iterator[dict[str, Any]]:
-    for message in ours.in_turn(messages):
+    for message in ours.with_alternating_roles(messages):
         if message.role == "assistant":
             yield from _reply_items(message, opaque_provider=opaque_provider)
             continue

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agentcli.errors import ConfigError, ToolError, ToolErrorKind
-from agentcli.llm.connection import Connections, Response
+from agentcli.llm.connection import ConnectionPool, Response
 from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout, retry_after_seconds
 from agentcli.llm.http import HttpClient
 from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
@@ -95,7 +95,7 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
 
 async def _request(web: Web, url: WebUrl) -> _Page | WebUrl:
     addresses = await _find_addresses(web, url)
-    connections = Connections(url.authority, None, read_timeout=web.total_s)
+    connections = ConnectionPool(url.authority, None, read_timeout=web.total_s)
     headers = {**_HEADERS, "host": url.authority}
     try:
         async with connections.send("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:

@@ -120,5 +120,5 @@ def test_what_came_before_is_not_encoded_again() -> None:
 
     for number in range(50):
         messages = (*messages, Message("assistant", (Text(f"Step {number}"),)), user_message("Go on"))
-        assert len(shared.to_wire(messages, anthropic.MEDIA, form="text", build=build)) == len(messages)
+        assert len(shared.wire_messages(messages, anthropic.MEDIA, wire_format="text", build=build)) == len(messages)
     assert sum(made) <= 6 * 50
