@@ -193,16 +193,16 @@ class Builder:
         plugins = [plugin for plugin in self.plugins.active if plugin.servers] if uses_settings else ()
         # A trusted project may configure servers in a file of its own.
         may_be_configured = bool(settings.mcp_servers or config.project.is_allowed)
-        takes_configured = uses_settings and may_be_configured and not self._options.is_bare
-        if not (takes_configured or plugins or mcp.files or mcp.servers or mcp.clients):
+        reads_configured = uses_settings and may_be_configured and not self._options.is_bare
+        if not (reads_configured or plugins or mcp.files or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs  # imported late: few people have servers
 
         specs = server_specs(
-            config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=not takes_configured, plugins=plugins
+            config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=not reads_configured, plugins=plugins
         )
-        is_used = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
-        if not is_used or not (specs or mcp.clients):
+        offers_their_tools = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
+        if not offers_their_tools or not (specs or mcp.clients):
             return None
         return make_servers(config, specs, self.programs, self._on_notice, clients=mcp.clients)
 
@@ -243,14 +243,14 @@ class Builder:
         )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Return the watch that compacts a conversation before it fills its model's window; recall finds old parts."""
+        """Return the watch that compacts a conversation before it fills the window, and let `recall` search its log."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def reminders_to_carry(info: ModelInfo) -> Sequence[User]:
             reminders = [*self.prefixes.reminders(workspace, info), *carried_reminders(conversation.path)]
             if nested is not None:
-                new_text = "".join(one.text for one in reminders)
-                if reminder := nested.read_again(conversation, new_text).to_reminder():
+                carried_text = "".join(one.text for one in reminders)
+                if reminder := nested.read_again(conversation, carried_text).to_reminder():
                     reminders.append(reminder)
             return reminders
 

@@ -8,25 +8,15 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from agentcli.conversation import entries as log
+from agentcli.llm import messages as llm
 from agentcli.llm import models
-from agentcli.llm.messages import (
-    Block,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    without_empty_text,
-)
 from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import ToolSpec
 
 MAX_UNCERTAIN_SHARE = 0.1  # of the tokens added since the last count, from which the calibration then learns
 MAX_OLD_ARGUMENT_CHARS = 100  # of each text in the arguments of a call that a compaction has shortened
 
-Content = tuple[Block, ...]
+Content = tuple[llm.Block, ...]
 
 
 class Queue:
@@ -63,15 +53,15 @@ class Conversation:
     def __init__(self, entries: Iterable[log.Entry] = ()) -> None:
         self.entries: list[log.Entry] = []
         self.path: list[log.Entry] = []  # from the root to the newest entry of the branch, without retracted ones
-        self.open_calls: dict[str, ToolUse] = {}  # calls of the path without a result, by id, oldest first
+        self.open_calls: dict[str, llm.ToolUse] = {}  # calls of the path without a result, by id, oldest first
         self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
         self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
-        self.pending_calls: dict[str, ToolUse] = {}  # open calls that the client was asked to run, by id
+        self.pending_calls: dict[str, llm.ToolUse] = {}  # open calls that the client was asked to run, by id
         self.applied_changes: dict[str, tuple[str, ...]] = {}  # by open call: names of applied changes of its dry run
         self.last_reply: log.Entry | None = None
         self.size = RequestSize(self)
         self.prepared = PreparedMessages()
-        self._messages: list[Message] = []  # those of the next request
+        self._messages: list[llm.Message] = []  # those of the next request
         self.add(*entries)
         newest_first = (entry.body for entry in reversed(self.entries))
         queued = next((body for body in newest_first if isinstance(body, log.Queued)), log.Queued())
@@ -110,7 +100,7 @@ class Conversation:
         return facts
 
     @property
-    def unstarted_calls(self) -> tuple[ToolUse, ...]:
+    def unstarted_calls(self) -> tuple[llm.ToolUse, ...]:
         """The open calls that have not begun, so that the person must be asked about them again.
 
         These are all calls from the first unanswered question on. Dry runs and pending calls have begun.
@@ -120,10 +110,10 @@ class Conversation:
         return tuple(dropwhile(lambda call: call.id not in unanswered, calls))
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[llm.Message, ...]:
         return tuple(self._messages)  # neighbouring messages of the user are joined
 
-    def valid_messages(self) -> tuple[Message, ...]:
+    def valid_messages(self) -> tuple[llm.Message, ...]:
         return self.prepared.valid(self.messages)  # repaired if a provider would reject them
 
     def _place(self, entry: log.Entry) -> None:
@@ -180,7 +170,7 @@ class Conversation:
         match entry.body:
             case log.Assistant(content=content):
                 self.last_reply = entry
-                self.open_calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
+                self.open_calls |= {block.id: block for block in content if isinstance(block, llm.ToolUse)}
             case log.Result(result=result):
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
@@ -210,48 +200,52 @@ def apply_compaction(path: Sequence[log.Entry], compaction: log.Entry) -> list[l
     return [compaction, *(_as_compacted(entry, body.stubs) for entry in remaining)]
 
 
-def messages_of(entries: Iterable[log.Entry]) -> list[Message]:
-    messages: list[Message] = []
+def messages_of(entries: Iterable[log.Entry]) -> list[llm.Message]:
+    messages: list[llm.Message] = []
     for entry in entries:
         _add_message(messages, entry.body)
     return messages
 
 
-def _add_message(messages: list[Message], body: log.Body) -> None:
+def _add_message(messages: list[llm.Message], body: log.Body) -> None:
     """Append the message of an entry, if it has one; neighbouring messages of the user are joined."""
     if (message := _message(body)) is None:
         return
     if messages and messages[-1].role == message.role == "user":
         content = messages[-1].content + message.content  # the Messages API requires results to come first
-        messages[-1] = Message("user", tuple(sorted(content, key=lambda block: not isinstance(block, ToolResult))))
+        messages[-1] = llm.Message(
+            "user", tuple(sorted(content, key=lambda block: not isinstance(block, llm.ToolResult)))
+        )
     else:
         messages.append(message)
 
 
-def _message(body: log.Body) -> Message | None:
+def _message(body: log.Body) -> llm.Message | None:
     """Return the message of an entry; None for an entry that does not reach the model."""
     match body:
         case log.User(content) | log.Assistant(content=content):
-            content = without_empty_text(content)
-            return Message("user" if isinstance(body, log.User) else "assistant", content) if content else None
+            content = llm.without_empty_text(content)
+            return llm.Message("user" if isinstance(body, log.User) else "assistant", content) if content else None
         case log.Compaction(carried=carried):
-            return Message("user", (Text(carried),)) if carried.strip() else None
+            return llm.Message("user", (llm.Text(carried),)) if carried.strip() else None
         case log.Result(result=result):
-            return Message("user", (result,))
+            return llm.Message("user", (result,))
     return None
 
 
 def _as_compacted(entry: log.Entry, stubs: dict[str, str]) -> log.Entry:
-    """Return the entry with a stub in place of its content, or without thinking that is signed for the old context."""
+    """Return the entry with its stub as content, or without signed thinking, which is valid only in the old context."""
     stub, body = stubs.get(entry.id), entry.body
     match body:
         case log.User() if stub is not None:
-            shown: log.Body = log.User((Text(stub),), body.is_reminder)
+            shown: log.Body = log.User((llm.Text(stub),), body.is_reminder)
         case log.Result(result=result) if stub is not None:
-            shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
+            shown = replace(body, result=llm.ToolResult(result.tool_use_id, stub, result.is_error))
         case log.Assistant(content=content) if stub is not None:
-            calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
-            shown = replace(body, content=(Text(stub), *calls))
+            calls = (
+                replace(block, input=_shortened(block.input)) for block in content if isinstance(block, llm.ToolUse)
+            )
+            shown = replace(body, content=(llm.Text(stub), *calls))
         case log.Assistant(content=content):
             shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
         case _:
@@ -259,8 +253,8 @@ def _as_compacted(entry: log.Entry, stubs: dict[str, str]) -> log.Entry:
     return replace(entry, body=shown)
 
 
-def _is_signed_thinking(block: Block) -> bool:
-    return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
+def _is_signed_thinking(block: llm.Block) -> bool:
+    return isinstance(block, llm.RedactedThinking) or (isinstance(block, llm.Thinking) and block.signature is not None)
 
 
 def _shortened(value: Any) -> Any:
@@ -300,7 +294,7 @@ class RequestSize:
         self._model = model
         self._measure_new_entries(model)
         counted = self._counted.get(model.name, ProviderCount())  # default: estimate all of it
-        added = self._entries.plus(self._prefix_size).minus(counted.size)
+        added = self._entries_size.plus(self._prefix_size).minus(counted.size)
         if not model.takes_images:  # a short text is sent in place of each image
             added = models.Size(added.ascii, added.foreign)
         return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * models.SAFETY))
@@ -312,7 +306,7 @@ class RequestSize:
     def _forget_sizes(self) -> None:
         self._path: list[log.Entry] = []  # the measured path; a rewound conversation has a new list
         self._measured = 0  # the number of measured entries of `_path`
-        self._entries = models.Size()  # the size of the measured entries
+        self._entries_size = models.Size()  # of the measured entries
         self._counted: dict[str, ProviderCount] = {}  # the newest count of each model
 
     def _measure_new_entries(self, model: models.ModelInfo) -> None:
@@ -323,16 +317,16 @@ class RequestSize:
             self._path = path
             compacted, self._measured = self._conversation.compacted_entries()
             for entry in compacted:
-                self._entries = self._entries.plus(_size(entry.body, model))
+                self._entries_size = self._entries_size.plus(_size(entry.body, model))
         for entry in path[self._measured :]:
             self._add(entry, model)
         self._measured = len(path)
 
     def _add(self, entry: log.Entry, model: models.ModelInfo) -> None:
         """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones."""
-        body, prompt_size = entry.body, self._entries.plus(self._prefix_size)  # `prompt_size`: of the reply's request
-        size = _size(body, model)
-        self._entries = self._entries.plus(size)
+        body, size = entry.body, _size(entry.body, model)
+        prompt_size = self._entries_size.plus(self._prefix_size)  # if the entry is a reply, the size of its request
+        self._entries_size = self._entries_size.plus(size)
         if not isinstance(body, log.Assistant) or not body.usage.prompt_tokens or body.is_estimated:
             return
         model_name, usage = f"{body.provider}/{body.model}", body.usage
@@ -340,10 +334,10 @@ class RequestSize:
             self._learned.add(entry.id)
             self._learn(model_name, usage.prompt_tokens, prompt_size)
         sent = models.sent_back(body.content, model)  # the blocks of the reply that the next request has
-        reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
-        has_unsent_uncounted = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
+        reasoning = [block for block in sent if isinstance(block, llm.Thinking | llm.RedactedThinking | llm.Opaque)]
+        leaves_out_uncounted = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
         # It is unknown how many of such a reply's tokens the next request has: use only the count of its prompt.
-        if body.stop_reason == "interrupted" or has_unsent_uncounted:
+        if body.stop_reason == "interrupted" or leaves_out_uncounted:
             self._counted[model_name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back

@@ -19,7 +19,7 @@ _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a 
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
 _ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
 
-_TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; of others only the kind is
+_TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; others are searched only by their kind
 _EXCERPT_CHARS = 160  # on each side of a match
 _MAX_SHORT_WORD = 3  # letters; a word this short is part of many others, so only whole words match it
 _PHRASE_SCORE = 10.0  # added for an entry that has the whole query
@@ -190,15 +190,14 @@ class LogSearch:
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
                 score = sum(math.log(1 + len(texts) / entry_counts[n]) for n in found) + has_phrase * _PHRASE_SCORE
-                rarest = min(found, key=lambda n: entry_counts[n], default=0)
-                at = lower.find(phrase) if has_phrase else found[rarest]
+                at = lower.find(phrase) if has_phrase else found[min(found, key=entry_counts.__getitem__)]  # the rarest
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
                 scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, log.Entry]]:
-        """Yield the entries that can be found, newest first: an id that a model has used twice means its last use."""
+        """Yield the entries that can be found, newest first: an id that a model used twice means its newest entry."""
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
             is_of_recall = isinstance(entry.body, log.Result) and entry.body.name == "recall"
@@ -221,7 +220,7 @@ def _heading(number: int, body: log.Body) -> str:
         case log.Pinned():
             speaker = "pinned"
         case _:
-            speaker = "you"  # a reply; the model reads it
+            speaker = "you"  # the model that reads this wrote the reply
     return f"[#{number} {speaker}]"
 
 

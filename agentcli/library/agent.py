@@ -96,7 +96,7 @@ class Agent(Generic[Output]):
         config = agent_config(options, cwd, permissions)
         self._memory = MemorySessions()  # keeps the session if there is no `SessionStore`
         self._conversation_store, store = stores_of(options, conversation, has_history=history is not None)
-        self._history, self._form = history or (), form_of(history or ())
+        self._history, self._messages_form = history or (), form_of(history or ())
         self._newest_entries: list[Entry] = []  # the newest prompt and what followed
         can_ask = approve is not None or options.answer is not None
         self._callbacks = Callbacks(approve, options.answer) if can_ask else None
@@ -107,7 +107,7 @@ class Agent(Generic[Output]):
         self._answer_schema = None if output_type is None else output_schema(output_type)
         self._options, self._user_id = options, options.user_id
         self._conversation_id = conversation if self._conversation_store is not None else ""
-        self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)  # of the next session
+        self._next_session = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
         self._conversation = Conversation()  # of the newest session
         self._building, self._prompt_order = asyncio.Lock(), PromptOrder()  # `_building`: held while a session is built
@@ -137,13 +137,13 @@ class Agent(Generic[Output]):
         session, self._session = self._session, None
         if session is not None:
             if session.snapshot().conversation.entries:
-                self._choice = SessionChoice(how="id", id=session.id)
+                self._next_session = SessionChoice(how="id", id=session.id)
             await session.close()
         await self._builder.aclose(for_good=False)
 
     async def _choose_session(self) -> SessionChoice:
         """Return the session to continue or to begin. Raises `UserError`."""
-        choice, cwd = self._choice, self._builder.config.cwd
+        choice, cwd = self._next_session, self._builder.config.cwd
         if self._history:  # it becomes a session, which is then continued
             bodies = read_history(self._history, self._model or await self._builder.models.default())
             stored = await self._memory.create(cwd=cwd, user_id=self._user_id)
@@ -191,7 +191,7 @@ class Agent(Generic[Output]):
             await self._conversation_store.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
         self._history, self._newest_entries = (), []
-        self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
+        self._next_session = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
 
     async def run(
         self,
@@ -258,7 +258,7 @@ class Agent(Generic[Output]):
         ):
             turn_start = len(session.snapshot().conversation.path) - len(results)  # `_hold_session` stored them
             op = GoOn(if_unanswered=True) if results else Prompt(blocks, tools=tuple(tools))
-            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)  # a request needs the results of all calls
+            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)  # until all calls have results
             begin = partial(session.publish, paused) if pending else partial(session.submit, op)
             self._prompt_order.run_in_turn(begin, deps)
             try:
@@ -310,7 +310,7 @@ class Agent(Generic[Output]):
         The default `form` is that of the agent's history, else "anthropic" (the Messages API); "openai" is Chat
         Completions. System reminders are left out.
         """
-        return write_messages(self._newest_entries, form or self._form)
+        return write_messages(self._newest_entries, form or self._messages_form)
 
     async def call_tool(
         self,

@@ -120,11 +120,11 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()  # held while a prompt is answered
-        self._handled_since: float | None = None  # when the caller took an event that it still handles; None: it waits
+        self._handled_since: float | None = None  # when the caller took the event that it handles; None if it waits
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or its tool prompts."""
+        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if its tool calls this."""
         if self in _PROMPTED.get():
             raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
         for _ in range(3):  # give the event loop time to close a stream whose `async for` was just left
@@ -184,7 +184,7 @@ async def _record(session: Session, batches: AsyncIterator[list[Event]], store: 
     from agentcli.frontends.json_output import JsonOutput  # imported here because few agents have an event store
 
     objects: list[dict[str, Any]] = []
-    output = JsonOutput(session, objects.append, streams=True)
+    output = JsonOutput(session, objects.append, streams=True)  # `show` appends the objects of an event
     status: StreamStatus = "running"
     async for events in batches:
         for event in events:

@@ -194,11 +194,11 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
-    def start_of_newest(self, step: Step) -> str:
-        """Return the beginning of the newest prompt if it is too long to stay whole; else an empty string."""
+    def start_of_newest(self, step: Step) -> str | None:
+        """Return the beginning of the newest prompt; None if it is short enough to stay whole."""
         text = self._typed_text(step)
         has_attachments = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
-        return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_attachments else ""
+        return self._truncated(text, NEWEST_START, step) if len(text) > NEWEST_START or has_attachments else None
 
     def _truncated(self, text: str, max_chars: int | None, step: Step) -> str:
         if max_chars is None or len(text) <= max_chars + _CUT_MARK_CHARS:
@@ -231,14 +231,14 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
                 if not length.result:
                     return ""
-                # Above the length in the settings, there is room for the result itself.
+                # With more room than the settings give a result, its text is shown, not its summary.
                 summary = body.summary if length.result <= self.settings.result_chars else ""
                 text = summary or " ".join(result.text[: length.result].split())
                 return f"- {title}: {text[: length.result]} [#{step.number}]"
             case Assistant() as reply if text := text_of(reply).strip():
                 if not calls_in(reply):
                     return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
-                # Thoughts of older turns are shown only above the length in the settings.
+                # Thoughts of older turns are shown only with more room than the settings give a message.
                 is_shown = age < self.settings.medium_turns or length.thought > self.settings.message_chars
                 return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_shown and length.thought else ""
             case _:
@@ -358,9 +358,10 @@ def _files(turns: Sequence[TurnSteps]) -> list[FileInWork]:
         inputs = {use.id: use.input for use in turn.calls}
         for result in turn.observations:
             for path, action in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
-                before = found.pop(path, None)  # the path moves to the end
-                stays_changed = before is not None and before.action == "changed" and action == "read"
-                found[path] = before if before and stays_changed else FileInWork(path, action, turn.number)
+                earlier = found.pop(path, None)  # the path moves to the end
+                if earlier is None or (earlier.action, action) != ("changed", "read"):
+                    earlier = FileInWork(path, action, turn.number)
+                found[path] = earlier
     return list(found.values())
 
 

@@ -22,8 +22,7 @@ _EXCERPTS, _EXCERPTS_INSTEAD = 0.2, 0.7
 _MIN_GAIN = 0.1  # share of the request; nobody needs a smaller gain, which would cost the provider's prompt cache
 _CORRECTIONS = 4  # attempts, each with less room than the last, because sizes do not quite add up
 _REPLACEMENT_TOKENS = 20  # of the line that replaces the oldest turns, at least
-_NO_LIMIT = 1_000_000_000
-
+_NO_LIMIT = 1_000_000_000  # more than any conversation has
 Count = Callable[[Sequence[Message]], int]
 
 _HEADING = (
@@ -138,16 +137,17 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result_chars, message_chars = self.settings.result_chars, self.settings.message_chars
         kinds = (entries.Result, object)  # `object`: entries of any kind
-        for kind, factor in product(kinds, reversed(digest.FACTORS)):
-            for step, turn in older:
-                is_small_enough, is_dropped = tokens <= _FILL * limit, stubs.get(step.entry.id) == ""
-                if is_small_enough or is_dropped or not isinstance(step.entry.body, kind):
-                    continue
-                stub = digest.stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
-                if stub is not None:
-                    shown = stubs.get(step.entry.id, text_of(step.entry.body))
-                    tokens -= self.budget.size(shown) - self.budget.size(stub)
-                    stubs[step.entry.id] = stub
+        for kind, factor, (step, turn) in product(kinds, reversed(digest.FACTORS), older):
+            if tokens <= _FILL * limit:
+                break
+            is_dropped = stubs.get(step.entry.id) == ""
+            if is_dropped or not isinstance(step.entry.body, kind):
+                continue
+            stub = digest.stub_of(step, turn, result=factor * result_chars, message=factor * message_chars)
+            if stub is not None:
+                shown = stubs.get(step.entry.id, text_of(step.entry.body))
+                tokens -= self.budget.size(shown) - self.budget.size(stub)
+                stubs[step.entry.id] = stub
         return self._build(plan.carried, first, "truncate", stubs=stubs)
 
     # Plans in which a digest replaces older turns, and newer ones stay
@@ -157,7 +157,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
         `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
-        room -= self.budget.prefix + self.budget.size(self._carried_text([]))  # for the turns
+        room -= self.budget.prefix + self.budget.size(self._carried_text([]))  # the turns get the rest
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
@@ -167,7 +167,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             brief_size = sum(self._turn_size(turn, digest.BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            preferred = free - int((1 - _FILL) * limit)  # the rest is for the next turns
+            preferred = free - int((1 - _FILL) * limit)  # the difference is left for the next turns
             if (texts := self._older_texts(covered, free, preferred)) is not None:
                 strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried_text(texts), start, strategy, stubs=stubs, covered=covered)
@@ -188,16 +188,17 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             share = _EXCERPTS if prompts_fit else _EXCERPTS_INSTEAD
             all_sentences_size = self.budget.size("\n".join(one.text for one in self._all_sentences))
             excerpts_size = min(int(share * free), all_sentences_size)
-            fit_only_without_excerpts = prompts_fit and shortest_size + excerpts_size > free
-            room -= 0 if fit_only_without_excerpts else excerpts_size
+            prompts_fit_only_without_excerpts = prompts_fit and shortest_size + excerpts_size > free
+            if not prompts_fit_only_without_excerpts:
+                room -= excerpts_size
         if (choice := self._choose_lengths(covered, room, preferred)) is None:
             return None
-        replaced, chosen = choice
-        shown = [self._writer.lengths[length] for length in chosen]
-        texts = [self._writer.text(turn, length) for turn, length in zip(covered[replaced:], shown, strict=True)]
+        replaced, positions = choice
+        lengths = [self._writer.lengths[position] for position in positions]
+        texts = [self._writer.text(turn, length) for turn, length in zip(covered[replaced:], lengths, strict=True)]
         if brief_size > free:
             unused = free - sum(self.budget.size(text) for text in texts)
-            all_lengths = [*[None] * replaced, *shown]  # None: all of the turn's text is omitted
+            all_lengths = [*[None] * replaced, *lengths]  # None: all of the turn's text is omitted
             texts[:0] = self._excerpts(zip(covered, all_lengths, strict=True), unused)
         if replaced:
             oldest, newest = covered[0], covered[replaced - 1]
@@ -211,7 +212,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _sizes(self) -> dict[tuple[int, int, int], int]:
-        return {}  # keys: the number of a turn, the number of its steps, a position in `lengths`
+        return {}  # keys: the number of a turn, the number of its steps, a position in `DigestWriter.lengths`
 
     def _turn_size(self, turn: TurnSteps, length: int) -> int:
         key = turn.number, len(turn.steps), length
@@ -242,21 +243,21 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             if replaced == len(covered):
                 return None
             total -= self._turn_size(covered[replaced], 0)
-            total += 0 if replaced else _REPLACEMENT_TOKENS  # one line for all of them
+            total += _REPLACEMENT_TOKENS if replaced == 0 else 0  # one line replaces all of them
             replaced += 1
         chosen = [0] * (len(covered) - replaced)
         if replaced:
             return replaced, chosen
-        newest_first = list(range(len(covered) - 1, -1, -1))
+        newest_first = range(len(covered) - 1, -1, -1)
         focus = distinctive_words(self.carried.focus.lower())
         # Turns about the focus get longer before others.
-        order = sorted(newest_first, key=lambda position: not digest.is_about(covered[position], focus))
+        order = sorted(newest_first, key=lambda n: not digest.is_about(covered[n], focus))
         for length in range(1, len(self._writer.lengths)):
-            for position in order:
-                turn = covered[position]
-                more = self._turn_size(turn, length) - self._turn_size(turn, length - 1)
-                if chosen[position] == length - 1 and total + more <= (room if length <= digest.BRIEF else preferred):
-                    chosen[position] = length
+            max_total = room if length <= digest.BRIEF else preferred
+            for n in order:
+                more = self._turn_size(covered[n], length) - self._turn_size(covered[n], length - 1)
+                if chosen[n] == length - 1 and total + more <= max_total:
+                    chosen[n] = length
                     total += more
         return 0, chosen
 
@@ -280,7 +281,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             max_chars = tail.newest if is_newest else tail.result
             stub = None
             if step.entry.is_prompt:
-                stub = (self._writer.start_of_newest(step) or None) if tail.cuts_prompt else None
+                stub = self._writer.start_of_newest(step) if tail.cuts_prompt else None
             elif max_chars < _NO_LIMIT and isinstance(step.entry.body, entries.Result | entries.Assistant):
                 message_chars = max(max_chars, self.settings.message_chars)
                 stub = digest.stub_of(step, turn.number, result=max_chars, message=message_chars)
@@ -299,7 +300,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """Return the text with which later requests begin. `texts` are the texts of older turns."""
         what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
-        older = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
+        older = ["## What was said and done\n\n" + "\n".join(filter(None, texts)).strip()] if texts else []
         parts = "\n\n".join([heading, *older, *self.carried.parts()])
         return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.reminders])
 

@@ -318,27 +318,26 @@ def _compare_command(claim: Statement, record: Record) -> Comparison:
 
 def _compare_files(claim: Statement, record: Record) -> Comparison:
     """Compare a claim that a file was created, changed, deleted or left unchanged with the changes in the log."""
-    is_unchanged = claim.kind == "file_unchanged"
-    since = record.turn_start if is_unchanged else (0, 0)  # "nothing was changed" is about the newest turn
-    found = [(change, id) for change, at, id in record.changes if at >= since and record.is_claim_about(change, claim)]
-    changes, ids = [change for change, _ in found], [id for _, id in found]
-    if is_unchanged:
-        is_same = claim.target and changes and log.is_same_state(changes[0].before, changes[-1].after)
+    found = [(change, at, id) for change, at, id in record.changes if record.is_claim_about(change, claim)]
+    if claim.kind == "file_unchanged":  # such a claim is about the newest turn
+        newest = [(change, id) for change, at, id in found if at >= record.turn_start]
+        ids = [id for _, id in newest]
+        if newest:
+            return bool(claim.target) and log.is_same_state(newest[0][0].before, newest[-1][0].after), ids
         # In an incomplete record any call of the turn may have changed the file.
-        is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
-        return bool(not changes or is_same) if is_known else None, ids
-    if not changes:  # the claim is false if the call that should have changed the file failed
+        is_known = record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
+        return True if is_known else None, ids
+    if not found:  # the claim is false if the call that should have changed the file failed
         name = PurePath(claim.target).name
         failed_writes = (end for end in record.ends if end.is_error and end.name in _WRITING_TOOLS)
         failed = [end.entry_id for end in failed_writes if name in end.file_text]
         return False if failed else None, failed[-1:]
-    before, last = changes[0].before, changes[-1]
+    (first, _, first_id), (last, _, last_id) = found[0], found[-1]
     is_true = {
-        "file_created": before is None and last.after is not None,
-        "file_deleted": last.after is None and any(change.before for change in changes),
-        "file_changed": last.after is not None and not log.is_same_state(before, last.after),
+        "file_created": first.before is None and last.after is not None,
+        "file_deleted": last.after is None and any(change.before for change, _, _ in found),
+        "file_changed": last.after is not None and not log.is_same_state(first.before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may no longer be true.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
-    verdict = None if is_true and not is_still_so else is_true
-    return verdict, [ids[0], ids[-1]]
+    return None if is_true and not is_still_so else is_true, [first_id, last_id]
