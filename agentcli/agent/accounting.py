@@ -230,8 +230,8 @@ class Tally(Struct, kw_only=True):
         self.retries += retries
 
     @property
-    def whole_usd(self) -> float | None:
-        """The cost, or None if any price is unknown, because the sum would be too low."""
+    def full_cost_usd(self) -> float | None:
+        """The cost of all requests; None if the price of any is unknown, because `cost_usd` is then too low."""
         return None if self.unpriced else self.cost_usd
 
     def as_dict(self) -> dict[str, Any]:
@@ -358,7 +358,7 @@ class UsageCollector:
 
     @property
     def by_model(self) -> dict[str, tuple[Usage, float | None]]:
-        return {model: (tally.usage, tally.whole_usd) for model, tally in self.models.items()}
+        return {model: (tally.usage, tally.full_cost_usd) for model, tally in self.models.items()}
 
     def report(self) -> dict[str, Any]:
         """Return the usage as in `agentcli usage --json`: days and sessions by time, tools by calls, others by cost."""

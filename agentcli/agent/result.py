@@ -84,7 +84,8 @@ class ResultBuilder:
         self._started = time.monotonic() if started is None else started  # of the prompt
         self._requested: float | None = None  # the monotonic time at which the running request was sent
         self._api_s = 0.0  # seconds of requests so far
-        self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
+        total = session.state.meter.total
+        self._usage_before, self._usd_before = total.usage, total.full_cost_usd
 
     def note(self, event: Event) -> None:
         """Measure the time of the main agent's requests from its events."""
@@ -125,9 +126,9 @@ class ResultBuilder:
 
     def unfinished(self) -> dict[str, Any]:
         """Return the result object of an abandoned prompt, with the usage since this builder was created."""
-        total, (usage_before, usd_before) = self._session.state.meter.total, self._before
-        spent = None if total.whole_usd is None or usd_before is None else total.whole_usd - usd_before
-        before, now = usage_object(usage_before), usage_object(total.usage)
+        total, usd_before = self._session.state.meter.total, self._usd_before
+        spent = None if total.full_cost_usd is None or usd_before is None else total.full_cost_usd - usd_before
+        before, now = usage_object(self._usage_before), usage_object(total.usage)
         end = Done("", 0, Usage(), "interrupted", spent)
         return self.build(end) | {"usage": {name: now[name] - before[name] for name in now}}
 

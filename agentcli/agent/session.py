@@ -73,7 +73,7 @@ class Session:
             effort=state.model.effort,
             workspace=self.runtime.calls.workspace,
             conversation=state.conversation,
-            cost_usd=state.meter.total.whole_usd,
+            cost_usd=state.meter.total.full_cost_usd,
             max_budget_usd=next(limits, {}).get("usd"),
         )
 

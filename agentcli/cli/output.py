@@ -95,9 +95,9 @@ class WatchedStdout(io.FileIO):
     """Stdout that drops writes after a `failure`, so that the interpreter's last flush does not fail as well."""
 
     failure: OSError | None = None  # the first failed write
-    # The start of the last line, True if that line continues, the data being written, and the number of its bytes that
-    # were written (none yet: an empty list). All in one value, so that a signal handler sees a consistent state.
-    _state: tuple[bytes, bool, bytes, list[int]] = (b"", False, b"", [])
+    # The newest write: the start of the last line before it, True if that line continues, the data, and the number of
+    # its bytes that were written (an empty list until then). One value, so that a signal handler sees all of a write.
+    _newest_write: tuple[bytes, bool, bytes, list[int]] = (b"", False, b"", [])
 
     @property
     def is_within_line(self) -> bool:
@@ -130,7 +130,7 @@ class WatchedStdout(io.FileIO):
         if self.failure is not None:
             return view.nbytes
         written: list[int] = []
-        self._state = (*self._last_line(), bytes(view), written)
+        self._newest_write = (*self._last_line(), bytes(view), written)
         try:
             written.extend(map(super().write, (view,)))  # one bytecode step, so no signal handler runs within it
         except OSError as error:
@@ -140,7 +140,7 @@ class WatchedStdout(io.FileIO):
 
     def _last_line(self) -> tuple[bytes, bool]:
         """Return the start of the last line on stdout, as long as `_RESULT`, and True if the line continues."""
-        line, continues, data, written = self._state
+        line, continues, data, written = self._newest_write
         if not written or not written[0]:
             return line, continues
         data = data[: written[0]]

@@ -106,7 +106,7 @@ class LocalEngine:
                 end="timeout" if is_timeout else end,
                 error=error,
                 check=checked,
-                spent=Spent(seconds, total.whole_usd, total.usage),
+                spent=Spent(seconds, total.full_cost_usd, total.usage),
                 work=work,
             )
             return EvalAttempt(outcome, pack_conversation(entries), failure)

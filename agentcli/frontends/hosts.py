@@ -265,7 +265,7 @@ class ScreenlessHost(OpenerHost):
             new_entries = session.snapshot().conversation.entries[entries_before:]
             # The cost of requests that the command made outside the conversation.
             spending = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid)).total
-            usage, cost_usd = spending.usage, spending.whole_usd
+            usage, cost_usd = spending.usage, spending.full_cost_usd
             text, prompt = "", None
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.entries import FileState
-from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles
+from agentcli.infra.changes.folder_index import Difference, FolderIndex, FolderTooLarge, SnapshotLimits
 from agentcli.infra.changes.recorder import Recorder
 from agentcli.infra.changes.state import Objects
 
@@ -137,19 +137,19 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     assert large is not None
     assert not large.is_stored
     assert set(watched.index.state.left_out) == {"data/a.csv", "large"}
-    with pytest.raises(TooManyFiles, match="more than 2 files"):
+    with pytest.raises(FolderTooLarge, match="more than 2 files"):
         watched.new_index(SnapshotLimits(max_files=2)).refresh()
 
 
 def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watched) -> None:
     watched.run("for n in 1 2 3; do head -c 400 /dev/urandom >$n; done")
-    with pytest.raises(TooManyFiles, match="more than 1e-06 GB"):
+    with pytest.raises(FolderTooLarge, match="more than 1e-06 GB"):
         watched.new_index(SnapshotLimits(max_bytes=1_000)).refresh()
     assert not (watched.base / "checkpoints/objects").exists()
     index = watched.new_index(SnapshotLimits(max_bytes=2_000))
     index.refresh()
     watched.run("head -c 2100 /dev/urandom >more")
-    with pytest.raises(TooManyFiles):
+    with pytest.raises(FolderTooLarge):
         index.refresh()
 
 

@@ -174,7 +174,7 @@ async def _run_usage(host: CommandHost, argument: str) -> Outcome:
         return "No requests in this session yet."
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in collector.by_model.items()]
     if len(rows) > 1:
-        rows.append(_usage_row("total", collector.total.usage, collector.total.whole_usd))
+        rows.append(_usage_row("total", collector.total.usage, collector.total.full_cost_usd))
     further_rows = _further_usage(session)
     width = max(len(row[0]) for row in (*rows, *further_rows))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *further_rows)]
@@ -194,7 +194,7 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
     newest = UsageCollector(entries[prompts[-1] :] if prompts else ()).total
     lines = []
     if newest.requests:
-        name, text = _usage_row("last turn", newest.usage, newest.whole_usd)
+        name, text = _usage_row("last turn", newest.usage, newest.full_cost_usd)
         seconds = f"{newest.duration_ms / 1000:,.1f} s waiting for the model"
         lines.append((name, f"{text}, {counted(newest.requests, 'request')}, {seconds}"))
     for account, kind, limit, spent in session.state.budgets.limits():

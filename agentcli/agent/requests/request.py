@@ -292,7 +292,7 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
 
 
 def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | None) -> None:
-    total, provider = turn.state.meter.total.whole_usd, target.provider
+    total, provider = turn.state.meter.total.full_cost_usd, target.provider
     turn.emit(events.UsageReported(used, cost, total, provider.model, provider.name))
 
 

@@ -46,7 +46,7 @@ class AgentProgress(Struct):
     @property
     def summary(self) -> str:
         """Return the rounds, the tokens and the cost as text: `3 rounds · 1,200 tokens · $0.02`."""
-        rounds, usd = f"{self.turns} round{'s' * (self.turns != 1)}", self.meter.total.whole_usd
+        rounds, usd = f"{self.turns} round{'s' * (self.turns != 1)}", self.meter.total.full_cost_usd
         cost = f" · {format_amount('usd', usd)}" if usd else ""
         return f"{rounds} · {self.meter.total.usage.context_tokens:,} tokens{cost}"
 
@@ -133,7 +133,7 @@ class Subagents:
                 await _close(child)
             finally:
                 run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
-                result = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
+                result = (run.progress.turns, total.usage, total.full_cost_usd, _answer_texts(child))
                 turn.emit(events.SubagentEnded(run.id, use_id, run.end, *result, agent_id=run.id))
 
     async def _relay_events(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
@@ -246,7 +246,7 @@ def _format_answer(run: AgentRun, last_event: events.Done | events.TurnFailed, t
         answer = last_event.text
     error, reason = getattr(last_event, "error", ""), getattr(last_event, "reason", "")
     why = _UNFINISHED.get(run.end or "", "").format(error=error, reason=reason)  # empty if it is done
-    used, cost_usd = run.progress.summary, run.progress.meter.total.whole_usd
+    used, cost_usd = run.progress.summary, run.progress.meter.total.full_cost_usd
     about = f"[{run.id}: {used} · session {run.session_id}]"
     content = "\n\n".join(filter(None, (why, answer, about)))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": cost_usd}

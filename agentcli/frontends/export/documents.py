@@ -69,7 +69,7 @@ def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
         **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
         "model": story.models[-1] if story.models else "",
         **as_dict(info, entries),
-        "usage": usage_object(total.usage) | {"cost_usd": total.whole_usd},
+        "usage": usage_object(total.usage) | {"cost_usd": total.full_cost_usd},
         "version": __version__,
     }
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -187,7 +187,7 @@ def as_markdown(story: Story) -> str:
 
 
 def header_fields(story: Story) -> dict[str, str]:
-    model, cost = ", ".join(story.models) or "none", format_cost(story.cost.total.whole_usd)
+    model, cost = ", ".join(story.models) or "none", format_cost(story.cost.total.full_cost_usd)
     return {"Date": format_time(story.info.created), "Model": model, "Cost": cost, "Session": story.info.id}
 
 

@@ -52,13 +52,13 @@ class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
         if files > self.max_files:
-            raise TooManyFiles(f"{root} holds more than {self.max_files:,} files (checkpoints.most_files)")
+            raise FolderTooLarge(f"{root} holds more than {self.max_files:,} files (checkpoints.most_files)")
         if size > self.max_bytes:
-            raise TooManyFiles(f"{root} holds more than {self.max_bytes / 1e9:g} GB (checkpoints.most_gb)")
+            raise FolderTooLarge(f"{root} holds more than {self.max_bytes / 1e9:g} GB (checkpoints.most_gb)")
 
 
-class TooManyFiles(Exception):
-    """A folder holds more than checkpoints cover."""
+class FolderTooLarge(Exception):
+    """A folder holds more files or bytes than checkpoints cover."""
 
 
 class _KnownEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -102,7 +102,7 @@ class FolderIndex:
         self.borrowed = BorrowedObjects(self.root, objects.folder / "borrowed" / index_name(self.root), writable)
 
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
-        """Return the changes since the last scan, by relative path. Raises `TooManyFiles`, `OSError`."""
+        """Return the changes since the last scan, by relative path. Raises `FolderTooLarge`, `OSError`."""
         differences, state = _Scan(self).run()
         changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
         # Undo needs the old contents of changed files; only those of unchanged files may stay borrowed from git.
@@ -166,7 +166,7 @@ class _Scan:
         return self._differences, self._state
 
     def _borrow(self) -> None:
-        """Find contents to borrow. Raises `TooManyFiles` if the rest exceeds the limits, before anything is stored."""
+        """Find contents to borrow. Raises `FolderTooLarge` if the rest exceeds the limits, before it is stored."""
         if len(self._listing) >= self._limits.min_files_to_borrow:
             with suppress(OSError, ValueError, SubprocessError):  # then all files are copied
                 self._borrowed = self._index.borrowed.borrow()
@@ -176,7 +176,7 @@ class _Scan:
         self._new_bytes = 0  # they are counted again when they are stored
 
     def _count_new(self, status: os.stat_result) -> None:
-        """Add a file that is to be stored to the new bytes. Raises `TooManyFiles` if they exceed the limit."""
+        """Add a file that is to be stored to the new bytes. Raises `FolderTooLarge` if they exceed the limit."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
             self._new_bytes += status.st_size
             self._limits.check(self._root, size=self._new_bytes)
@@ -283,7 +283,7 @@ class _Scan:
 
     @cached_property
     def _listing(self) -> set[str]:
-        """The files that git does not ignore, and the folders around them. Raises `TooManyFiles`, `OSError`."""
+        """The files that git does not ignore, and the folders around them. Raises `FolderTooLarge`, `OSError`."""
         command, parts, count = [find_rg(), *_RG_ARGUMENTS, "--glob=!.git"], [], 0
         with Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
             assert running.stdout is not None

@@ -19,7 +19,7 @@ import msgspec
 
 from agentcli.conversation.entries import FileChange, FilesChanged, FileState, stored_path, system_path
 from agentcli.errors import ToolError
-from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
+from agentcli.infra.changes.folder_index import Difference, FolderIndex, FolderTooLarge, SnapshotLimits, index_name
 from agentcli.infra.changes.journal import CallNote, PrivateFolder
 from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
 from agentcli.infra.changes.state import Objects, state_at
@@ -192,7 +192,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         for index in self._all_indexes() if not self._problem else ():
             try:
                 differences = index.refresh()
-            except (TooManyFiles, ToolError) as error:
+            except (FolderTooLarge, ToolError) as error:
                 self._problem = str(error)
                 break
             for relative_path, (before, now) in differences.items():
@@ -228,7 +228,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             differences = {path: (state, self._state(path)) for path, state in _by_system_path(note.before or {})}
             for root, name in _by_system_path(note.indexes):
                 index = self._new_index(root, self._notes / name)
-                with contextlib.suppress(TooManyFiles):
+                with contextlib.suppress(FolderTooLarge):
                     since_call_began = index.refresh(saves=False)
                     differences |= {f"{root}/{path}": difference for path, difference in since_call_began.items()}
             if changes := _as_changes(dict(_without_later(differences, last_ns + _AFTERLIFE_NS, note.finished))):

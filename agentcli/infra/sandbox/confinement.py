@@ -309,10 +309,11 @@ class Protection(msgspec.Struct, kw_only=True):
     missing_files: dict[str, bytes] = msgspec.field(default_factory=dict)
     problems: list[str] = msgspec.field(default_factory=list)
 
-    def protect(self, folder: str, name: str, if_missing: bytes | None = None) -> None:
+    def protect(self, folder: str, name: str, placeholder: bytes | None = None) -> None:
         """Protect `name`, relative to a folder, from being written, created or replaced; its parents from renaming.
 
-        A missing one becomes a file with the content `if_missing`, which must mean the same as no file, or a folder.
+        A missing one becomes a file with the content `placeholder`, which must mean the same as no file; without a
+        placeholder it becomes a folder.
         """
         *outer, last = [part for part in name.split("/") if part not in {"", "."}]
         path = folder
@@ -322,9 +323,9 @@ class Protection(msgspec.Struct, kw_only=True):
                 self._protect_entry(path, folder, None)
                 return
             _append_once(self.writable, path)
-        self._protect_entry(f"{path}/{last}", folder, if_missing)
+        self._protect_entry(f"{path}/{last}", folder, placeholder)
 
-    def _protect_entry(self, path: str, folder: str, if_missing: bytes | None) -> None:
+    def _protect_entry(self, path: str, folder: str, placeholder: bytes | None) -> None:
         kind = kind_of(path)
         if kind == "symlink":
             self.problems.append(f"{path} is a symbolic link, which a command can replace.")
@@ -332,8 +333,8 @@ class Protection(msgspec.Struct, kw_only=True):
             if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
                 _append_once(self.read_only, target)
         # What looks like a mount point may be another command's, and will disappear.
-        elif if_missing is not None and (kind == "nothing" or (kind == "file" and _has_content(path, if_missing))):
-            self.missing_files[path] = if_missing
+        elif placeholder is not None and (kind == "nothing" or (kind == "file" and _has_content(path, placeholder))):
+            self.missing_files[path] = placeholder
         elif kind == "nothing" or is_mount_point(path):
             _append_once(self.missing_folders, path)
         else:

@@ -357,7 +357,7 @@ async def test_a_cost_that_cannot_be_known_is_none_and_not_zero(tmp_path: Folder
     async with on_stage(tmp_path, [{"text": "a"}], info=info) as stage:
         done = await stage.ask("one")
     assert done.cost_usd is None
-    assert stage.session.state.meter.total.whole_usd is None
+    assert stage.session.state.meter.total.full_cost_usd is None
 
 
 async def test_session_costs_are_summed_by_model(tmp_path: Folder) -> None:
@@ -373,7 +373,7 @@ async def test_session_costs_are_summed_by_model(tmp_path: Folder) -> None:
         await stage.ask("two")
     meter = stage.session.state.meter
     assert meter.by_model == {"scripted/script": (Usage(5), 0.0), "other/dear": (Usage(0, 1_000_000), 3.0)}
-    assert (meter.total.usage, meter.total.whole_usd) == (Usage(5, 1_000_000), 3.0)
+    assert (meter.total.usage, meter.total.full_cost_usd) == (Usage(5, 1_000_000), 3.0)
 
 
 # What providers do wrong.

@@ -230,19 +230,19 @@ class RepositoryPlanner:
             for each in (os.path.normpath(path), os.path.realpath(path))
         }
         for path, is_file in is_file_by_path.items():
-            around = [base for base in (worktree, folder) if base and is_inside(path, base)]
-            self._add_path(path, around, NO_CONFIGURATION if is_file else None, plan)
+            enclosing = [base for base in (worktree, folder) if base and is_inside(path, base)]
+            self._protect_path(path, enclosing, NO_CONFIGURATION if is_file else None, plan)
 
-    def _add_path(self, path: str, around: list[str], if_missing: bytes | None, plan: Protection) -> None:
-        """Protect a path and its parents below the innermost folder of `around`, or else the innermost writable one."""
-        base = max(around, key=len) if around else self._innermost_writable_around(path)
+    def _protect_path(self, path: str, enclosing: list[str], placeholder: bytes | None, plan: Protection) -> None:
+        """Protect a path and its parents up to the innermost `enclosing` folder, or else the innermost writable one."""
+        base = max(enclosing, key=len) if enclosing else self._innermost_writable_around(path)
         if base is None:
             return
         holds_writable_folder = any(is_inside(folder, path) for folder in self._writable)
         if path == base or holds_writable_folder:
             plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
             return
-        plan.protect(base, os.path.relpath(path, base), if_missing)
+        plan.protect(base, os.path.relpath(path, base), placeholder)
 
 
 def looks_like_git_dir(folder: str) -> bool:
@@ -268,11 +268,11 @@ def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> li
     return _add_entry(folder, "config.worktree", plan, b"" if named.has_worktree_config else None)
 
 
-def _add_entry(folder: str, name: str, plan: Protection, if_missing: bytes | None = None) -> list[str]:
+def _add_entry(folder: str, name: str, plan: Protection, placeholder: bytes | None = None) -> list[str]:
     """Add a file or folder; return the reason if it cannot be protected."""
     if kind_of(f"{folder}/{name}") == "symlink":
         return [f"{folder}/{name} is a symbolic link, which a command could replace"]
-    plan.protect(folder, name, if_missing)
+    plan.protect(folder, name, placeholder)
     return []
 
 
