@@ -58,9 +58,9 @@ class Account:
 
 
 class OverBudget(UserError):
-    """An account does not cover the need that `needs` describes. The question `id` offers the higher limit `more`."""
+    """A limit of an account does not cover a request or calls. The question `id` offers the higher limit `more`."""
 
-    def __init__(self, account: Account, kind: Kind, needs: str) -> None:
+    def __init__(self, account: Account, kind: Kind, cause: str) -> None:
         limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
         self._account, self._kind = account, kind
         self._next_limit = max(limit, spent) + account.first_limits[kind]
@@ -68,7 +68,7 @@ class OverBudget(UserError):
         self.id = f"{self.setting}={limit:g}"  # with the limit, so that the next raise is another question
         self.more = format_amount(kind, self._next_limit)
         limit_text, spent_text = format_amount(kind, limit), format_amount(kind, spent)
-        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {spent_text}; {needs}).")
+        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {spent_text}; {cause}).")
 
     def allow_more(self) -> None:
         """Raise the limit by its first amount, counted from the spending if that is above the limit."""
@@ -147,9 +147,8 @@ class Budgets:
                     case "usd" if per_reply:
                         per_token = per_reply * (1 + 1e-9)  # slightly more, so that rounding never exceeds the limit
                         max_tokens = min(max_tokens, int(left_for_reply / per_token))
-                is_used_up = (
-                    kind in ("usd", "seconds") and left_for_reply <= 0
-                )  # free replies, and time, do not limit `max_tokens`
+                # The price of a free reply, and time, do not limit `max_tokens`.
+                is_used_up = kind in ("usd", "seconds") and left_for_reply <= 0
                 if is_used_up or max_tokens < min_tokens:
                     needed = "more time" if kind == "seconds" else format_amount(kind, max_amounts(min_tokens)[kind])
                     raise OverBudget(account, kind, f"the next request could need {needed}")
@@ -347,12 +346,12 @@ class UsageCollector:
                 day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
                 for spending in (self.days[day], self.users[user_id], session):
                     spending.add(usage, cost_usd, body.duration_ms, retries)
-                self.add_request(model, usage, cost_usd, body.duration_ms, retries)
+                self.add_request(model, usage, cost_usd, body.duration_ms, retries)  # in the total and for its model
 
     def add_request(
         self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
-        """Count a request that is not an entry yet, in the total and for its model (`provider/model`)."""
+        """Count a request in the total and for its model (`provider/model`), but for no day, user or session."""
         for tally in (self.total, self.models[model]):
             tally.add(usage, cost_usd, duration_ms, retries)
 

@@ -130,7 +130,7 @@ class SessionStore(Protocol):
         """Restore the session that was removed last, and return its id. Fails if the id is in use again."""
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        """Replace these texts with `[redacted]` in all entries, even subagents'; note and return the number of places.
+        """Replace these texts with `[redacted]` in all entries, even subagents'; store and return the number of places.
 
         Entries that the session shares with other sessions, because one is a fork of the other, change in all of them.
         Everything in the trash changes, too. Fails while the session is open.

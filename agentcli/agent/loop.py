@@ -154,7 +154,7 @@ def begin_turn(
     # A prompt that is sent again, because it got no answer, replaces the earlier one.
     if repeated := tuple(id for id, message in unanswered if message in prompts and not from_queue):
         turn_log.add(turn, Retracted(repeated))
-    turn_log.add_notes(turn)
+    turn_log.add_reminders(turn)
     turn.log.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
     turn.log.entry_ids = list(turn.log.prompt_ids)
     return turn
@@ -176,7 +176,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, if_unanswere
     turn = _new_turn(state, runtime, emit)
     if half:
         turn.answer = AnswerText(parts=[half], is_half=True)  # the model's next text continues it
-        turn_log.add_notes(turn)
+        turn_log.add_reminders(turn)
         turn_log.add(turn, reminder(GO_ON))
         return turn
     for step in turn.steps:
@@ -286,7 +286,7 @@ def failed_event(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_
 
 
 def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
-    """Describe an error as a sentence about the provider where its own text is none, or for a person at a terminal."""
+    """Return an error's text, with the provider's name if a person reads it, or if it says too little without."""
     provider, own_text = provider_display_name(turn.state.model.name.partition("/")[0]), str(error)
     if isinstance(error, llm_errors.Overloaded) and own_text.lower().strip(" .!") in _ONLY_OVERLOADED:
         error.args = (f"{provider} is overloaded",)

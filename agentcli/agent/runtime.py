@@ -84,7 +84,7 @@ class ContextWatch(msgspec.Struct, dict=True):
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
             return None  # too early even to write summaries ahead
-        return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
+        return await self.compactor.compact_if_due(conversation, model, prefix, used=used, emit=tell)
 
     async def aclose(self) -> None:
         if "compactor" in self.__dict__:  # it was needed, so it exists
@@ -137,7 +137,7 @@ async def call_resolver(
     provider_of: Callable[[str], tuple[llm.Provider, ModelInfo]],
     fallback: str,
 ) -> tuple[llm.Provider, ModelInfo]:
-    """Return the resolver's choice. If it fails, return the fallback if that is in use, else raise `ProviderError`."""
+    """Return the resolver's choice. If it fails, raise `ProviderError`, or return the fallback once that is in use."""
     try:
         chosen = await resolve(state)
     except AgentcliError:

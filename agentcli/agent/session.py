@@ -81,7 +81,7 @@ class Session:
     def waiting_for_client(self) -> Collection[str]:
         """The ids of calls that still wait for a `ClientResult`, including those of a paused turn."""
         client = self.runtime.calls.delegates.client
-        return {*client.waiting, *(self.state.conversation.pending_calls.keys() - client.answered)}
+        return {*client.waiting_ids, *(self.state.conversation.pending_calls.keys() - client.answered)}
 
     def check_rule(self, text: str) -> None:
         """Raise `UsageError` if the rule of an `Approve` matches no call of any tool."""
@@ -98,10 +98,10 @@ class Session:
         if not isinstance(op, ops.Op):
             raise TypeError(f'Expected an operation, such as Prompt("…"), not {type(op).__name__}.')
         try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self.loop:
+            running_loop = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, which has no loop
+            running_loop = None
+        if running_loop is self.loop:
             self._handle(op)
         else:
             self.loop.call_soon_threadsafe(self._handle, op)
@@ -238,7 +238,7 @@ class Session:
         if op.to_model and self.is_busy:
             self.state.notes.append(note)  # an entry now could separate a call from its result
         else:
-            self.append(note if op.to_model else ContextNote(text))  # the latter is only for the person
+            self.append(note if op.to_model else ContextNote(text))  # a `ContextNote` is only for the person
 
     def rewind(self, entry_id: str) -> str:
         """Take back a prompt and all later entries, and return its text. Costs stay recorded. Raises `UserError`."""
@@ -259,7 +259,7 @@ class Session:
             return "compaction is off in this session"
         _, info = await self.runtime.models.resolve(self.state)
         conversation, prefix = self.state.conversation, self.runtime.prefix(info)
-        compaction = await watch.compactor.by_hand(conversation, info, prefix, focus=focus, is_dry=is_dry)
+        compaction = await watch.compactor.compact_on_request(conversation, info, prefix, focus=focus, is_dry=is_dry)
         if isinstance(compaction, Compaction) and not is_dry:
             await apply_compaction(self.state, self.runtime, self.publish, compaction, append=self.append)
         return compaction

@@ -15,7 +15,7 @@ from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.workspace import Workspace
 
-# The system text never changes, so notes tell the model when plan mode begins and ends.
+# The system text never changes, so reminders tell the model when plan mode begins and ends.
 PLAN_ON = log.reminder(
     "Plan mode is on: read only, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
 )
@@ -36,7 +36,7 @@ class ModelChoice(msgspec.Struct, kw_only=True):
 
 
 class AgentState(msgspec.Struct, kw_only=True):
-    """A session's conversation and its settings. The model reads `notes` with its next request.
+    """A session's conversation and its settings. `notes` are system reminders for its next request.
 
     `mode_before_plan` is the newest mode other than plan that the person chose or that a turn ran in.
     """
@@ -59,7 +59,7 @@ class AgentState(msgspec.Struct, kw_only=True):
             self.mode_before_plan = self.mode
 
     def add_mode_note(self) -> None:
-        """Add a note that plan mode is on or off, unless the newest such note for the model says the same."""
+        """Add a reminder that plan mode is on or off, unless the newest such reminder for the model says the same."""
         known = [*(entry.body for entry in self.conversation.request_entries), *self.notes]
         newest = next((body for body in reversed(known) if body in (PLAN_ON, PLAN_OFF)), PLAN_OFF)
         due = PLAN_ON if self.mode == "plan" else PLAN_OFF

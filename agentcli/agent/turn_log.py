@@ -29,8 +29,8 @@ def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
     return added
 
 
-def add_notes(turn: Turn) -> None:
-    """Add the waiting reminders at the end of the conversation, which keeps the provider's cache of the rest valid."""
+def add_reminders(turn: Turn) -> None:
+    """Move the waiting `notes` to the end of the conversation, which keeps the provider's cache of the rest valid."""
     while turn.state.notes:
         add(turn, turn.state.notes.popleft())
 

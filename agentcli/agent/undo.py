@@ -193,11 +193,11 @@ class UndoResult(Struct, frozen=True):
 
 
 async def undo(
-    entries: Iterable[log.Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
+    entries: Iterable[log.Entry], direction: Direction, answer: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """Undo or redo the changes of a turn, by default of the next one.
 
-    `how` is "" to ask first, "yes" to proceed without asking, "list" only to list the files. Raises `ToolError` if
+    The person's `answer` is "yes", "list" only to list the files, or "" if they are to be asked. Raises `ToolError` if
     nothing was done, and `UserError` if the log cannot be written.
     """
     turn = turn or History(entries).find(direction)
@@ -209,9 +209,9 @@ async def undo(
     verb = direction.capitalize()
     rows = _rows(plan.files, host.shown, direction, is_done=False)
     text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *rows])
-    if how == "list":
+    if answer == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
-    is_asked = how != "yes" and is_possible
+    is_asked = answer != "yes" and is_possible
     if is_asked and not (is_confirmed := await host.confirm(text, f"{verb}?")):
         how_to = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
         text = how_to if is_confirmed is None else "Nothing was changed."

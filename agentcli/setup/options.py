@@ -159,7 +159,7 @@ def configured_rules(
         for text in getattr(permissions, verb):
             try:
                 rule = parse_rule(text, "settings")
-                warning = check_rule(rule, tools, written=text, even_similar=accepts_client_tools)
+                warning = check_rule(rule, tools, written=text, allows_similar=accepts_client_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
             if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in server_prefixes):
@@ -192,7 +192,7 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
     for verb, text, quoted_instruction in stored:
         try:
             rule = parse_rule(text, "granted", quoted_instruction)
-            check_rule(rule, tools, written=text, more_may_come=True)
+            check_rule(rule, tools, written=text, allows_new=True)
             rules.of(verb).append(rule)
         except UsageError as error:
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is skipped.")

@@ -47,7 +47,7 @@ class Obstacle(Struct, frozen=True, kw_only=True):
 async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle, report: DryRunReport) -> bool:
     """Ask the person to remove the obstacle to a dry run; return True if they agree.
 
-    Raises `Declined` if they do not open files: without them the command failed, so half of its changes are missing.
+    Raises `Declined` if they do not open files: without these the command failed halfway, so no change is applied.
     """
     use, turn, opens = call.use, call.turn, obstacle.opens
     if turn.state.mode == "bypassPermissions":
@@ -125,8 +125,8 @@ class Review(Struct, kw_only=True):
 
     def _remark(self, applied: ApplyOutcome) -> str:
         """Return a text that tells the model which changes are in the workspace now."""
-        not_discarded = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
-        discarded = [change.name for change in self.report.dry_run.changes if change.name not in not_discarded]
+        attempted = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
+        discarded = [change.name for change in self.report.dry_run.changes if change.name not in attempted]
         if not (discarded or applied.conflicts or self.comment or self.chosen_hunks):
             return ""  # all changes were applied, as the model expects
         why, discarded_names = self.discard_reason, listed_names(discarded, _MAX_NAMES)
@@ -138,7 +138,7 @@ class Review(Struct, kw_only=True):
             f"Discarded, so not changed: {discarded_names}{f' ({why})' if why else ''}." if discarded else "",
             *(f"Not applied: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
         ]
-        if not not_discarded:
+        if not attempted:
             fate = "the user discarded its changes" if self.is_answered else f"its changes were discarded: {why}"
             parts = [f"It was a dry run, and {fate}. No file was changed: {discarded_names}."]
         if self.comment:
@@ -271,7 +271,7 @@ def _question(
     has_failed = result.timed_out or result.exit_code != 0
     reasons = [
         f"{ask_rule.phrase} requires approval" if ask_rule is not None else "",
-        f"it {permitted.network}" if permitted.dry_run == "on_request" else "",
+        f"it {permitted.network_phrase}" if permitted.dry_run == "on_request" else "",
         "other programs execute these files automatically" if is_auto_executed else "",
         "it timed out" if result.timed_out else end if has_failed else "",
         "nothing has been applied yet",

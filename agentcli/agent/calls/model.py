@@ -126,7 +126,7 @@ class CallPaused(Exception):
 class ClientCalls(msgspec.Struct, kw_only=True):
     """Calls that wait for the client. Calls that begin to wait at the same time are handed over in one event."""
 
-    _waiting: dict[str, asyncio.Future[ToolOutput]] = msgspec.field(default_factory=dict)  # by the ids of the calls
+    _answers: dict[str, asyncio.Future[ToolOutput]] = msgspec.field(default_factory=dict)  # by the ids of their calls
     _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
     paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results arrive in a later turn
@@ -135,13 +135,13 @@ class ClientCalls(msgspec.Struct, kw_only=True):
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`, and `CallPaused`."""
-        if call.id in self._waiting:
+        if call.id in self._answers:
             raise ToolError(f"A call with the id {call.id} is already waiting.", kind="validation_error")
         if not self._has_client:
             raise _client_gone()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ToolOutput] = loop.create_future()
-        self._waiting[call.id] = answer
+        self._answers[call.id] = answer
         self.paused.discard(call.id)
         self._new.append(call)
         if len(self._new) == 1:  # calls that start before the loop's next iteration join `_new` and the same event
@@ -149,34 +149,34 @@ class ClientCalls(msgspec.Struct, kw_only=True):
         try:
             return await answer
         finally:
-            del self._waiting[call.id]
+            del self._answers[call.id]
 
     def _hand_over_new(self, hand_over: HandOver) -> None:
         calls, self._new = self._new, []
         hand_over(tuple(calls))
 
     @property
-    def waiting(self) -> Collection[str]:
-        return [id for id, answer in self._waiting.items() if not answer.done()]
+    def waiting_ids(self) -> Collection[str]:
+        return [id for id, answer in self._answers.items() if not answer.done()]
 
     def set_attended(self, is_attended: bool) -> None:
         """Note if a client runs its tools. Without one, waiting calls and later ones end with an error."""
         self._has_client = is_attended
         if not is_attended:
-            for id in self.waiting:
-                self._waiting[id].set_exception(_client_gone())
+            for id in self.waiting_ids:
+                self._answers[id].set_exception(_client_gone())
 
     def pause(self, call_ids: Collection[str]) -> None:
         for id in call_ids:
-            if id in self.waiting:
-                self._waiting[id].set_exception(CallPaused())
+            if id in self.waiting_ids:
+                self._answers[id].set_exception(CallPaused())
                 self.paused.add(id)
 
     def answer(self, call_id: str, output: ToolOutput) -> bool:
         """Deliver the client's result; return False if no call with that id was waiting."""
         self.answered.add(call_id)
-        if is_waiting := call_id in self.waiting:
-            self._waiting[call_id].set_result(output)
+        if is_waiting := call_id in self.waiting_ids:
+            self._answers[call_id].set_result(output)
         return is_waiting
 
 

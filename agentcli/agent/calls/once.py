@@ -45,12 +45,12 @@ class KeyedCalls:
     async def once(
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
-        """Make the call of a key unless it was made before; return its end. Raises `UsageError` for another's key."""
+        """Make the call of a key unless it was made before; return its end. Raises `UsageError` if that was another."""
         # Running calls are never forgotten, so that no call is made twice.
         ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
         excess = len(self._calls) + 1 - MAX_KEYS
-        for place, (old_key, expires) in enumerate(ended):  # oldest first
-            if place < excess or expires <= time.monotonic():
+        for position, (old_key, expires) in enumerate(ended):  # oldest first
+            if position < excess or expires <= time.monotonic():
                 del self._calls[old_key]
         if key not in self._calls:
             self._calls[key] = use, asyncio.create_task(make()), time.monotonic() + ttl_s
@@ -94,10 +94,11 @@ async def call_directly(
         async with limit:
             await run_call(call)
     except Exception as error:
-        if not (isinstance(error, TimeoutError) and limit.expired()):  # a timeout is already in the report's result
-            if call.report.is_running:
-                return DirectCall(error, can_repeat=False)
+        is_timeout = isinstance(error, TimeoutError) and limit.expired()  # the report has a result that says so
+        if not is_timeout and not call.report.is_running:
             raise
+        if not is_timeout:
+            return DirectCall(error, can_repeat=False)
     return DirectCall(call.report.finished, _can_repeat(call, call.report.finished))
 
 

@@ -51,12 +51,12 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             return await session.delegates.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":
             return await session.delegates.answer(call, arguments)
-        # The files that may change, by the tool's effect; None means any file, and a missing effect none.
+        # The files that may change, by the tool's effect; None stands for all files. Other effects change no files.
         may_change: dict[str, Sequence[Path] | None] = {
             "edit": files or None,  # the tool may have no argument that names its files
             "foreign": None,
             "command": () if decision.only_reads else None,
-            "none": _memory_files(facts),
+            "none": _memory_files(facts),  # such as the effect of the tool `memory`, whose files are not the project's
         }
         async with record_changes(call, may_change.get(tool.effect, ())):
             return await tool.output(arguments, context)
@@ -65,7 +65,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
     async with _hold(call, files, keys if isinstance(keys, Iterable) else await keys):
         call.report.is_running = True
         with session.history.detach_request() as detach:
-            # The sandbox limits other tools; these may use only the files that the decision was about.
+            # The sandbox does not limit file tools, so they may use only the files that the decision was about.
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
             terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=decision.only_reads)
             context = replace(context, detach=detach, terms=terms)
@@ -126,8 +126,8 @@ async def _run_with_timeout(name: str, limit_s: float | None, run: Callable[[], 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply the approved changes. Return its output, or the call to run instead.
 
-    The person is asked about an obstacle. A yes opens a host or path for a second dry run (which asks about none), runs
-    the command directly, or starts its server as a job. A doubt about a requested dry run is an obstacle, too.
+    The person is asked about an obstacle, or a doubt about a dry run that they requested. A yes runs the command
+    directly, starts its server as a job, or opens a host or path for a second dry run, and no obstacle to that counts.
     """
     opened: Obstacle | None = None  # the host or paths that the person has opened
     while True:
@@ -140,9 +140,8 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
         try:
             if permitted.dry_run == "on_request":
                 obstacle = await asyncio.to_thread(_find_doubt, permitted, report)
-                if obstacle is not None and (
-                    lines := dry_run_review.last_lines(report.result.output, call.report.mask)
-                ):
+                lines = dry_run_review.last_lines(report.result.output, call.report.mask)
+                if obstacle is not None and lines:
                     call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
             elif opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
@@ -154,7 +153,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
             call.report.is_dry_run = False
             arguments = changed(permitted.arguments, background=True) if obstacle.is_server else permitted.arguments
             return changed(permitted, arguments=arguments, dry_run="never")
-        await call.turn.session.services.load_secrets()  # the review's diffs may show the files that it opens
+        await call.turn.session.services.load_secrets()  # the next dry run's changes may quote the opened files
         opened = obstacle
 
 
@@ -201,7 +200,7 @@ def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | No
         findings.append("changed nothing")
     if not findings and not dry_run_review.lacks_hosts(permitted):
         return None
-    return Obstacle(why=", ".join(filter(None, (*findings, permitted.network))), then="run it for real")
+    return Obstacle(why=", ".join((*findings, permitted.network_phrase)), then="run it for real")
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
@@ -211,7 +210,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         return Obstacle(why=f"was ended: {dry_run.too_much}", then="run it directly in the workspace")
     if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
         return Obstacle(why=report.result.stall.partition(";")[0], then="start it as a job", is_server=True)
-    if report.result.exit_code and os.strerror(errno.EOVERFLOW) in report.result.output:
+    if report.result.exit_code and os.strerror(errno.EOVERFLOW) in report.result.output:  # an error of overlays
         return Obstacle(why="cannot change files of another group", then="run it directly in the workspace")
     if host := report.needed_host:
         then = f"run it again with access to {host}"
@@ -244,7 +243,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
     """Apply the changes that the rules, the mode or the person approve, and return the call's output."""
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if permitted.dry_run == "on_request":
-        call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network}.]")
+        call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network_phrase}.]")
     if dry_run.too_much:
         is_planning = turn.state.mode == "plan"  # plan mode applies nothing anyway, so this is not an error
         if not is_planning:
@@ -348,7 +347,7 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any, report
         with suppress(ToolError):  # else the next start would attribute all changes until then to this call
             await checkpoints.forget(mark)
         return
-    if entry is not None and not entry.changes and not recording.has_reported_gap:  # all that it has is `left_out`
+    if entry is not None and not entry.changes and not recording.has_reported_gap:  # it only says what is left out
         recording.has_reported_gap = True
         why = "; ".join(name.removeprefix("everything: ") for name in entry.left_out)  # "everything: too many files"
         turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))

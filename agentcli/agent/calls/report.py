@@ -246,7 +246,7 @@ class Mask:
         # All texts are searched as one: a private key may span several of them, and a single search is cheapest.
         texts = _texts_in(value)
         found = self._current_masker.secrets("\n".join(texts))
-        return (_replaced(value, _masked(texts, found)) if found else value), len(found)
+        return (_replace_texts(value, _masked(texts, found)) if found else value), len(found)
 
     def document_value(self, value: Any) -> tuple[Any, int]:
         """Mask a value like `value`, and also texts that only their key marks as secrets, as in `"password": "x"`."""
@@ -265,7 +265,7 @@ class Mask:
                 masked = masked.replace(secret, mask)
             if masked != text:
                 changed[text] = masked
-        return (_replaced(value, changed) if changed else value), count + len(changed)
+        return (_replace_texts(value, changed) if changed else value), count + len(changed)
 
 
 def _texts_in(value: Any) -> list[str]:
@@ -317,14 +317,14 @@ def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
     return masked
 
 
-def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
+def _replace_texts(value: Any, replacements: Mapping[str, str]) -> Any:
     match value:
         case str():
-            return masked.get(value, value)
+            return replacements.get(value, value)
         case dict():
-            return {key: _replaced(item, masked) for key, item in value.items()}
+            return {key: _replace_texts(item, replacements) for key, item in value.items()}
         case list() | tuple():
-            return [_replaced(item, masked) for item in value]
+            return [_replace_texts(item, replacements) for item in value]
         case msgspec.Struct():
-            return _replaced(msgspec.structs.asdict(value), masked)
+            return _replace_texts(msgspec.structs.asdict(value), replacements)
     return value

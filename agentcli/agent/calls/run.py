@@ -240,23 +240,23 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
     """Return the output in the form for the model: text at the output level, or the first page of a long text."""
-    content, full = output.content, output.full
+    content, unshortened = output.content, output.full  # the latter is empty if nothing was left out
     if content is None and output.structured is not None:
         show, value = tool.show or observation.format_value, output.structured
         try:
-            content, full = show(value, context.level), show(value, "full")
+            content, unshortened = show(value, context.level), show(value, "full")
         except Exception as error:  # `show` is foreign code: whatever it raises ends only this call
             from agentcli.tools.own_tools import log_failure
 
             raise log_failure(tool.name, error) from error
-        if not observation.is_shortened(value, content, full, context.level):
-            full = ""
+        if not observation.is_shortened(value, content, unshortened, context.level):
+            unshortened = ""
     content = "" if content is None else content
     parts = (Text(content),) if isinstance(content, str) else content
     text = "\n".join(part.text for part in parts if isinstance(part, Text))
-    if len(text.encode()) <= observation.MAX_UNPAGED_BYTES and not full:
+    if len(text.encode()) <= observation.MAX_UNPAGED_BYTES and not unshortened:
         return msgspec.structs.replace(output, content=content)
-    shown, openable = await asyncio.to_thread(_first_page, text, full, context)
+    shown, openable = await asyncio.to_thread(_first_page, text, unshortened, context)
     context.workspace.grants += Grants(readable=openable)
     media = tuple(part for part in parts if not isinstance(part, Text))
     return msgspec.structs.replace(output, content=(Text(shown), *media) if media else shown)

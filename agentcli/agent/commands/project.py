@@ -66,8 +66,9 @@ def _net_changes(
         if first == last or {state.kind for state in (first, last) if state} <= {"folder"}:
             continue
         name = workspace.shown(Path(log_entries.system_path(stored)))
-        has_room = len(files) < MAX_FILES
-        before, after = (_recorded_text(state, checkpoints, workspace) if has_room else None for state in (first, last))
+        before = after = None
+        if len(files) < MAX_FILES:
+            before, after = (_recorded_text(state, checkpoints, workspace) for state in (first, last))
         if before is None or after is None:
             others.append(name)
         elif diff := unified_diff(name, before, after):

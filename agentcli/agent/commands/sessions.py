@@ -171,7 +171,7 @@ SESSION_COMMANDS = (
 async def undo_in(
     session: Session,
     direction: undo.Direction,
-    how: str,
+    answer: str,
     confirm: undo.Confirm,
     *,
     turn: undo.TurnChanges | None = None,
@@ -188,7 +188,7 @@ async def undo_in(
         shown=calls.workspace.shown,
         confirm=confirm,
     )
-    return await undo.undo(session.state.conversation.entries, direction, how, host, turn=turn)
+    return await undo.undo(session.state.conversation.entries, direction, answer, host, turn=turn)
 
 
 def _require_idle(session: Session, then: str) -> None:

@@ -68,7 +68,7 @@ class Compactor(Struct, kw_only=True):
     summaries: "Summaries"
     _reported: set[str] = field(default_factory=set)  # problems that notices were shown for, without their numbers
 
-    async def when_due(
+    async def compact_if_due(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, emit: Emit
     ) -> Compaction | None:
         """Return the compaction that a request needs; None if there is room, or the last compaction is too recent."""
@@ -99,26 +99,28 @@ class Compactor(Struct, kw_only=True):
             self._reported.add(key)
             emit(Notice(text))
 
-    async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
+    async def compact_after_overflow(
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix
+    ) -> Compaction | str:
         """Compact after the provider rejected a request as too long: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = structs.replace(model, window=min(model.window, max(used, 1)))
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
         return await self.compact(basis)
 
-    async def by_hand(
+    async def compact_on_request(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """Compact at the person's request. A dry run asks no model."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="manual", focus=focus)
-        return await self.compact(basis, may_ask=not is_dry)
+        return await self.compact(basis, may_ask_model=not is_dry)
 
-    async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
-        """Return a compaction, or why there is none. Unless it `may_ask` a model, only existing summaries are used."""
+    async def compact(self, basis: Basis, *, may_ask_model: bool = True) -> Compaction | str:
+        """Return a compaction, or why there is none. Without asking a model, it has only the cached summaries."""
         turns = turn_steps(basis.conversation)
-        compaction = self._plan(basis, turns, await self._find_summaries(basis, turns, may_ask=may_ask))
-        if isinstance(compaction, str) or not may_ask:
+        compaction = self._plan(basis, turns, await self._find_summaries(basis, turns, may_ask_model=may_ask_model))
+        if isinstance(compaction, str) or not may_ask_model:
             return compaction
         return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.take_unreported_cost())
 
@@ -146,12 +148,12 @@ class Compactor(Struct, kw_only=True):
             can_recall=any(tool.name == "recall" for tool in basis.prefix.tools),
         ).plan()
 
-    async def _find_summaries(self, basis: Basis, turns: Sequence[TurnSteps], *, may_ask: bool) -> dict[int, str]:
+    async def _find_summaries(self, basis: Basis, turns: Sequence[TurnSteps], *, may_ask_model: bool) -> dict[int, str]:
         """Return the summaries of older turns, by the turns' numbers. The strategy `summarize` writes them first."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
             return {}
-        if settings.strategy == "summarize" and may_ask:
+        if settings.strategy == "summarize" and may_ask_model:
             try:
                 async with asyncio.timeout(settings.summary_timeout):
                     await self.summaries.write(older, basis.focus)

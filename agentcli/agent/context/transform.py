@@ -57,8 +57,8 @@ def create_context_transform(
         used = message_tokens(conversation.messages, model)
         if used >= settings.warn_at * max_context_tokens:
             prefix, emit = Prefix("", ()), lambda event: None
-            # Below the threshold, `when_due` only begins to write summaries, and returns None.
-            compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
+            # Below the threshold, `compact_if_due` only begins to write summaries, and returns None.
+            compaction = await compactor.compact_if_due(conversation, model, prefix, used=used, emit=emit)
             if compaction is not None:  # the summaries that it lacks are written for the next one
                 compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)
                 followed.add(compaction)  # `conversation` belongs to `followed`, so it changes, too

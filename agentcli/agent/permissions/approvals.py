@@ -107,8 +107,8 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
         return self.policy.facts.grants if self.decision.includes_grants else NO_GRANTS
 
     @property
-    def network(self) -> str:
-        """The hosts that its dry run could reach, as a phrase after "it"."""
+    def network_phrase(self) -> str:
+        """The hosts that the call's dry run could reach, in words that follow "it"."""
         hosts = dict.fromkeys((self.policy.facts.workspace.grants + self.grants).hosts)
         return f"could reach {listed_names([*hosts], MAX_SHOWN)}" if hosts else "had no network"
 
@@ -125,10 +125,9 @@ async def permit(
     policy = CallPolicy(call, facts, hooks)
     decision = policy.decide()
     answer = call.input_change  # the person's yes to a call with the input that they changed
-    # If a hook has changed that input again, they have not seen the result, so they are asked as usual.
-    is_same_input = answer is not None and hooks.input in (None, answer.input)
-    # They were not asked if the changed command may leave the sandbox.
-    if answer is not None and is_same_input and not decision.runs_outside and decision.outcome != "deny":
+    # They are asked again if a hook has changed their input since, or if their command would leave the sandbox.
+    must_ask_again = decision.runs_outside or (answer is not None and hooks.input not in (None, answer.input))
+    if answer is not None and not must_ask_again and decision.outcome != "deny":
         context.workspace.session_grants.exposed.update(decision.exposed_files)
         await policy.grant(answer, policy.offered_rules)
         if decision.outcome == "ask":

@@ -53,7 +53,7 @@ def call_effects(facts: CallFacts, decision: PolicyDecision) -> CallEffects:
     line_of = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
     lines = [line_of[kind] for kind in kinds]
-    if decision.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):  # which the lines say already
+    if decision.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files)):  # the lines say these already
         lines.append(decision.reason)
     # Reading outside the project is not grave.
     return CallEffects(tuple(lines), tuple(line_of[kind] for kind in kinds if kind != "outside" or is_edit))
@@ -66,7 +66,7 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, decision: 
     where = [f"runs in {folder}"] if folder and folder != "." else []
     where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
-    if getattr(arguments, "unconfined", False) or decision.runs_outside:  # the reason to ask is the first line
+    if getattr(arguments, "unconfined", False) or decision.runs_outside:  # then that is the reason to ask
         outside = (OUTSIDE, *facts.paths.git_warnings[:1])  # one warning is enough
         return CallEffects((*outside, *lines), (*outside, *grave))
     is_about_files = decision.reason == command.reason and re.search(_ABOUT_FILES, decision.reason)

@@ -33,7 +33,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> PolicyDecision:
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox enforces this
         decision = _decide_command(facts, facts.command, mode, found, rules=rules)
-        runs_outside = decision.outcome == "ask" and mode != "plan" and bool(facts.why_outside)
+        runs_outside = decision.outcome == "ask" and mode != "plan" and bool(facts.why_runs_outside)
         return structs.replace(decision, only_reads=only_reads, runs_outside=runs_outside)
     if found.deny is not None:
         return PolicyDecision(outcome="deny", reason=f"{found.deny.phrase} denies it")
@@ -76,13 +76,13 @@ def _decide_files(facts: CallFacts, mode: Mode) -> PolicyDecision:
 
 
 def _decide_bypassed(facts: CallFacts) -> PolicyDecision:
-    """Decide about files while permissions are bypassed: even then, secrets and the sandbox stay closed."""
+    """Decide about files while permissions are bypassed, which opens neither secret files nor the sandbox."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
             rule = Rule(facts.tool.name, _pattern_of_file(path, facts.workspace))
             return PolicyDecision(outcome="deny", reason=f"{path.why}: add a rule for it, such as {rule}")
-        if profile != "danger-full-access" and path.is_kept:
+        if profile != "danger-full-access" and path.is_read_only:
             return PolicyDecision(outcome="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")
     return PolicyDecision(outcome="allow", reason="permissions are bypassed")
 
@@ -125,8 +125,8 @@ def _decide_command(
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it asks to run OUTSIDE the sandbox, which requires a person's approval for each call"
         return PolicyDecision(outcome=person_only, reason=why)
-    if mode not in ("bypassPermissions", "plan") and facts.why_outside:
-        return _ask_or_deny(mode, facts.why_outside)
+    if mode not in ("bypassPermissions", "plan") and facts.why_runs_outside:
+        return _ask_or_deny(mode, facts.why_runs_outside)
     is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not allow_rules and not is_confined:
         return PolicyDecision(outcome="ask", reason=command.deletes_unseen)
@@ -210,15 +210,15 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 
 
 def _possible_rules(facts: CallFacts) -> Iterator[str]:
-    """Yield rules that may allow a call, the narrowest first. Only a command gets no rule that covers all calls."""
+    """Yield rules that may allow a call, the narrowest first. The last covers all calls, but never all commands."""
     name, command = facts.tool.name, facts.command
-    if facts.why_outside:  # no rule lets a command leave the sandbox
+    if facts.why_runs_outside:  # no rule lets a command leave the sandbox
         return
     if command is not None:
         if (text := facts.command_text.strip()) and not command.problem:
             yield str(Rule(name, escaped(text)))
-        patterns_by_part = rules_by_segment(command)  # of each part, the narrowest first
-        for width in range(max(map(len, patterns_by_part), default=0)):
+        patterns_by_part = rules_by_segment(command)  # for each part its patterns, the narrowest first
+        for width in range(max(map(len, patterns_by_part), default=0)):  # a part without a wider one keeps its widest
             rules = (Rule(name, patterns[min(width, len(patterns) - 1)]) for patterns in patterns_by_part)
             yield " and ".join(map(str, dict.fromkeys(rules)))  # such as "bash(cd docs) and bash(make)"
         return

@@ -84,14 +84,15 @@ class PathLookup:
         real, kind = status.real, self._kind(given, status, access)
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
         holds_secrets, home = kind == "secret", self.workspace.settings.home
-        is_kept = access == "write" and root is None  # the sandbox does not let calls change it
+        is_read_only = access == "write" and root is None  # the sandbox does not let calls change it
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
             if kind == "protected":  # the sandbox lets calls change auto-executed files that people review
-                is_kept = not judge.is_reviewed(below) or status.is_auto_executed
+                is_read_only = not judge.is_reviewed(below) or status.is_auto_executed
             # A new file holds no secrets yet, even if its name is that of a secret file.
             elif judge.is_secret(PurePath(real.name), None) and not judge.is_secret(real.parent, home):
-                holds_secrets = judge.is_auto_executed(below) or status.kind is not None or bool(status.errno)
+                may_exist = status.kind is not None or bool(status.errno)
+                holds_secrets = may_exist or judge.is_auto_executed(below)
         return judge.PathFacts(
             given=given,
             named=named,
@@ -100,7 +101,7 @@ class PathLookup:
             kind=kind,
             is_outside=root is None,
             holds_secrets=holds_secrets,
-            is_kept=is_kept,
+            is_read_only=is_read_only,
         )
 
     def _kind(self, given: str, status: PathStatus, access: Access) -> judge.PathKind:
@@ -110,7 +111,7 @@ class PathLookup:
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place == "outside" and status.place == "secret":
                 return "secret"
-            is_auto_executed_outside = by_place == "outside" and status.is_auto_executed  # "protected", see below
+            is_auto_executed_outside = by_place == "outside" and status.is_auto_executed  # that is "protected" instead
             if by_place != "plain" and not is_auto_executed_outside:
                 return by_place
         if status.place == "granted" or given != str(real):
@@ -160,12 +161,11 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         return replace(self.arguments, unconfined=True) if decision.runs_outside else self.arguments
 
     @property
-    def why_outside(self) -> str:
-        """The reason why a command works only outside the sandbox; empty if it works inside, or cannot leave it."""
+    def why_runs_outside(self) -> str:
+        """The reason why a command must leave the sandbox without having asked to; empty if it need not, or cannot."""
         sandbox = self.workspace.facts
-        if getattr(self.arguments, "unconfined", None) is not False or sandbox.profile == "danger-full-access":
-            return ""
-        if not sandbox.confines:
+        can_leave = getattr(self.arguments, "unconfined", None) is False  # True: its call asks to leave anyway
+        if not can_leave or not sandbox.confines or sandbox.profile == "danger-full-access":
             return ""
         for remote in self.command.effects.remotes if self.command is not None else ():
             if remote.startswith("ssh://"):
@@ -191,11 +191,12 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> Grants:
+        """The blocked files and the hosts that the sandbox opens for the call once it is allowed."""
         remotes = self.command.effects.remotes if self.command is not None else ()
         folders = self.paths.find_each(tuple(remote for remote in remotes if remote.startswith("/")), "read")
-        # A repository's settings name the folder of a remote, and may name a program for it: nothing opens it.
-        unopened = {folder.real for folder in folders}
-        files = [file for file in self.blocked_files if file.real not in unopened]
+        # The folder of a remote stays closed: a repository's settings name it, and may name a program to run there.
+        remote_folders = {folder.real for folder in folders}
+        files = [file for file in self.blocked_files if file.real not in remote_folders]
         readable = tuple(file.real for file in files if file.access == "read")
         writable = tuple(file.real for file in files if file.access == "write")
         return Grants(readable, writable, self.hosts if self.command is not None else ())
@@ -242,10 +243,10 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 
 
 def can_dry_run(facts: CallFacts) -> bool:
-    """Return True for a confined foreground command, if the machine supports overlays. Blocks at the first call."""
-    asks_otherwise = any(getattr(facts.arguments, name, False) for name in ("background", "unconfined"))
-    is_confined_foreground = facts.tool.runs_commands and not facts.why_outside and not asks_otherwise
-    return is_confined_foreground and _supports_dry_runs(facts.workspace)
+    """Return True for a foreground command in the sandbox if this machine has overlays. Blocks at the first call."""
+    is_in_foreground = not getattr(facts.arguments, "background", False)
+    stays_inside = not getattr(facts.arguments, "unconfined", False) and not facts.why_runs_outside
+    return facts.tool.runs_commands and is_in_foreground and stays_inside and _supports_dry_runs(facts.workspace)
 
 
 def _supports_dry_runs(workspace: Workspace) -> bool:

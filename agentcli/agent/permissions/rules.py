@@ -109,12 +109,12 @@ _EXAMPLES: dict[Form, str] = {
 
 
 def check_rule(
-    rule: Rule, tools: Iterable[Tool], *, written: str = "", more_may_come: bool = False, even_similar: bool = False
+    rule: Rule, tools: Iterable[Tool], *, written: str = "", allows_new: bool = False, allows_similar: bool = False
 ) -> str:
     """Return a warning about a rule whose tool does not exist yet; empty for a rule that can match calls.
 
-    With `more_may_come`, an unknown name may belong to a later tool, unless it resembles a known name; with
-    `even_similar` also then. Raises `UsageError` for a rule that can never match.
+    Raises `UsageError` for a rule that can never match, and for an unknown tool, whose name may be misspelled:
+    `allows_new` accepts names that resemble no known one, because that tool may come later; `allows_similar` all names.
     """
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):
@@ -132,7 +132,7 @@ def check_rule(
         return f"{shown}: agentcli has no counterpart to {name}."
     names = [tool.name for tool in known]
     hint = did_you_mean(name, [*names, *ALIASES])
-    if even_similar or (more_may_come and not hint):
+    if allows_similar or (allows_new and not hint):
         return f"{shown}: there is no tool {name} yet{hint}."
     raise UsageError(f"{shown}: unknown tool {name!r}{hint}. Choose one of {', '.join(names)}, or mcp__SERVER__TOOL.")
 

@@ -279,8 +279,10 @@ def blames_content(error: ProviderError) -> bool:
     """Return True if a rejection may be about the request's content, not about its URL, its model or the account."""
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
         return False
-    if error.status == TOO_LARGE or isinstance(error, ContextOverflow):
-        return error.status == TOO_LARGE  # most bytes are images, which can be left out; tokens need a compaction
+    if error.status == TOO_LARGE:  # most bytes are images, which can be left out
+        return True
+    if isinstance(error, ContextOverflow):  # a compaction is needed
+        return False
     content = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)
     names_content = any(_is_about(pattern, error) for pattern in content)
     names_field = any(field in error.sent and _is_about(words, error) for field, words in _FIELDS.items())

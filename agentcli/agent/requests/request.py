@@ -6,11 +6,10 @@ from functools import partial
 
 import msgspec
 
-from agentcli.agent import events
+from agentcli.agent import events, turn_log
 from agentcli.agent.requests.attempts import Attempt, PaidRequest, with_repairs
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, add_notes, apply_compaction, charge_request, record_switch, wait_until_stored
 from agentcli.conversation import entries
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
@@ -49,17 +48,19 @@ async def _request(turn: Turn) -> llm.Done:
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
-    record_switch(turn, target.name)
-    add_notes(turn)
+    turn_log.record_switch(turn, target.name)
+    turn_log.add_reminders(turn)
     policy = turn.runtime.context.policy
     conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
     if policy and (compaction := await policy(conversation, model=info, prefix=prefix, tell=turn.emit)):
         await _compact(turn, compaction)
-        add_notes(turn)  # the compaction may have dropped the reminder of plan mode, which is then due again
+        turn_log.add_reminders(
+            turn
+        )  # the compaction may have dropped the reminder of plan mode, which is then due again
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         check_size(request, info)
-        await wait_until_stored(turn)  # a prompt that could not be stored is not sent
+        await turn_log.wait_until_stored(turn)  # a prompt that could not be stored is not sent
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
         request,
@@ -94,7 +95,7 @@ async def compact_after_overflow(turn: Turn) -> bool:
         return False
     turn.log.had_overflow = True
     _, info = await turn.runtime.models.resolve(state)
-    compaction = await watch.compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
+    compaction = await watch.compactor.compact_after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
     elif turn.round > 1 or len(state.conversation.messages) > 1:  # for a single prompt, the overflow error is enough
@@ -103,7 +104,7 @@ async def compact_after_overflow(turn: Turn) -> bool:
 
 
 async def _compact(turn: Turn, compaction: entries.Compaction) -> None:
-    await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
+    await turn_log.apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(turn_log.add, turn))
 
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.Request:
@@ -224,7 +225,7 @@ def prefix_hash(request: llm.Request) -> str:
 async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
     """Store a reply and the start of its calls in one transaction, and publish it. Raises `UserError` for a refusal."""
     turn.state.model.last_used = target.name
-    cost = charge_request(turn, target, reply.usage)
+    cost = turn_log.charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":  # it is not stored, and the turn's entries are taken back
         paid = entries.Paid(
             model=target.name,
@@ -234,7 +235,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
             note=reply.note,
             duration_ms=attempt.duration_ms,
         )
-        add(turn, paid, entries.Retracted(tuple(turn.log.entry_ids)))
+        turn_log.add(turn, paid, entries.Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
@@ -254,8 +255,8 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         first_token_ms=attempt.first_token_ms,
     )
     calls = tuple(use.id for use in reply.message.tool_uses)
-    add(turn, stored, *([entries.CallsStarted(calls)] if calls else ()))
-    await wait_until_stored(turn)
+    turn_log.add(turn, stored, *([entries.CallsStarted(calls)] if calls else ()))
+    await turn_log.wait_until_stored(turn)
     report_usage(turn, target, reply.usage, cost)
     turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
     if reply.note:
@@ -267,7 +268,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
 
 def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
     """Store the text and the cost of a broken reply, without its calls, which must not run, and its thinking."""
-    cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
+    cost, duration_ms = turn_log.charge_request(turn, target, used), attempt.duration_ms
     if len(text) > MAX_PARTIAL_CHARS:  # all later requests contain it
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply omitted]\n\n{text[-half:]}"
@@ -284,9 +285,11 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
             retries=attempt.retries,
             first_token_ms=attempt.first_token_ms,
         )
-        add(turn, partial_reply)
+        turn_log.add(turn, partial_reply)
     else:
-        add(turn, entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))
+        turn_log.add(
+            turn, entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms)
+        )
     if used.prompt_tokens:
         report_usage(turn, target, used, cost)
 

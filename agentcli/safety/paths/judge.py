@@ -205,7 +205,7 @@ class PathFacts(msgspec.Struct, frozen=True, kw_only=True):
     kind: PathKind = "plain"
     is_outside: bool = False
     holds_secrets: bool = False  # False for a file that does not exist yet, whatever its name is
-    is_kept: bool = False  # the sandbox does not let calls change it: auto-executed but not reviewed, or outside
+    is_read_only: bool = False  # the sandbox does not let calls change it: auto-executed but not reviewed, or outside
 
     @property
     def why(self) -> str:
