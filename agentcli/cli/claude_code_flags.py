@@ -163,7 +163,10 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
 
 
 def with_agent(options: argparse.Namespace, config: Config) -> Config:
-    """Set the prompt, tools and model of `--agent`; flags for these win. Return the settings. Raises `UsageError`."""
+    """Apply the prompt, tools and model of `--agent` that no other flag sets, and load the settings again with them.
+
+    Raises `UsageError`.
+    """
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
@@ -182,17 +185,19 @@ def with_agent(options: argparse.Namespace, config: Config) -> Config:
         options.model = definition.model if definition.model not in ("", "inherit") else None
     if options.tools is None and definition.tools is not None:
         options.tools = ",".join(definition.tools)
-    options.agent = None
+    options.agent = None  # it is applied: a later call changes nothing
     return load_for(options, config.cwd)
 
 
 def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
-    """Return the layer of `--settings`, and notes on Claude Code's settings that agentcli lacks. Raises `UserError`."""
+    """Return the layer of `--settings` (JSON or a file), and notes on Claude Code's settings that agentcli lacks.
+
+    Raises `UserError`.
+    """
     table = json_argument("--settings", settings)
     layer = read_unchecked(Path(settings).absolute()) if table is None else SettingsLayer("--settings", table)
-    values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # only TOML has a `text`
-    dotted = (f"{name}.{key}" for name, group in values.items() if isinstance(group, dict) for key in group)
-    if _CLAUDE_CODE_KEYS.isdisjoint((*dotted, *values)):
+    is_toml = layer.text != ""  # Claude Code's settings are always JSON
+    if is_toml or not _has_claude_code_keys(layer.values):
         check_layer(layer)
         return layer, []
     from agentcli.cli.import_draft import Draft, other_tools
@@ -202,3 +207,10 @@ def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
     draft.source = draft.target  # the notes name the file that was read; nothing is written
     import_table(draft, other_tools()["claude-code"]["rows"], layer.values)
     return SettingsLayer(layer.source, draft.values), draft.left_out
+
+
+def _has_claude_code_keys(values: Any) -> bool:
+    if not isinstance(values, dict):
+        return False
+    dotted_keys = (f"{name}.{key}" for name, group in values.items() if isinstance(group, dict) for key in group)
+    return not _CLAUDE_CODE_KEYS.isdisjoint((*values, *dotted_keys))

@@ -88,11 +88,14 @@ class Draft:
             self.import_value(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
-        """Replace secrets with variables that are named after the server, so that no other server receives them."""
-        result, prefix = dict(values), _variable_name(server)
+        """Return `values` with a reference to a variable in place of each secret.
+
+        The server's name begins the variable's name, so that no server receives the secret of another.
+        """
+        result, prefix = dict(values), f"{_variable_name(server)}_"
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
-                variable = f"{prefix}_{_variable_name(name).removeprefix(f'{prefix}_')}"
+                variable = prefix + _variable_name(name).removeprefix(prefix)
                 result[name] = f"${{{variable}}}"
                 self.leave_out(f"{place}.{name}", f"{HOLDS_KEY}. Export all of it as {variable}")
         return result
@@ -123,14 +126,16 @@ def _with_own_keys(server: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_secret(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(
-            has_secret(item) or credentials_in({str(name): str(item)})
-            for name, item in value.items()
-            if not (_is_reference(item) or (name == "bearer_token_env_var" and _is_variable_name(item)))
-        )
+        return any(_is_secret_field(str(name), item) for name, item in value.items())
     if isinstance(value, list | tuple):
         return any(map(has_secret, value))
     return isinstance(value, str) and mask(value) != value
+
+
+def _is_secret_field(name: str, value: Any) -> bool:
+    if _is_reference(value) or (name == "bearer_token_env_var" and _is_variable_name(value)):
+        return False
+    return has_secret(value) or bool(credentials_in({name: str(value)}))
 
 
 def _is_variable_name(item: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,29 +26,34 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])')
 
 
-def _import_folder(path: str, draft: Draft, source_key: str, folder: Any) -> None:
+def _import_folder(draft: Draft, source_key: str, folder: Any, *, setting: str) -> None:
     """Import a folder if it exists: a setting that names a missing one would keep sessions from starting."""
     if not files.from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave_out(f"{source_key}: {folder}", "its meaning depends on the project. Use an absolute path")
     elif not files.from_home(str(folder)).is_dir():
         draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
-        draft.import_value(source_key, [str(folder)], *path.split("."))
+        draft.import_value(source_key, [str(folder)], *setting.split("."))
+
+
+def _import_item(draft: Draft, source_key: str, item: Any, *, setting: str) -> None:
+    draft.import_value(source_key, [item], *setting.split("."))
 
 
 def _import_choice(
-    draft: Draft, source_key: str, value: Any, *, path: Sequence[str], values: dict[str, str], why: str
+    draft: Draft, source_key: str, value: Any, *, setting: str, equivalents: dict[str, str], why: str
 ) -> None:
-    """Import a text as its equivalent in `values` ("=": the same text). `why` explains the lack of an equivalent."""
+    """Import a text as its equivalent ("=": the same text), or leave it out with the reason `why` if it has none."""
+    path = setting.split(".")
     if not isinstance(value, str):
         draft.import_value(source_key, value, *path)  # which reports that it is not a text
-    elif equivalent := values.get(value, values.get(_OTHERS, "")):
+    elif equivalent := equivalents.get(value, equivalents.get(_OTHERS, "")):
         draft.import_value(source_key, value if equivalent == "=" else equivalent, *path)
     else:
         draft.leave_out(f"{source_key} {value!r}", why)
 
 
-def _import_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
+def _import_rule(draft: Draft, source_key: str, text: Any, *, verb: Verb) -> None:
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -116,62 +121,82 @@ def _import_model(
 
 def _import_providers(draft: Draft, source_key: str, providers: Any) -> None:
     """Import the providers of Codex, and those of opencode, which nests their fields in `options`."""
-    own_keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers", "baseURL": "base_url"}
     for name, provider in providers.items() if isinstance(providers, Mapping) else ():
         values = dict(provider) if isinstance(provider, Mapping) else {}
-        values |= options if isinstance(options := values.get("options"), Mapping) else {}
+        if isinstance(options := values.pop("options", None), Mapping):
+            values |= options
         if variable := re.fullmatch(r"\{env:([A-Za-z_]\w*)\}", str(values.get("apiKey"))):
             values["env_key"] = variable[1]
+            del values["apiKey"]
         if values.pop("wire_api", "") == "responses":
             values["api"] = "responses"
-        rows: dict[str, Any] = {key: ("providers", name, own_key) for key, own_key in own_keys.items()}
-        ignored = dict.fromkeys(("name", "npm", "models", "options"), "")
-        others = {"api": ("providers", name, "quirks", "api"), "apiKey": "" if variable else LOGIN}
-        import_table(draft, {**rows, **ignored, **others}, values, f"{source_key}.{name}.")
+        rows: dict[str, Any] = {
+            "base_url": ("providers", name, "base_url"),
+            "baseURL": ("providers", name, "base_url"),
+            "env_key": ("providers", name, "api_key_env"),
+            "http_headers": ("providers", name, "headers"),
+            "api": ("providers", name, "quirks", "api"),
+            "apiKey": LOGIN,
+            **dict.fromkeys(("name", "npm", "models"), ""),  # left out without a note
+        }
+        import_table(draft, rows, values, f"{source_key}.{name}.")
 
 
-def _import_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
-    """Import a rule whose pattern is a prefix: `Shell(git)` becomes `Bash(git *)`. With `tool`, `text` is a pattern."""
+def _import_rule_by_prefix(draft: Draft, source_key: str, text: Any, *, verb: Verb, tool: str = "") -> None:
+    """Import a rule whose pattern is a prefix, so that `Shell(git)` becomes `Bash(git *)`.
+
+    If `tool` is given, `text` is only the pattern.
+    """
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", f"{tool}({text})" if tool else str(text))
     name, pattern = (found[1], found[2] or "") if found else (str(text), "")
     if name == "Mcp":  # Cursor's `Mcp(server:tool)`, where `*` means all tools
         server, _, server_tool = pattern.partition(":")
-        name, pattern = f"mcp__{server}" + (f"__{server_tool}" if server_tool not in ("", "*") else ""), ""
-    is_prefix = other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*")
-    _import_renamed_rule(verb, draft, source_key, name, pattern=f"{pattern} *" if is_prefix else pattern)
+        name = f"mcp__{server}" if server_tool in ("", "*") else f"mcp__{server}__{server_tool}"
+        pattern = ""
+    if other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*"):
+        pattern += " *"
+    _import_rule_for_tool(draft, source_key, name, pattern=pattern, verb=verb)
 
 
-def _import_renamed_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
-    tool = other_tools()["tools"].get(name, name)
-    covers_all = not pattern.strip("*")
-    if tool == "WebFetch" and ":" not in pattern:
-        pattern = f"domain:{pattern}"
-    _import_rule(verb, draft, source_key, tool if covers_all else f"{tool}({pattern})")
+def _import_rule_for_tool(draft: Draft, source_key: str, tool: str, *, pattern: str, verb: Verb) -> None:
+    """Import a rule that is given as the other program's name of a tool, and a pattern (empty or `*`: all calls)."""
+    own_name = other_tools()["tools"].get(tool, tool)
+    if not pattern.strip("*"):
+        rule = own_name
+    elif own_name == "WebFetch" and ":" not in pattern:
+        rule = f"WebFetch(domain:{pattern})"
+    else:
+        rule = f"{own_name}({pattern})"
+    _import_rule(draft, source_key, rule, verb=verb)
 
 
 def _import_opencode_permissions(draft: Draft, source_key: str, permissions: Any) -> None:
-    """Import opencode's permissions: a list of rules in version 2, a table of effects by action and pattern in 1."""
-    rules: list[tuple[str, str, Any]] = []
+    """Import opencode's permissions: in version 2 a list of rules, in version 1 a table of effects by action.
+
+    The effect of an action is allow, ask or deny, or a table of these by pattern.
+    """
+    rules: list[tuple[str, str, Any]] = []  # action, pattern, effect
     if isinstance(permissions, list):
         tables = [rule for rule in permissions if isinstance(rule, Mapping)]
         rules = [(str(rule.get("action")), str(rule.get("resource", "*")), rule.get("effect")) for rule in tables]
     for action, effect in permissions.items() if isinstance(permissions, Mapping) else ():
-        by_pattern = effect if isinstance(effect, Mapping) else {"*": effect}
-        rules += [(action, str(pattern), one) for pattern, one in by_pattern.items()]
+        effects = effect if isinstance(effect, Mapping) else {"*": effect}
+        rules += [(action, str(pattern), one) for pattern, one in effects.items()]
     for action, pattern, effect in rules:
-        if effect in get_args(Verb) and not (effect == "ask" and pattern == "*"):  # agentcli asks anyway
-            for name in ("edit", "write_file") if action == "edit" else (action,):  # there, `edit` also creates files
-                _import_renamed_rule(effect, draft, source_key, name, pattern=pattern)
+        if effect in get_args(Verb) and (effect, pattern) != ("ask", "*"):  # agentcli asks anyway
+            # opencode's `edit` also creates files.
+            for tool in ("edit", "write_file") if action == "edit" else (action,):
+                _import_rule_for_tool(draft, source_key, tool, pattern=pattern, verb=effect)
 
 
-_IMPORTERS: dict[str, Callable[..., None]] = {
+_IMPORTERS: dict[str, Callable[..., None]] = {  # by their names in other_settings.toml
     "hooks": Draft.import_hooks,
     "servers": Draft.import_servers,
     "rule": _import_rule,
     "rule_by_prefix": _import_rule_by_prefix,
     "folder": _import_folder,
     "host": _import_host,
-    "item": lambda path, draft, source_key, item: draft.import_value(source_key, [item], *path.split(".")),
+    "item": _import_item,
     "status_line": _import_status_line,
     "variable": _leave_out_variable,
     "claude_model": _import_claude_model,
@@ -181,37 +206,35 @@ _IMPORTERS: dict[str, Callable[..., None]] = {
 }
 
 
-def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any], above: str = "") -> None:
+def import_table(draft: Draft, rows: Mapping[str, Any], values: Mapping[str, Any], group: str = "") -> None:
     """Import each value as its key's row says; the top of other_settings.toml explains rows.
 
-    `above` is how the dotted keys of `values` begin, such as `a.b.`.
+    `group` is the dotted key of the table `values` with a dot at its end, such as `a.b.`; empty for a whole file.
     """
     for key, value in values.items():
-        if value or not above:  # false and empty values in a group only repeat its defaults
-            _import_row(draft, rows.get(key, rows.get(_OTHERS, NO_SETTING)), f"{above}{key}", value)
+        if value or not group:  # false and empty values in a group only repeat its defaults
+            _import_with_row(draft, rows.get(key, rows.get(_OTHERS, NO_SETTING)), f"{group}{key}", value)
 
 
-def _import_row(draft: Draft, row: Any, source_key: str, value: Any) -> None:
+def _import_with_row(draft: Draft, row: Any, source_key: str, value: Any) -> None:
     match row:
-        case {"choice": str(path), "values": values, "why": why}:
-            _import_choice(draft, source_key, value, path=path.split("."), values=values, why=why)
+        case {"choice": str(setting), "values": equivalents, "why": why}:
+            _import_choice(draft, source_key, value, setting=setting, equivalents=equivalents, why=why)
         case dict() if isinstance(value, Mapping):
             import_table(draft, row, value, f"{source_key}.")
         case [item_row] if isinstance(value, list):
             for item in value:
-                _import_row(draft, item_row, source_key, item)
+                _import_with_row(draft, item_row, source_key, item)
         case dict() | list():  # the value has another type than the row expects
             draft.leave_out(source_key, NO_SETTING)
         case tuple():  # the path of a setting, whose parts may contain dots
             draft.import_value(source_key, value, *row)
-        case str() if row.startswith("="):
+        case str() if row.startswith("="):  # the dotted key of a setting
             draft.import_value(source_key, value, *row[1:].split("."))
-        case str() if row.startswith("@"):
-            name, *words = row[1:].split()
-            options = dict(word.split("=") for word in words if "=" in word)
-            first = (word for word in words if "=" not in word)
-            _IMPORTERS[name](*first, draft, source_key, value, **options)
-        case str() if row:
+        case str() if row.startswith("@"):  # an importer and its options: "@rule verb=allow"
+            name, *options = row[1:].split()
+            _IMPORTERS[name](draft, source_key, value, **dict(option.split("=") for option in options))
+        case str() if row:  # the reason why the value is left out; empty to leave it out without a note
             draft.leave_out(source_key, row)
 
 
@@ -222,16 +245,16 @@ def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     for name in tools:
         tool = other_tools()[name]
-        table = tool["rows"]
+        rows = tool["rows"]
         folder_in_home = home / str(tool["home"]).removeprefix("~").lstrip("/")
         tool_folder = Path(environment.get(tool.get("variable", "")) or folder_in_home)
         source_folder = root if is_project else tool_folder
         for file in tool.get("project" if is_project else "user", ()):
-            _import_file(shared, source_folder / file, name, table)
+            _import_file(shared, source_folder / file, name, rows)
         if name == "claude-code":
             if is_project:
-                _import_file(local, root / ".claude/settings.local.json", name, table)
-            _import_claude_state(local if is_project else shared, home / ".claude.json", root, table)
+                _import_file(local, root / ".claude/settings.local.json", name, rows)
+            _import_claude_state(local if is_project else shared, home / ".claude.json", root)
         own_folder = root / ".agentcli" if is_project else config.paths.config
         for folder in tool.get("project_commands" if is_project else "commands", ()):
             _import_commands(shared, source_folder / folder, own_folder / "commands")
@@ -243,19 +266,19 @@ def draft_imports(config: Config, tools: tuple[str, ...], *, is_project: bool) -
     return [shared, local] if is_project else [shared]
 
 
-def _import_claude_state(draft: Draft, file: Path, root: Path, table: Any) -> None:
+def _import_claude_state(draft: Draft, file: Path, root: Path) -> None:
     """Import the state file of Claude Code: the user's servers, or the servers and allowed tools of this project."""
     rows: dict[str, Any] = {"mcpServers": "@servers", _OTHERS: ""}
     if draft.is_project:
-        rows = {**rows, "allowedTools": table["permissions"]["allow"]}
-        rows = {"projects": {str(root): rows, _OTHERS: ""}, _OTHERS: ""}
-    _import_file(draft, file, "", rows)  # "": no keys to join
+        project_rows = {**rows, "allowedTools": ["@rule verb=allow"]}
+        rows = {"projects": {str(root): project_rows, _OTHERS: ""}, _OTHERS: ""}
+    _import_file(draft, file, "claude-code", rows)
 
 
-def _import_file(draft: Draft, file: Path, tool: str, table: Mapping[str, Any]) -> None:
+def _import_file(draft: Draft, file: Path, tool: str, rows: Mapping[str, Any]) -> None:
     if files.is_file(file):
         draft.source = file
-        import_table(draft, table, _with_joined_keys(tool, dict(_read_source(draft))))
+        import_table(draft, rows, _with_joined_keys(tool, dict(_read_source(draft))))
 
 
 def _with_joined_keys(tool: str, values: dict[str, Any]) -> dict[str, Any]:

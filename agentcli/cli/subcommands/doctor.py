@@ -87,22 +87,22 @@ def _check_installation(subject: Subject) -> Iterator[Result]:
 
 
 def _check_ripgrep(subject: Subject) -> Iterator[Result]:
-    program, fix = "", "Install agentcli again (./install.sh), or the package"
+    path, fix = "", "Install agentcli again (./install.sh), or the package"
     with suppress(ToolError):
-        program = find_rg()
-    return _check_program(program, "ripgrep", "agentcli cannot search or list files", fix)
+        path = find_rg()
+    return _check_program("ripgrep", path, "agentcli cannot search or list files", fix)
 
 
 def _check_program(
-    program: str, name: str, loss: str, fix: str = "Install it with your package manager"
+    name: str, path: str, loss: str, fix: str = "Install it with your package manager"
 ) -> Iterator[Result]:
-    """Check that a program exists (else its path is empty) and runs; `loss` says what does not work without it."""
-    if not program:
+    """Check that the program was found (an empty `path`: it was not) and runs; `loss` is what fails without it."""
+    if not path:
         yield "problem", f"{name} is missing: {loss}.", f"{fix}: {name}"
-    elif not _version_of(program):
-        yield "problem", f"{program} does not run: {loss}.", f"{fix}: {name}"
+    elif not _version_of(path):
+        yield "problem", f"{path} does not run: {loss}.", f"{fix}: {name}"
     else:
-        yield "ok", program, ""
+        yield "ok", path, ""
 
 
 def _check_sandbox(subject: Subject) -> Iterator[Result]:
@@ -294,8 +294,8 @@ CHECKS: dict[str, Callable[[Subject], Iterable[Result]]] = {
     "agentcli": lambda subject: [("ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", "")],
     "installation": _check_installation,
     "ripgrep": _check_ripgrep,
-    "bash": lambda subject: _check_program(subject.find_program("bash"), "bash", "commands run in /bin/sh"),
-    "git": lambda subject: _check_program(subject.find_program("git"), "git", "no commits and no /review"),
+    "bash": lambda subject: _check_program("bash", subject.find_program("bash"), "commands run in /bin/sh"),
+    "git": lambda subject: _check_program("git", subject.find_program("git"), "no commits and no /review"),
     "sandbox": _check_sandbox,
     "local model": _check_local_model,
     "state": _check_state,
