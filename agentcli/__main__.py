@@ -15,10 +15,10 @@ def main() -> None:
         try:
             os.write(1, f"agentcli {__version__}\n".encode())  # no buffer that would be flushed again at the end
             return
-        except OSError:  # the usual way reports it
+        except OSError:  # `run` below fails in the same way, and reports it
             pass
     if not sys.flags.safe_path:
-        del sys.path[0]  # the working folder or that of the script: a project's `queue.py` must not be imported
+        del sys.path[0]  # the folder that Python adds: a `queue.py` of the project there must not be imported
     import gc
 
     gc.disable()  # imports create no garbage; the front ends turn it on again

@@ -52,8 +52,8 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
 
     Other programs may wait for agentcli's first output before they write a line.
     """
-    flags = (options.permission_prompt_tool, options.session_mirror, options.setting_sources)
-    if any(flags) or environment.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
+    flags_of_sdk = (options.permission_prompt_tool, options.session_mirror, options.setting_sources)
+    if any(flags_of_sdk) or environment.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
         return True
     return sys.stdin is not None and bool(select.select([sys.stdin], [], [], 0)[0])
 

@@ -101,8 +101,8 @@ def make_main_parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     help = "the task, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": decode_argument, "metavar": "PROMPT", "help": help})
     main_parser = make_flag_parser("agentcli", about, (prompt, *FLAGS))
-    group = main_parser.add_argument_group("flags of Claude Code", claude_code_flags.HELP)  # whose text names them
-    for names, options in claude_code_flags.CLAUDE_CODE_FLAGS:
+    group = main_parser.add_argument_group("flags of Claude Code", claude_code_flags.HELP)
+    for names, options in claude_code_flags.CLAUDE_CODE_FLAGS:  # without lines of their own: `HELP` names them
         group.add_argument(*names, help=argparse.SUPPRESS, **options)
     main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
     return main_parser

@@ -124,7 +124,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def first(self, terminal: TerminalActions) -> Session:
         """Open the session that the flags ask for. Without a model or key, the person is asked to set one up first."""
         choice, models = await self._find_newest(session_choice(self._options)), self.models
-        model, notice = await self._stored_model(choice)
+        model, notice = await self._prepare_resume(choice)
         try:
             model = model or await models.default()
         except NoModel as missing:
@@ -144,9 +144,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return session
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
-        """Open a session; a stored one keeps its own model if that can be used."""
+        """Open a session; a stored one keeps its own model if that can be used, but a fork of it gets `model`."""
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
-        stored, notice = await self._stored_model(choice)
+        stored, notice = await self._prepare_resume(choice)
         opened = await super().open(session_id, model=stored or model, fork=fork, take_over=take_over)
         if notice:
             self.on_notice(notice)
@@ -165,9 +165,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                     return msgspec.structs.replace(choice, how="id", id=newest[0].id)
         return choice
 
-    async def _stored_model(self, choice: SessionChoice) -> tuple[str, str]:
-        """Return a session's last model, or else the default, and a notice about that; both empty for a new session."""
-        if not choice.id:
+    async def _prepare_resume(self, choice: SessionChoice) -> tuple[str, str]:
+        """Return the model for a stored session (its own, or the default if that is unusable) and a notice about it."""
+        if not choice.id:  # a new session
             return "", ""
         info, entries = await self.stored_sessions.load(choice.id)
         if info.user_id == ONE_SHOTS and not choice.fork:  # it becomes a conversation, because a person continues it
@@ -234,8 +234,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             if chosen is None:
                 return ""
             model = f"{login.provider}/{login.models[chosen]}"
-        is_found_by_key = model in dict(KEYED_MODELS).values()
-        if login.is_stored and not is_found_by_key:
+        is_chosen_by_key = model in dict(KEYED_MODELS).values()  # then later starts find it without a setting
+        if login.is_stored and not is_chosen_by_key:
             self.on_notice(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
         return model
 

@@ -202,7 +202,7 @@ async def _answer_prompts(
 def _classify_end(last_turn: Done | TurnFailed | None) -> tuple[End, str, str]:
     """Return the attempt's end, its error, and the error again as a failure if it says nothing about the agent."""
     match last_turn:
-        case None:  # no turn ended before the time ran out, with which `timeout` replaces this
+        case None:  # the time ran out before a turn ended; `attempt_task` then stores `timeout` instead
             return "error", "", ""
         case Done(reason=reason):
             return ("interrupted" if reason == "declined" else reason), "", ""
@@ -233,12 +233,12 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")  # the last line of a check
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
-    record = Record(entries, cwd)  # of the checks that the agent ran; a stale one came before its last change
+    check_runs = Record(entries, cwd)  # those of the agent; one before its last change is stale
     return Work(
-        turns=len(replies),
+        requests=len(replies),
         tools=dict(Counter(result.name for result in results)),
         tool_errors=dict(Counter(result.name for result in results if result.result.is_error)),
-        verified=any(run.passed and not record.is_stale(run) for run in record.runs),
+        verified=any(run.passed and not check_runs.is_stale(run) for run in check_runs.runs),
         claims=dict(Counter(claim.verdict for end in ends if isinstance(end, Done) for claim in end.claims)),
         compactions=sum(isinstance(entry.body, Compaction) for entry in entries),
         prefix=replies[-1].prefix if replies else "",
@@ -352,10 +352,10 @@ def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
     for name, mode, content in files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if mode:
+        if mode == 0:  # a symbolic link, whose content is its target
+            path.symlink_to(os.fsdecode(content))
+        else:
             path.write_bytes(content)
             path.chmod(mode)
-        else:
-            path.symlink_to(os.fsdecode(content))
     (folder / "start").mkdir(exist_ok=True)  # an empty folder was not sent
     return read_task(folder / "task.toml")

@@ -162,7 +162,7 @@ _MEASURES: dict[str, Callable[[Outcome], float]] = {
     "cost, USD": lambda outcome: outcome.spent.cost_usd or 0.0,
     "tokens": lambda outcome: float(outcome.spent.usage.prompt_tokens + outcome.spent.usage.output_tokens),
     "seconds": lambda outcome: outcome.spent.seconds,
-    "requests": lambda outcome: float(outcome.work.turns),
+    "requests": lambda outcome: float(outcome.work.requests),
     "verified": lambda outcome: float(outcome.work.verified),
     "false claims": lambda outcome: float(outcome.work.claims.get("refuted", 0)),
 }

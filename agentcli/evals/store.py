@@ -57,7 +57,7 @@ class Spent(msgspec.Struct, frozen=True):
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's work, as its log shows it."""
 
-    turns: int = 0  # requests
+    requests: int = msgspec.field(default=0, name="turns")  # its name in stored and printed results
     tools: dict[str, int] = {}  # the number of calls by tool
     tool_errors: dict[str, int] = {}
     verified: bool = False  # a check of the agent's own passed after its last change
@@ -106,7 +106,7 @@ def outcome_line(outcome: Outcome) -> str:
     work, spent, false_claims = outcome.work, outcome.spent, outcome.work.claims.get("refuted", 0)
     parts = [
         f"{outcome.check.score:.2f}",
-        counted(work.turns, "request"),
+        counted(work.requests, "request"),
         format_cost(spent.cost_usd),
         f"{spent.seconds:.1f} s",
         outcome.end if outcome.end != "end_turn" else "",
@@ -262,9 +262,9 @@ class EvalStore:
         ((created, ended, data),) = self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,))
         rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
         outcomes = [Outcome.from_row(msgspec.json.decode(row)) for (row,) in rows]
-        by_job = {(outcome.task, outcome.sample): outcome for outcome in outcomes}
+        by_attempt = {(outcome.task, outcome.sample): outcome for outcome in outcomes}
         plan = msgspec.json.decode(data, type=RunPlan)
-        in_order = tuple(by_job[job] for job in plan.attempts if job in by_job)
+        in_order = tuple(by_attempt[attempt] for attempt in plan.attempts if attempt in by_attempt)
         return EvalRun(id=id, created=created, ended=ended, plan=plan, outcomes=in_order)
 
     @contextmanager

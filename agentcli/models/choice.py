@@ -220,9 +220,9 @@ class Models:
             return name
         provider, info = split_name(name)[0], self.info(name)
         small = self.info(f"{provider}/small")
-        is_known = small.id != "small"  # the alias has no model at a cloud, which has its own names for models
+        is_resolved = small.id != "small"  # the alias has no meaning for clouds, which have their own names of models
         is_cheaper = info.prices and small.prices and small.prices.output < info.prices.output
-        return small.name if is_known and is_cheaper else name
+        return small.name if is_resolved and is_cheaper else name
 
     def table(self) -> catalog.ModelTable:
         """Return the bundled models, in which the user's rows replace others."""

@@ -262,7 +262,7 @@ class ProviderMaker(msgspec.Struct):
             address = address or self._azure_address(info.id)
         return OpenAICompatProvider(
             info,
-            preset=_with_settings(preset, server),
+            preset=_apply_settings(preset, server),
             base_url=address,
             api_key=key,
             headers=server.headers,
@@ -304,16 +304,17 @@ def no_provider(name: str, config: Config) -> str:
     )
 
 
-def _with_settings(preset: Any, server: ServerSettings) -> Any:
+def _apply_settings(preset: Any, server: ServerSettings) -> Any:
+    """Return the preset of a server, or else an empty one, with the server's settings in it."""
     from agentcli.llm.providers.openai_compat import Preset
 
     # Without a preset a server needs no key, unless its settings name one.
-    row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
-    row["quirks"] = {**row.get("quirks", {}), **server.quirks}
+    fields: dict[str, Any] = msgspec.to_builtins(preset or Preset(base_url=server.base_url, needs_key=False))
+    fields["quirks"] |= server.quirks
     if server.api_key_env or server.api_key_helper:
-        row |= {"key_env": server.api_key_env or row.get("key_env", ""), "needs_key": True}
+        fields |= {"key_env": server.api_key_env or fields["key_env"], "needs_key": True}
     if server.needs_key is not None:
-        row["needs_key"] = server.needs_key
+        fields["needs_key"] = server.needs_key
     if server.key_header:
-        row["key_header"] = server.key_header
-    return msgspec.convert(row, Preset)
+        fields["key_header"] = server.key_header
+    return msgspec.convert(fields, Preset)

@@ -137,8 +137,8 @@ def read_small_file(
 ) -> bytes:
     """Return the content of a regular file without ever waiting, as opening a FIFO would. Raises `OSError`.
 
-    A file of more than `max_bytes` is an error, or with `is_cut` is read up to there. It is also an error if the path
-    no longer leads to `real`, where it led when it was checked.
+    A file larger than `max_bytes` is an error, unless `is_cut`: then only its beginning is returned. It is also an
+    error if the path no longer leads to `real`, where it led when it was checked.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     # `open` rejects a folder, and closes it.

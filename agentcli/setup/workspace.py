@@ -43,7 +43,7 @@ class WorkspaceFactory:
     def make(self, session_id: str, rules: Rules, *, client_files: ClientFiles | None = None) -> Workspace:
         """Make a session's workspace; its sandbox is opened at first use. Raises `ConfigError`.
 
-        `client_files` are those of an editor, with its unsaved changes.
+        `client_files` let tools read files as an editor shows them, with its unsaved changes.
         """
         config, settings = self._config, self._config.settings.sandbox
         check_hosts(config)
@@ -63,7 +63,7 @@ class WorkspaceFactory:
             local_sandbox = make_sandbox(config, folders, session_id=session_id, rules=rules, programs=programs)
             if client_files is None:
                 return local_sandbox
-            return client_files.sandbox(local_sandbox, lambda: workspace.facts.roots)  # reads what its editor shows
+            return client_files.sandbox(local_sandbox, lambda: workspace.facts.roots)
 
         sandbox = Lazy(open_sandbox)
         memory = MemoryFiles(memory_folder(state, project_root(config.cwd)), config.settings.memory)

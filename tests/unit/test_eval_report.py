@@ -99,7 +99,7 @@ def test_a_report_says_what_is_known() -> None:
 
 
 def test_a_stored_outcome_is_one_flat_object() -> None:
-    outcome = failed("a", 2, "no", error="x", spent=Spent(1.5, None), work=Work(turns=3, tools={"bash": 2}))
+    outcome = failed("a", 2, "no", error="x", spent=Spent(1.5, None), work=Work(requests=3, tools={"bash": 2}))
     row = outcome.as_row()
     assert {key: row[key] for key in ("task", "sample", "passed", "score", "turns", "cost_usd", "seconds")} == {
         "task": "a", "sample": 2, "passed": False, "score": 0.0, "turns": 3, "cost_usd": None, "seconds": 1.5,

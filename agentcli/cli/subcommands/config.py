@@ -175,10 +175,8 @@ def _additions(
 ) -> Iterator[str]:
     """Yield lines on everything that trusting a project enables, except single settings."""
     commands = ((place, file) for place in project_trust.command_places(config.cwd) for file in markdown_files(place))
-    agent_places, style_places = (
-        project_trust.project_places(config.cwd, names)
-        for names in (project_trust.AGENT_FOLDERS, project_trust.STYLE_FOLDERS)
-    )
+    agent_places = project_trust.project_places(config.cwd, project_trust.AGENT_FOLDERS)
+    style_places = project_trust.project_places(config.cwd, project_trust.STYLE_FOLDERS)
     own, new = config.settings.permissions, trusted.settings.permissions
     additions = {
         "commands": [f"/{':'.join(file.relative_to(place).with_suffix('').parts)}" for place, file in commands],

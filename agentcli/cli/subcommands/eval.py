@@ -78,13 +78,13 @@ def run_tasks(
     chosen = find_tasks(folder, tasks or [])
     plan = RunPlan(
         variant=variant,
-        tasks=_planned(chosen),
+        tasks=_planned_tasks(chosen),
         samples=samples,
         name=name,
         engine=engine,
         tasks_folder="" if folder == BUNDLED else str(folder.resolve()),
     )
-    run = _finish_run(plan, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
+    run = _run_plan(plan, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
     shared.print_answer(_run_object(run), _summary(run), as_json=json)
 
 
@@ -107,8 +107,8 @@ def evaluate_skill(
     model = model or asyncio.run(Models(config).default())
     for name, skill_folders in (("without", ()), ("with", (str(skills),))):
         variant = Variant(model=model, judge=judge, skills=skill_folders)
-        plan = RunPlan(variant=variant, tasks=_planned(tasks), samples=samples, name=f"{folder.name}-{name}")
-        runs.append(_finish_run(plan, tasks, config, parallel=parallel, is_new=new))
+        plan = RunPlan(variant=variant, tasks=_planned_tasks(tasks), samples=samples, name=f"{folder.name}-{name}")
+        runs.append(_run_plan(plan, tasks, config, parallel=parallel, is_new=new))
     without_skill, with_skill = runs
     comparison = compare(without_skill, with_skill)
     reverse = compare(with_skill, without_skill)  # significantly worse without the skill: the skill helps
@@ -122,11 +122,11 @@ def evaluate_skill(
     raise typer.Exit(int(comparison.is_worse))
 
 
-def _planned(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
+def _planned_tasks(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
     return tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in tasks)
 
 
-def _finish_run(plan: RunPlan, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
+def _run_plan(plan: RunPlan, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
     if parallel is None:  # the embedded model answers one request at a time
         parallel = 1 if plan.variant.model.startswith("local/") else 4
     store, total = _store(), len(plan.attempts)

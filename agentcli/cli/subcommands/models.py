@@ -127,7 +127,7 @@ def install() -> None:
     """Download the pinned weights, verify their hash, and store them in the cache folder."""
     folder, pinned = configuration().paths.models, weights.PINNED
     if weights.installed(folder) is not None:
-        echo(f"Already installed: {weights.install(folder, progress=_show_progress)}")
+        echo(f"Already installed: {weights.install(folder, progress=_show_progress)}")  # verifies the hash
         return
     echo(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")
     echo(
@@ -166,7 +166,8 @@ def status(json: AsJson = False) -> None:
         *(map(_server_line, running) if running else ["server   not running"]),
     ]
     print_answer(data, "\n".join(lines), as_json=json)
-    raise typer.Exit(int(not json and not (has_engine and has_weights)))
+    is_ready = has_engine and has_weights
+    raise typer.Exit(0 if is_ready or json else 1)  # the JSON says whether it is ready
 
 
 def _server_line(server: ServerInfo) -> str:
