@@ -85,6 +85,20 @@ def task_files(task: Task) -> Iterator[tuple[str, int, bytes]]:
             yield name, path.stat().st_mode & 0o777, path.read_bytes()
 
 
+def unpack_task(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
+    """Write the files that `task_files` yields into a folder, and read the task there."""
+    for name, mode, content in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode == 0:  # a symbolic link, whose content is its target
+            path.symlink_to(os.fsdecode(content))
+        else:
+            path.write_bytes(content)
+            path.chmod(mode)
+    (folder / "start").mkdir(exist_ok=True)  # an empty folder was not sent
+    return read_task(folder / "task.toml")
+
+
 def find_tasks(folder: Path = BUNDLED, names: Collection[str] = ()) -> Sequence[Task]:
     """Return the tasks in a folder, or those with these names, easy ones first. Raises `UsageError`."""
     try:
