@@ -19,7 +19,7 @@ from agentcli.settings.load import Config
 if TYPE_CHECKING:
     from agentcli.frontends.agent_sdk.output import ControlClient
 
-FIRST_LINE_S = 10.0  # then the session starts without the first line: the program may be waiting for our output
+FIRST_LINE_S = 10.0  # the longest wait for the first line; a program may be waiting for agentcli's output instead
 _STATE_VARIABLES = ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS")
 _FLAGS = {  # the request's field -> the flag that it sets
     "agents": "agents", "jsonSchema": "json_schema", "appendSystemPrompt": "append_system_prompt", "title": "name",

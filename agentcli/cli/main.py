@@ -168,7 +168,9 @@ def _one_shot_prompt(options: argparse.Namespace) -> str:
     if options.input_format == "stream-json":  # stdin has more prompts
         return argument or ""
     piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
-    prompt = f"{argument}\n\n<stdin>\n{piped}\n</stdin>" if argument and piped else argument or piped
+    prompt = argument or piped
+    if argument and piped:
+        prompt = f"{argument}\n\n<stdin>\n{piped}\n</stdin>"
     if not prompt.strip():
         raise UsageError('There is no prompt. Add one (agentcli -p "what does this project do?"), or pipe one in.')
     return prompt

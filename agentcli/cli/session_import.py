@@ -163,16 +163,19 @@ def _read_codex(lines: list[dict[str, Any]]) -> OtherTranscript:
     provider = "openai"
     for line in lines:
         match line.get("type"), line.get("payload"):
-            case "session_meta", dict(meta) if not transcript.id:  # a fork also has those of its sources, below its own
+            case "session_meta", dict(meta) if (
+                not transcript.id
+            ):  # the first one: a fork's sources have theirs below it
                 transcript.id, transcript.cwd = str(meta.get("id", "")), str(meta.get("cwd", ""))
                 provider = str(meta.get("model_provider") or provider)
             case "turn_context", {"model": str(model)}:
                 transcript.model = f"{provider}/{model}"
             case "compacted", dict(compaction):
                 transcript.left_out = ["what came before a compaction, except what it carried on"]
-                has_new_history = isinstance(history := compaction.get("replacement_history"), list)
+                history = compaction.get("replacement_history")
                 prompts = [one for one in transcript.messages if one.role == "user"]
-                transcript.messages = [] if has_new_history else prompts  # without one, only prompts were carried on
+                # Without a new history, Codex carried on only the prompts.
+                transcript.messages = [] if isinstance(history, list) else prompts
                 for item in _objects_in(history):
                     _add_codex_item(transcript, item)
                 transcript.add_prompt(compaction.get("message") or (), is_note=True)

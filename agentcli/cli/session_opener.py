@@ -76,7 +76,7 @@ class ConfiguredOpener:
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
         """Return known models with their facts in columns, usable ones first; `with_key`: only those with a key."""
         infos, keys = list(self.models.table()), self.models.keys
-        is_usable = {provider: keys.has(provider) for provider in {info.provider for info in infos}}
+        is_usable = {provider: keys.can_use(provider) for provider in {info.provider for info in infos}}
         if with_key:  # `variables` is empty for a provider that is usable without a key
             infos = [info for info in infos if is_usable[info.provider] and keys.variables(info.provider)]
         infos.sort(key=lambda info: not is_usable[info.provider])
@@ -199,8 +199,8 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id:  # not the model in the log: the server stores the one a client chose, and sends it
-            model = model or await builder.models.default()
+        if is_server and request.id and not model:  # a server's request has the model that a client chose, not the log
+            model = await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)
     except BaseException:  # also if it is cancelled
@@ -219,13 +219,15 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
     sources = claude_code_flags.setting_sources(options.setting_sources)
     files, servers = claude_code_flags.servers_and_files(options.mcp_config)
-    agents = claude_code_flags.agent_definitions(options.agents)
+    added = AddedDefinitions(
+        plugin_folders=tuple(options.plugin_dir), agents=claude_code_flags.agent_definitions(options.agents)
+    )
     return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
         is_bare=options.bare or sources == frozenset(),  # `--setting-sources ""` excludes all
         accepts_client_tools=options.input_format == "stream-json",
-        added=AddedDefinitions(plugin_folders=tuple(options.plugin_dir), agents=agents),
+        added=added,
         mcp=McpOptions(files, servers, options.strict_mcp_config, tuple(options.hosted_servers)),
     )
 
@@ -312,9 +314,9 @@ async def _answer(
     )
     try:
         typed = "" if options.prompt in (None, "-") else options.prompt  # without what was piped into stdin
-        is_command = typed.lstrip().startswith("/")  # which may work without a model
+        is_command = typed.lstrip().startswith("/")  # a command may work without a model
         session = await builder.build_session(choice)
-        if choice.how == "new" or choice.fork:  # a conversation that is only continued stays one
+        if choice.how == "new" or choice.fork:  # a conversation that is continued does not become a one-shot
             await store.mark_one_shot(session.id, is_one_shot=True)
         if choice.how != "new" and not takes_stream and not is_command:
             await _require_own_key(builder, session)

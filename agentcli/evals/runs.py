@@ -15,7 +15,7 @@ from agentcli.evals.task import Task
 if TYPE_CHECKING:  # importing it takes a while
     from agentcli.evals.attempt import LocalEngine, RayEngine
 
-MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
+MAX_FAILURES_IN_A_ROW = 3  # after so many, more attempts would fail for the same reason
 
 
 class RunFailed(UserError):

@@ -65,7 +65,7 @@ class ProviderKeys:
         """Describe where the provider's key is that would be used; empty if there is none. Raises `ConfigError`."""
         return next((place for _, place in self.places(provider) if place), "")
 
-    def has(self, provider: str) -> bool:
+    def can_use(self, provider: str) -> bool:
         """Return True if a provider can be used: it has a key, or needs none."""
         try:
             return not self.variables(provider) or bool(self.place(provider))

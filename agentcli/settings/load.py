@@ -91,8 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def command_folders(self) -> tuple[Path, ...]:
         """The folders of slash commands; a later folder wins."""
-        of_others = home_of(self.environment) / ".claude/commands"
-        folders = [of_others] if of_others.is_dir() else []
+        claude_code_folder = home_of(self.environment) / ".claude/commands"
+        folders = [claude_code_folder] if claude_code_folder.is_dir() else []
         return *folders, self.paths.config / "commands", *(command_places(self.cwd) if self.project.is_allowed else ())
 
     def key(self, variable: str) -> str:

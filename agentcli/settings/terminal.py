@@ -102,8 +102,10 @@ def terminal_problems(
     """Yield the problems of keys and themes, each as the dotted name of the setting and a sentence."""
     known = [*THEMES, *themes]
     if theme not in known:
-        hint = did_you_mean(theme, known)
-        yield "terminal.theme", f"unknown theme {theme!r}{hint}; choose one of {', '.join(known)}."
+        yield (
+            "terminal.theme",
+            f"unknown theme {theme!r}{did_you_mean(theme, known)}; choose one of {', '.join(known)}.",
+        )
     for name, table in themes.items():
         if name in THEMES:
             yield f"terminal.themes.{name}", f"{name} is a built-in theme; choose another name."
@@ -129,8 +131,8 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
             if not re.fullmatch(_KEYS, key):
                 yield f"terminal.keys.{action}", f"{key!r} is not a valid key: {_KEY_HELP}."
                 continue
-            for other, others in actions.items():
-                clash = next((one for one in others if other != action and _clashes(key, one)), None)
+            for other, other_keys in actions.items():
+                clash = next((one for one in other_keys if other != action and _clashes(key, one)), None)
                 if clash is not None and {action, other} != _MAY_SHARE:
                     message = f"{key} is already used for {other}" + (f" ({clash})" if clash != key else "")
                     yield f"terminal.keys.{action}", f"{message}: choose another key, or change {other}."

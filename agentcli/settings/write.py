@@ -27,7 +27,7 @@ def store_setting(config: Config, key: str, value: Any) -> str:
 
 
 def describe_override(config: Config, key: str, file: Path) -> str:
-    """Return a sentence about the source that also sets a key and wins over the file, or ""."""
+    """Return a sentence about the source that also sets a key and wins over the file; empty if none does."""
     sources = [layer.source for layer in config.layers]
     position = sources.index(str(file)) if str(file) in sources else -1  # -1: every source wins over the file
     winner = next((layer for layer in reversed(config.layers[position + 1 :]) if layer.holds(key)), None)
@@ -71,7 +71,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
 class MergedFile(msgspec.Struct, frozen=True):
     text: str
     added: dict[str, Any]
-    unchanged: tuple[str, ...]  # keys that had other values, which stay
+    conflicts: tuple[str, ...]  # keys that already have other values, which stay
 
 
 def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
@@ -84,19 +84,21 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     conflicts: list[str] = []
     try:
         document = tomlkit.parse(file.read_bytes().decode("utf-8-sig") if file.exists() else "")
-        added = _add(document, values, "", conflicts)
+        added = _add_missing(document, values, "", conflicts)
         text = tomlkit.dumps(document)
         merged = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"Could not read {file}: {error}") from error
     check_layer(SettingsLayer(str(file), merged, text))
-    # tomlkit loses additions to a table with other tables between its parts.
-    if lost := _add(merged, values, "", []):
+    # Nothing may be left to add. tomlkit loses additions to a table with other tables between its parts.
+    if lost := _add_missing(merged, values, "", []):
         raise UserError(f"{file} has parts of [{next(iter(lost))}] in several places. Move them together first.")
     return MergedFile(text, added, tuple(conflicts))
 
 
-def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conflicts: list[str]) -> dict[str, Any]:
+def _add_missing(
+    table: MutableMapping[str, Any], values: dict[str, Any], key: str, conflicts: list[str]
+) -> dict[str, Any]:
     """Add missing values to the table at `key`, and return them; `conflicts` gets the keys with other values."""
     added: dict[str, Any] = {}
     for name, value in values.items():
@@ -104,7 +106,7 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conf
         if old is None:
             table[name] = added[name] = value
         elif isinstance(old, MutableMapping) and isinstance(value, dict) and key not in _WHOLE_TABLES:
-            added[name] = _add(old, value, path, conflicts)
+            added[name] = _add_missing(old, value, path, conflicts)
         elif isinstance(old, list) and isinstance(value, list):
             added[name] = [item for item in value if item not in old]
             old.extend(added[name])
@@ -165,7 +167,7 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
     match value:
         case Mapping():
             shown = {name: without_secrets(item, mask) for name, item in value.items()}
-            for name in filter(value.get, _SECRET_TABLES):  # names of variables and headers stay
+            for name in [name for name in _SECRET_TABLES if value.get(name)]:  # the names in these tables stay
                 shown[name] = dict.fromkeys(value[name], MASKED) if isinstance(value[name], Mapping) else MASKED
             return shown
         case list() | tuple():

@@ -268,9 +268,10 @@ def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, S
     signals = {}
     for signal in _TIMEOUTS:
         variable = f"OTEL_{signal.upper()}_EXPORTER"
-        is_set = getattr(config.settings.observability, signal)
-        exporters = (environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
-        if exporters != ["none"] and (is_set or is_enabled):  # the variable of a signal alone exports nothing
+        is_in_settings = getattr(config.settings.observability, signal)
+        names = environment.get(variable) or ("otlp" if is_in_settings else "none")
+        exporters = names.replace(" ", "").split(",")
+        if exporters != ["none"] and (is_in_settings or is_enabled):  # a variable OTEL_…_EXPORTER alone exports nothing
             if not {"otlp", "console"}.issuperset(exporters):
                 raise ConfigError(f"{','.join(exporters)} is not supported. Use otlp, console or none.", key=variable)
             if has_screen and "console" in exporters:
@@ -283,7 +284,7 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
     """Return how to export a signal; OpenTelemetry's variables replace default settings. Raises `ConfigError`."""
     from agentcli.infra.telemetry import Signal
 
-    settings, environment, setting = config.settings.observability, config.environment, _TIMEOUTS[signal]
+    settings, environment, timeout_setting = config.settings.observability, config.environment, _TIMEOUTS[signal]
 
     def variable(name: str) -> str:
         for_signal = environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
@@ -292,8 +293,9 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
     protocol, timeout = variable("PROTOCOL"), variable("TIMEOUT")
     if "otlp" in exporters and protocol not in ("", "http/protobuf"):
         raise ConfigError(f"only http/protobuf is supported, not {protocol!r}.", key="OTEL_EXPORTER_OTLP_PROTOCOL")
-    timeout_s = getattr(settings, setting)
-    if timeout and timeout_s == getattr(ObservabilitySettings(), setting):
+    timeout_s = getattr(settings, timeout_setting)
+    is_default = timeout_s == getattr(ObservabilitySettings(), timeout_setting)
+    if timeout and is_default:
         try:
             timeout_s = float(timeout) / 1000  # as specified, although Python's SDK reads seconds
         except ValueError:
@@ -310,7 +312,7 @@ def make_export(config: Config, models: Models, signals: Mapping[str, Signal], m
         del resource["service.name"]  # the setting has its default, so the SDK takes the name from these variables
     if settings.environment:
         resource["deployment.environment.name"] = settings.environment
-    headers = ("traceparent", "tracestate")  # of the trace of the program that started agentcli, which spans join
+    headers = ("traceparent", "tracestate")  # they name the trace of the program that started agentcli; spans join it
     parent = {name: environment[name.upper()] for name in headers if name.upper() in environment}
     from agentcli.infra.telemetry import Export
 

@@ -42,7 +42,7 @@ async def _check_key(options: argparse.Namespace) -> None:
     """Raise `NoModel` or `NoKey` if no model can be used. Keys are read again, because a login may have saved one."""
     models = Models(await asyncio.to_thread(load_for, options, current_folder()))
     name = await models.default()
-    if not any(map(models.keys.has, models.keys.providers_that_take_keys())):  # any key is enough to open sessions
+    if not any(map(models.keys.can_use, models.keys.providers_that_take_keys())):  # any key is enough to open sessions
         models.require_key(name)
 
 

@@ -257,7 +257,7 @@ def _show_plan(draft: Draft, plan: write.MergedFile) -> None:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     if draft.commands:
         echo("\n".join(("Commands:", *(f"  {file}" for file in draft.commands), "")))
-    left_out = [*draft.left_out, *(f"{key}: {draft.target} already sets it." for key in plan.unchanged)]
+    left_out = [*draft.left_out, *(f"{key}: {draft.target} already sets it." for key in plan.conflicts)]
     if left_out:
         echo("\n".join(("Skipped:", *(f"  {line}" for line in left_out), "")))
 

@@ -258,7 +258,7 @@ async def _check_server(subject: Subject, name: str) -> list[Result]:
     server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
     from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
     address = (server.base_url if server else "") or from_environment  # empty: the provider's own address
-    if provider not in _LOCAL_SERVERS and not (address and models.keys.has(provider)):
+    if provider not in _LOCAL_SERVERS and not (address and models.keys.can_use(provider)):
         return []
     results: list[Result] = []
     host = urlsplit(address).hostname or ""

@@ -85,8 +85,8 @@ def login_app(
     # The variables of each name's key, the usual one first.
     variables = {name: models.keys.variables(name) for name in models.keys.providers_that_take_keys()} | SEARCH
     if provider and provider not in variables:
-        near = did_you_mean(provider, variables)
-        raise UsageError(f"{provider!r} uses no key{near}. Providers that do: {', '.join(variables)}.")
+        hint = f"{did_you_mean(provider, variables)}. Providers that do: {', '.join(variables)}."
+        raise UsageError(f"{provider!r} uses no key{hint}")
     if not provider:
         if remove:
             raise UsageError("Name the provider: agentcli login --remove PROVIDER.")

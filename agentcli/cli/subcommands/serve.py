@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
     set_up_logging(config)
     for notice in config.notices:
         warn(notice)
-    token_file, token, owner = open_access(config, options.token_file, "token")
+    token_file, token, owner = owner_token(config, options.token_file, "token")
     listener, address = listen(options.host, options.port, options.socket)
     worker = Worker(options, config, (owner, *config.settings.serve.tokens.values()), listener)
 
@@ -83,11 +83,14 @@ def run(arguments: list[str]) -> int:
                 Path(options.socket).unlink()
 
 
-def open_access(config: Config, chosen: str | None, name: str) -> tuple[Path, str, ServeTokenSettings]:
-    """Return a token's file, the token, and its rights. Without a `chosen` file it is `name` in the state folder."""
+def owner_token(config: Config, file_name: str | None, default: str) -> tuple[Path, str, ServeTokenSettings]:
+    """Return the file of the owner's token, the token, and its rights. A missing file gets a new token.
+
+    Without a `file_name`, it is the file `default` in the state folder.
+    """
     folder, settings = config.paths.state / "serve", config.settings.serve
     make_private_folder(folder)
-    file = Path(chosen).absolute() if chosen else folder / name
+    file = Path(file_name).absolute() if file_name else folder / default
     token = read_or_create_token(file)
     digest = hashlib.sha256(token.encode()).hexdigest()
     return file, token, ServeTokenSettings(digest, "", settings.rate_per_minute, settings.budget_usd)  # "": the owner

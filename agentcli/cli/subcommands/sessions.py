@@ -314,8 +314,8 @@ def _print_tallies(heading: str, tallies: Sequence[tuple[str, Tally]]) -> None:
 def _figures(tally: Tally) -> tuple[str, ...]:
     usage = tally.usage
     cached = f"{usage.cache_read_input_tokens / usage.prompt_tokens:.0%}" if usage.prompt_tokens else "0%"
-    requests = counted(tally.requests, "request")
-    return requests, f"{usage.prompt_tokens:,} in", cached, f"{usage.output_tokens:,} out", _money(tally)
+    tokens = f"{usage.prompt_tokens:,} in", cached, f"{usage.output_tokens:,} out"
+    return counted(tally.requests, "request"), *tokens, _money(tally)
 
 
 def _money(tally: Tally) -> str:

@@ -16,7 +16,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.result import to_json_line
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.serve import listen, open_access
+from agentcli.cli.subcommands.serve import listen, owner_token
 from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
 from agentcli.errors import UsageError
 from agentcli.frontends.http.server import http_server, import_server
@@ -41,7 +41,7 @@ def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: st
     import_server()
     from agentcli.frontends.http.requests import Guard  # needs the extra
 
-    file, _, access = open_access(config, token_file, "mcp_token")
+    file, _, access = owner_token(config, token_file, "mcp_token")
     listener, address = listen(host, port)
 
     async def run() -> int:

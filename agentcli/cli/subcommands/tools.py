@@ -262,8 +262,7 @@ class CommandExplainer:
 
     @cached_property
     def _can_dry_run(self) -> bool:
-        is_on = self._builder.config.settings.permissions.tries
-        return is_on and not self._workspace.facts.dry_run_problem
+        return self._builder.config.settings.permissions.tries and not self._workspace.facts.dry_run_problem
 
     def _decide(self, command: str) -> tuple[PolicyDecision, CallFacts, CommandAnalysis]:
         """Return the decision on a command, and the facts and the analysis that it is based on. Raises `ToolError`."""

@@ -39,7 +39,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         if not (only_list or yes) and (json or not sys.stdin.isatty()):
             raise UsageError(f"Cannot ask here. Add --yes to {direction} the changes, or --list to list them.")
         config = configuration()
-        argument = "list" if only_list else "yes" if yes else ""  # as `/undo` takes it
+        argument = "list" if only_list else "yes" if yes else ""  # as typed after `/undo` in a session
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
         id, result = in_store(
