@@ -20,7 +20,7 @@ _SERVER_KEYS = (
     "type", "command", "args", "env", "cwd", "url", "headers", "http_headers", "bearer_token_env_var",
     "startup_timeout_sec", "tool_timeout_sec", "enabled_tools", "disabled_tools", "enabled",
 )  # fmt: skip
-_HOLD_SECRETS = {"env", "headers", "http_headers"}
+_MAY_HOLD_SECRETS = ("env", "headers", "http_headers")
 LOGIN = f"{HOLDS_KEY}. Save it with agentcli login, or export it"
 
 
@@ -80,11 +80,12 @@ class Draft:
                 self.leave_out(f"the MCP server {name}", "it has neither a command nor a url")
                 continue
             table = {key: server[key] for key in _SERVER_KEYS if server.get(key) or server.get(key) is False}
-            for key in _HOLD_SECRETS & table.keys():
-                if isinstance(table[key], Mapping):
-                    table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
-            for key in server.keys() - table.keys() - _HOLD_SECRETS:
-                self.leave_out(f"{name}.{key}", NO_SETTING)
+            for key in _MAY_HOLD_SECRETS:
+                if isinstance(values := table.get(key), Mapping):
+                    table[key] = self._without_secrets(values, name, f"{name}.{key}")
+            for key in server:  # in the order of the file
+                if key not in table and key not in _MAY_HOLD_SECRETS:
+                    self.leave_out(f"{name}.{key}", NO_SETTING)
             self.import_value(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:

@@ -51,3 +51,10 @@ def test_the_claude_code_names_of_codex_stay() -> None:
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False},
     }
     assert draft.left_out == ["config.toml: here.scopes: agentcli has no such setting."]
+
+
+def test_what_is_left_out_of_a_server_is_named_in_the_order_of_its_file() -> None:
+    draft = Draft(Path("config.toml"), is_project=False)
+    keys = [f"option{number}" for number in range(8)]
+    draft.import_servers("", {"docs": {"command": "docs", **dict.fromkeys(keys, 1)}})
+    assert [note.split(": ")[1] for note in draft.left_out] == [f"docs.{key}" for key in keys]
