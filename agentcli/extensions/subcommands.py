@@ -244,12 +244,14 @@ def try_hooks(
         fields = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is not a JSON object: {error}.") from error
+    if event in _EVENTS_ABOUT_CALLS:
+        fields = {"call": ToolUse("test", ALIASES.get(tool, tool), fields)}
+    else:
+        _check_fields(fields)
     runs, answer = list[HookRan](), EventAnswer()
     if hooks := _hooks(configuration()).for_session("test", lambda: "default"):
         hooks.context.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
-        call = ToolUse("test", ALIASES.get(tool, tool), fields)
-        about: dict[str, Any] = {"call": call} if event in _EVENTS_ABOUT_CALLS else fields
-        answer = asyncio.run(hooks.fire(event, **about))  # type: ignore[arg-type]
+        answer = asyncio.run(hooks.fire(event, **fields))  # type: ignore[arg-type]
     lines = []
     for run in runs:
         parts = " · ".join(filter(None, (run.decision or "no decision", run.reason, run.problem)))
@@ -261,3 +263,14 @@ def try_hooks(
         lines.append(f"Context for the model: {answer.context}")
     data = {"ran": list(map(msgspec.to_builtins, runs)), "answer": msgspec.to_builtins(answer)}
     print_answer(data, "\n".join(lines), as_json=json)
+
+
+def _check_fields(fields: dict[str, Any]) -> None:
+    """Raise `UsageError` for fields that `RunningHooks.fire` cannot take."""
+    for name, value in fields.items():
+        if name in ("self", "event", "call"):
+            raise UsageError(
+                f"--input cannot contain {name}: agentcli fills in event and call itself, from EVENT and from --tool."
+            )
+        if name in ("subject", "agent_id") and not isinstance(value, str):
+            raise UsageError(f"--input: {name} must be a string.")

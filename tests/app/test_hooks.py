@@ -303,6 +303,17 @@ def test_list_and_test(place: Place) -> None:
     assert "Unknown event 'PreTolUse'. Choose one of" in wrong.err
 
 
+def test_fields_that_agentcli_fills_in_are_a_usage_error(place: Place) -> None:
+    hook(place, "Stop", "cat; exit 2")
+    reserved = place.run("hooks", "test", "Stop", "--input", '{"event": "Stop"}')
+    assert reserved.code == 2
+    assert "--input cannot contain event: agentcli fills in event and call itself" in reserved.err
+    wrong = place.run("hooks", "test", "Stop", "--input", '{"agent_id": 2}')
+    assert (wrong.code, "agent_id must be a string" in wrong.err) == (2, True)
+    # The arguments of a tool may have these names.
+    assert "No hooks match" in place.run("hooks", "test", "PreToolUse", "--input", '{"event": "Stop"}').out
+
+
 def test_bare_runs_none(place: Place) -> None:
     hook(place, "PreToolUse", "exit 2")
     stream(place, WRITE, flags=(*BYPASS, "--bare"))
