@@ -60,10 +60,10 @@ async def _choose(config: Config, host: CommandHost, name: str) -> Outcome:
     styles = find_styles(config, problems.append)
     if not name:
         current = config.settings.instructions.output_style or "default"
-        rows = {"default": "agentcli's own", **{name: style.description for name, style in styles.items()}}
-        lines = [f"{'*' if name == current else ' '} {name}  {text}".rstrip() for name, text in rows.items()]
+        rows = {"default": "agentcli's own"} | {key: style.description for key, style in styles.items()}
+        lines = [f"{'*' if key == current else ' '} {key}  {text}".rstrip() for key, text in rows.items()]
         return "\n".join([*lines, *problems])
     if name not in (*styles, "default"):
         raise UsageError(f"There is no output style {name!r}{did_you_mean(name, styles)}.")
-    where = await host.store_setting("instructions.output_style", name)
-    return f"{where} It takes effect the next time you start agentcli."
+    stored = await host.store_setting("instructions.output_style", name)
+    return f"{stored} It takes effect the next time you start agentcli."

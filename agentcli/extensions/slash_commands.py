@@ -26,15 +26,16 @@ def add_plugin_command(commands: CommandSet, plugins: Plugins) -> None:
 async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome:
     from agentcli.extensions.plugins.store import PluginStore
 
-    store, (verb, _, name) = PluginStore(plugins.config.paths), argument.partition(" ")
-    if argument and (verb not in ("enable", "disable") or not name):
+    store = PluginStore(plugins.config.paths)
+    if not argument:
+        installed = store.index.plugins.items()
+        rows = [f"{'●' if entry.is_enabled else '○'} {name}@{entry.marketplace}" for name, entry in installed]
+        return "\n".join(rows) or "No plugins are installed. To install one: agentcli plugin install NAME"
+    verb, _, name = argument.partition(" ")
+    if verb not in ("enable", "disable") or not name:
         raise UsageError("Usage: /plugin, or /plugin enable NAME or disable NAME.")
-    if argument:
-        await asyncio.to_thread(store.switch, name, is_enabled=verb == "enable")
-        return f"{name} is {'on' if verb == 'enable' else 'off'} in new sessions. This one stays as it is."
-    installed = store.index.plugins.items()
-    rows = [f"{'●' if entry.is_enabled else '○'} {name}@{entry.marketplace}" for name, entry in installed]
-    return "\n".join(rows) or "No plugins are installed. To install one: agentcli plugin install NAME"
+    await asyncio.to_thread(store.switch, name, is_enabled=verb == "enable")
+    return f"{name} is {'on' if verb == 'enable' else 'off'} in new sessions. This one stays as it is."
 
 
 # Skills

@@ -80,19 +80,22 @@ class ConfiguredHooks(hook_runs.RunningHooks, kw_only=True):
         return self.context.ask if self.context.mode() != "dontAsk" else None
 
     async def _run_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a command outside the sandbox, unless the person declines changes of its files; end all its processes."""
-        publish, user = self.context.publish, f"the {spec.event} hook `{spec.title}`"
+        """Run a command outside the sandbox and end all its processes. It is not run if its changed files are declined."""
+        runner, ask = f"the {spec.event} hook `{spec.title}`", self._ask
         async with self._asking:  # hooks that run the same file wait, so that the person is asked about it once
             why = await why_denied(
-                self.programs, spec.expanded_command, user, ask=self._ask, on_notice=lambda text: publish(Notice(text))
+                self.programs,
+                spec.expanded_command,
+                runner,
+                ask=ask,
+                on_notice=lambda text: self.context.publish(Notice(text)),
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
             return EventAnswer("deny" if spec.event in hook_runs.FAIL_CLOSED_EVENTS else "", why, problem=why)
-        command = spec.title  # with its variables, which the shell expands
         try:
             end = await run_short_program(
-                ("/bin/sh", "-c", command),
+                ("/bin/sh", "-c", spec.title),  # the shell expands its variables
                 timeout_s=spec.timeout_s,
                 max_bytes=MAX_ANSWER_BYTES,  # of each stream
                 environment={**self.environment, **spec.environment},
@@ -143,7 +146,7 @@ async def ask_agent(session: Session, question: str, model: str) -> str:
     from agentcli.extensions.subagents.running import Subagents
 
     def store(body: Body) -> asyncio.Task[None]:
-        if isinstance(body, Paid):  # a turn would count its own subagents, but this one belongs to none
+        if isinstance(body, Paid):  # no turn counts what this subagent costs, because it belongs to none
             session.state.meter.add_request(body.model, body.usage, body.cost_usd)
         return session.append(body)
 
@@ -197,18 +200,19 @@ def fill_event_values(template: dict[str, Any], event: Mapping[str, Any]) -> dic
 
 def answer_in_judgement(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer for a model's text with `{"ok": …, "reason": …}`. A yes decides nothing; a no denies."""
-    # A model may think aloud, or quote an event that looks like an answer, so any no among several judgements applies.
-    # So does a no that was cut off before its reason.
-    judgements = [*_judgements(text), *([{"ok": False}] if '"ok":false' in "".join(text.split()) else [])]
-    no = next((judgement for judgement in judgements if judgement["ok"] is not True), None)
+    judgements = list(_judgements(text))
+    if '"ok":false' in "".join(text.split()):  # counts even if the answer was cut off before its reason
+        judgements.append({"ok": False})
     if not judgements:
         return hook_runs.failure_answer(
             spec, f'the model did not answer {{"ok": true}} or {{"ok": false}}, but {text[:100]!r}'
         )
-    # A condition that can never be met does not keep an agent at work, and models do not decide about permissions.
-    is_final_stop = spec.event in ("Stop", "SubagentStop") and no is not None and no.get("impossible") is True
-    if no is None or is_final_stop or spec.event in ("PermissionRequest", "PermissionDenied"):
+    # A model may think aloud, or quote an event that looks like an answer, so one no outweighs every yes.
+    no = next((judgement for judgement in judgements if judgement["ok"] is not True), None)
+    if no is None or spec.event in ("PermissionRequest", "PermissionDenied"):  # models do not decide about permissions
         return EventAnswer()
+    if spec.event in ("Stop", "SubagentStop") and no.get("impossible") is True:
+        return EventAnswer()  # a condition that can never be met does not keep an agent at work
     reason = str(no.get("reason") or f"The hook `{spec.title}` denied this.")
     # In Claude Code, too, a no of such a hook ends the turn unless the settings say otherwise.
     ends_turn = spec.event == "PreToolUse" and spec.handler["type"] == "prompt"

@@ -98,7 +98,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
 def read_hooks(
     table: Any, source: str, report: Callable[[str], object], environment: Mapping[str, str] = {}
 ) -> Iterator[HookSpec]:
-    """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
+    """Yield the hooks of a `hooks` table, with their `environment`; `report` gets a sentence on each unusable part."""
     if not isinstance(table, Mapping):
         report(f"{source}: hooks is not a table of events.")
         return

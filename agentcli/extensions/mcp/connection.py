@@ -175,7 +175,7 @@ class ServerConnection:
                 self._task.cancel()
             is_program = isinstance(self._spec.transport, mcp_tools.StdioSpec)
             await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
-            self._task.cancel()  # it takes too long
+            self._task.cancel()  # if it still runs after the timeout
             await asyncio.wait((self._task,))
 
     def _connected_client(self) -> Client:

@@ -131,12 +131,13 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
     for name, field in schema["properties"].items():
         texts = (params.message, field.get("title") or name, field.get("description"))
         choices, default = _choices(field), field.get("default")
-        skip = _SKIP if default is None else f"Keep the default: {default}"
-        can_skip = default is not None or name not in schema.get("required", ())
-        answer = await ask(" · ".join(str(text) for text in texts if text), [*choices, *([skip] if can_skip else [])])
+        skips = [] if name in schema.get("required", ()) else [_SKIP]  # the choice not to fill in the field
+        if default is not None:
+            skips = [f"Keep the default: {default}"]
+        answer = await ask(" · ".join(str(text) for text in texts if text), [*choices, *skips])
         if answer is None:
             return types.ElicitResult(action="cancel")
-        if not can_skip or answer != skip:
+        if answer not in skips:
             content[name] = _field_value(answer.strip(), field.get("type"), choices)
         elif default is not None:
             content[name] = default
@@ -161,10 +162,10 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
-    """Return an answer as a value of a field with the JSON Schema type `kind`; as text if it has another form."""
+    """Return an answer as a value of the JSON Schema type `kind`; as text if it does not have that type's form."""
     if kind == "array":  # the person types several values, with commas between them
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
-    with suppress(ValueError):  # the server rejects what is not a number
-        if kind in ("integer", "number") and not choices:
+    if kind in ("integer", "number") and not choices:
+        with suppress(ValueError):  # the server rejects what is not a number
             return int(answer) if kind == "integer" else float(answer)
     return choices.get(answer, answer)

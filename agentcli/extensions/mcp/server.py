@@ -61,13 +61,13 @@ class ServerApprovals(NamedTuple):
 
 
 class Server:
-    """One server. Models see the approved offer; the current one is None before the first connection."""
+    """One server. Models see `approved_offer`. `current_offer` is None before the first connection."""
 
     def __init__(
         self,
         spec: mcp_tools.ServerSpec,
         connect: Connect,
-        approvals: ServerApprovals | None,
+        approvals: ServerApprovals | None,  # None for a caller's own client
         *,
         on_notice: Callable[[str], None],
         on_approval: Callable[[], None],
@@ -78,7 +78,7 @@ class Server:
         self.current_offer: mcp_tools.Offer | None = None
         self.problem = ""  # the reason why it cannot be used, for the person
         self.is_enabled = True  # False: its tools are not offered
-        self._connect, self._approvals = connect, approvals  # None for a caller's own client
+        self._connect, self._approvals = connect, approvals
         self._on_notice, self._on_approval = on_notice, on_approval
         self._client: mcp_tools.MCPClient | None = None
         self._connecting: asyncio.Task[mcp_tools.MCPClient] | None = None  # one attempt for all callers
@@ -143,8 +143,9 @@ class Server:
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
-            limit = f"did not start within {self.spec.startup_timeout_s:g} s (startup_timeout_sec)."
-            why = limit if isinstance(error, TimeoutError) else f"could not be reached: {error}"
+            why = f"could not be reached: {error}"
+            if isinstance(error, TimeoutError):
+                why = f"did not start within {self.spec.startup_timeout_s:g} s (startup_timeout_sec)."
             self.problem = f"The MCP server {self.name} {why}"
             raise ToolError(self.problem, kind="dependency_error") from error
         else:
@@ -295,7 +296,7 @@ class Server:
             with suppress(asyncio.CancelledError, AgentcliError):
                 await task
         client, self._client = self._client, None
-        if client is not None and (for_good or self.spec.scope != "caller"):  # we could not open a caller's again
+        if client is not None and (for_good or self.spec.scope != "caller"):  # only its caller could open it again
             await client.close()
 
 

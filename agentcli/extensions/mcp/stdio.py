@@ -37,20 +37,20 @@ class ServerProgram(Struct, frozen=True):
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server; `on_end` gets the reason if the server exits by itself. Raises `ToolError`."""
     process = await _start(launch)
-    to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    from_server, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, to_server = anyio.create_memory_object_stream[SessionMessage](0)
     stderr = bytearray()
     tasks = [
         asyncio.create_task(_collect_stderr(process, stderr)),
-        asyncio.create_task(_write(process, from_session)),
-        asyncio.create_task(_read(process, to_session, stderr, on_end)),
-        asyncio.create_task(_end_reading(process)),
+        asyncio.create_task(_write_messages(process, to_server)),
+        asyncio.create_task(_read_messages(process, from_server, stderr, on_end)),
+        asyncio.create_task(_close_pipes_after_exit(process)),
     ]
     try:
-        yield read, write
+        yield read_stream, write_stream
     finally:
-        await asyncio.shield(asyncio.create_task(_end(process, tasks)))  # goes on if this is cancelled
-        for stream in (to_session, read, write, from_session):
+        await asyncio.shield(asyncio.create_task(_end(process, tasks)))  # the server ends even if this is cancelled
+        for stream in (from_server, read_stream, write_stream, to_server):
             stream.close()
 
 
@@ -61,7 +61,7 @@ async def _start(launch: ServerProgram) -> asyncio.subprocess.Process:
     if path is None:
         raise ToolError(f"The program {program} does not exist. Install it, or use its full path.", kind="not_found")
     argv = [path, *arguments]
-    if setpriv := shutil.which("setpriv"):  # kills a server that ignores the end of its stdin when agentcli ends
+    if setpriv := shutil.which("setpriv"):  # the server ends with agentcli, even if it ignores the end of its stdin
         argv = [setpriv, "--pdeathsig", "KILL", *argv]
     try:
         return await asyncio.create_subprocess_exec(
@@ -84,7 +84,9 @@ async def _exited(process: asyncio.subprocess.Process, *, poll_s: float) -> None
         await asyncio.sleep(poll_s)
 
 
-async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write_messages(
+    process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]
+) -> None:
     assert process.stdin is not None
     with suppress(OSError):  # the server has ended, which the reader reports
         async for message in messages:
@@ -92,7 +94,7 @@ async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectRece
             await process.stdin.drain()
 
 
-async def _read(
+async def _read_messages(
     process: asyncio.subprocess.Process,
     session: MemoryObjectSendStream[SessionMessage | Exception],
     stderr: bytearray,
@@ -100,13 +102,13 @@ async def _read(
 ) -> None:
     """Send the server's messages to the session, until it ends or writes a line that is too long."""
     assert process.stdout is not None
-    reason, reader = "", MessageReader()
+    reason = ""
     try:
         while line := await process.stdout.readline():
             if not line.strip():
                 continue
             try:
-                message: SessionMessage | Exception = SessionMessage(reader.validate_json(line))
+                message: SessionMessage | Exception = SessionMessage(MessageReader().validate_json(line))
             except ValueError as error:  # some servers print texts for people to stdout
                 log.warning("not an MCP message: %.200r", line)
                 message = error
@@ -130,8 +132,8 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
         del stderr[:-MAX_STDERR_BYTES]
 
 
-async def _end_reading(process: asyncio.subprocess.Process) -> None:
-    """Close a server's output after it has exited, because one of its children may hold the pipe open."""
+async def _close_pipes_after_exit(process: asyncio.subprocess.Process) -> None:
+    """End the reading of a server's output after its exit, because one of its children may hold the pipe open."""
     await _exited(process, poll_s=1.0)
     await asyncio.sleep(GRACE_S)  # its last output may still be in the pipe
     _close_pipes(process)
@@ -156,7 +158,7 @@ async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Non
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close our ends of the pipes, which a child of the server may hold open. There is no public way."""
+    """Close our ends of the pipes, which a child of the server may hold open. asyncio has no public way."""
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]  # noqa: SLF001
     for descriptor in range(3):
         if (pipe := transport.get_pipe_transport(descriptor)) is not None:

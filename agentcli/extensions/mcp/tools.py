@@ -270,16 +270,20 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that all providers accept: without invalid parts, or unions at its top. It may allow more."""
+    """Return a schema that all providers accept: without invalid parts, and without unions at its top level.
+
+    It allows all that `schema` allows, and possibly more.
+    """
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
     normal = _normalize(top, schema)
     properties = normal.get("properties", {})
-    for branch in (branch for union in _UNIONS for branch in normal.pop(union, ())):
-        target = _resolve(branch.get("$ref"), schema)
-        named = _normalize(target, schema, 1) if isinstance(target, Mapping) else branch
-        properties = named.get("properties", {}) | properties  # the first of a name wins
+    branches = [branch for union in _UNIONS for branch in normal.pop(union, ())]
+    for branch in branches:
+        if isinstance(target := _resolve(branch.get("$ref"), schema), Mapping):
+            branch = _normalize(target, schema, 1)
+        properties = branch.get("properties", {}) | properties  # if two share a name, the first one wins
     for key in ("$ref", "enum", "const"):
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": properties}
@@ -289,8 +293,8 @@ def _normalize(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str
     """Return a part of the schema `root` with the keywords that are sent and valid."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
         return {}
-    values = ((key, _normalize_keyword(key, value, root, depth + 1)) for key, value in schema.items())
-    normal = {key: value for key, value in values if value is not None}
+    keywords = ((key, _normalize_keyword(key, value, root, depth + 1)) for key, value in schema.items())
+    normal = {key: value for key, value in keywords if value is not None}
     if isinstance(items := schema.get("items"), list):  # a tuple in drafts before 2020-12
         parts = [_normalize(item, root, depth + 1) for item in items]
         normal["items"] = {"anyOf": parts} if parts else {}
@@ -302,7 +306,7 @@ def _normalize(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str
 def _normalize_keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
     """Return the valid part of a keyword's value; None leaves the keyword out."""
     match key, value:
-        case "type", str() if value in _TYPES:  # without a type, such as "any", anything is allowed
+        case "type", str() if value in _TYPES:  # others, such as "any", are left out, which allows anything
             return value
         case "type", list() if value and all(name in _TYPES for name in value):
             return list(dict.fromkeys(value))
@@ -319,13 +323,13 @@ def _normalize_keyword(key: str, value: Any, root: Mapping[str, Any], depth: int
             return [_normalize(part, root, depth) for part in value]
         case (("default" | "const"), _):
             return value
-    has_type = (
+    is_valid = (
         (key in _TEXTS and isinstance(value, str))
         or (key in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool))
         or (key in _SIZES and type(value) is int and value > 0)
         or (key == "additionalProperties" and isinstance(value, bool))
     )
-    return value if has_type else None
+    return value if is_valid else None
 
 
 def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:

@@ -28,8 +28,8 @@ from agentcli.settings.files import FileLock, Paths, make_private_folder, replac
 from agentcli.settings.short_program import run_short_program
 from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
 
-_NEW = ".new-"  # prefix of the names of unfinished folders
-_FILES = "files-"  # prefix of the names of finished ones
+_NEW = ".new-"  # prefix of the names of folders that are being filled
+_FILES = "files-"  # prefix of the names of installed versions' folders
 _TIMEOUT_S = 300.0
 _REPOSITORY = re.compile(r"\w[\w.-]*/[\w-][\w.-]*")  # owner/repo on GitHub
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|\w[\w.-]*@[\w.-]+:\S+")
@@ -148,7 +148,7 @@ class PluginStore:
         return marketplaces[name]
 
     def _marketplace_with(self, name: str) -> str:
-        """Return the only marketplace that has a plugin. Raises `UsageError` if there are none or several."""
+        """Return the only marketplace that has a plugin. Raises `UsageError` if none or several have it."""
         marketplaces = self.index.marketplaces
         match [key for key, marketplace in marketplaces.items() if name in marketplace.plugins]:
             case [only]:
@@ -193,8 +193,8 @@ class PluginStore:
         """Install a plugin that the person trusts, in place of an older version of it."""
         index, name, folder = self.index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
         (self._folder / name).mkdir(mode=0o700, exist_ok=True)
-        staged.root.parent.rename(self._folder / folder)
-        is_enabled = name not in index.plugins or index.plugins[name].is_enabled  # a new version keeps the switch
+        staged.root.parent.rename(self._folder / folder)  # `staged.root` becomes `folder`/NAME
+        is_enabled = name not in index.plugins or index.plugins[name].is_enabled  # an update leaves it off if it was
         index.plugins[name] = InstalledPlugin(staged.marketplace, folder, is_enabled)
         root = self._root(name, index.plugins[name])
         trust_folder(self.paths, root, folder_digest(root))

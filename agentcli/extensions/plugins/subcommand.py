@@ -94,7 +94,8 @@ def enable(name: Name, yes: Yes = False) -> None:
         plugin = store.read(name)
         if not is_folder_trusted(store.paths, plugin.root):
             reviewed = folder_digest(plugin.root)
-            if not _confirm_trust(store.read(name), yes=yes):  # read again, so that the parts shown are not older
+            # Read again after the digest, so that the person is not shown an older version than the one they trust.
+            if not _confirm_trust(store.read(name), yes=yes):
                 return
             trust_folder(store.paths, plugin.root, reviewed)
     store.switch(name, is_enabled=True)

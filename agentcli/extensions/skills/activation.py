@@ -115,16 +115,18 @@ class SkillRegistry:
         return activation
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End a skill that `by` activated: `name` or the innermost; a model only the latter. Raises `UsageError`."""
-        own = [activation for activation in self.active if activation.by == by]
+        """End the skill `name`, or else the innermost one, among those that `by` activated. Raises `UsageError`.
+
+        The model may end only the innermost of its skills.
+        """
+        own = [activation for activation in reversed(self.active) if activation.by == by]  # the innermost first
         if not own:
             raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")
-        innermost = own[-1]
-        ended = next((active for active in own if active.skill.name == name), None) if name else innermost
+        ended = next((activation for activation in own if name in ("", activation.skill.name)), None)
         if ended is None:
             raise UsageError(f"The skill {name} is not active.")
-        if by == "model" and ended is not innermost:
-            raise UsageError(f"{innermost.skill.name} is the innermost skill. End it before {name}.")
+        if by == "model" and ended is not own[0]:
+            raise UsageError(f"{own[0].skill.name} is the innermost skill. End it before {name}.")
         self.active.remove(ended)
         return ended
 
@@ -269,7 +271,7 @@ class SessionSkills(Struct, kw_only=True):
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
         if skill_reminder(entry, conversation.path) is None:  # the instructions are no longer in the conversation
-            try:
+            try:  # they are read from the file again
                 instructions = SkillRegistry([skill]).activate(entry.skill.name).instructions
             except UsageError as error:
                 self.session.append(SkillEnded(entry.id))

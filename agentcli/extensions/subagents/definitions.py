@@ -121,7 +121,7 @@ class Agents(Struct, kw_only=True, dict=True):
 
     def listing(self, window: int) -> str:
         """List the agents that are not built in for a model, in half of the tokens that the list of skills may use."""
-        if not (self.folders or self.added or self.plugins.active):  # then no file need be read
+        if not (self.folders or self.added or self.plugins.active):  # `definitions` would read files
             return ""
         own = {kind.name: kind.description for kind in self.definitions.values() if kind.source != "built in"}
         max_tokens = int(window * self.plugins.config.settings.skills.share / 2)

@@ -241,9 +241,11 @@ _UNFINISHED = {  # the first sentence of an unfinished subagent's result
 
 
 def _format_answer(run: AgentRun, last_event: events.Done | events.TurnFailed, texts: str) -> ToolOutput:
+    """Return a subagent's result; its answer, if it is unfinished, is all of its `texts` so far."""
     answer = texts or "It had not answered anything yet."
     if isinstance(last_event, events.Done) and run.end == "done":
         answer = last_event.text
+    # `TurnFailed` has an error, `Done` a reason.
     error, reason = getattr(last_event, "error", ""), getattr(last_event, "reason", "")
     why = _UNFINISHED.get(run.end or "", "").format(error=error, reason=reason)  # empty if it is done
     used, cost_usd = run.progress.summary, run.progress.meter.total.full_cost_usd

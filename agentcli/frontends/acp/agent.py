@@ -53,7 +53,8 @@ class AcpAgent:
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}  # by session id
         self._closing: set[asyncio.Task[None]] = set()
-        self._is_initialized = self._is_leaving = False  # after `initialize`; after the connection ended
+        self._is_initialized = False  # True after the client's `initialize`
+        self._is_leaving = False  # True after the connection ended
 
     async def run(self, input: BinaryIO) -> None:
         """Serve until the client disconnects or `leave` is called; then interrupt all turns and store everything."""
@@ -70,13 +71,13 @@ class AcpAgent:
         self._connection.close()
 
     async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        form = messages.PARAMETERS.get(method)
-        if form is None:
+        request_type = messages.PARAMETERS.get(method)
+        if request_type is None:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
         if not self._is_initialized and method != "initialize":
             raise rpc.RpcError(rpc.INVALID_REQUEST, "Invalid request: initialize comes first.")
         try:
-            request = msgspec.convert(params, form)
+            request = msgspec.convert(params, request_type)
         except msgspec.ValidationError as error:
             raise rpc.RpcError(rpc.INVALID_PARAMS, f"Invalid params: {error}") from error
         try:
@@ -123,7 +124,7 @@ class AcpAgent:
                 return {"configOptions": session.settings()["configOptions"]}
             case messages.SessionRequest(id) if method == "session/close":
                 await self._close(id)
-            case messages.SessionRequest(id):
+            case messages.SessionRequest(id):  # session/delete
                 if id in self._open:
                     await self._close(id)
                 with suppress(NoSession):  # deleting a session that does not exist succeeds

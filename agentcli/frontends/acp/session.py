@@ -113,8 +113,8 @@ class ClientSession:
             parts = parse_prompt(content, self._cwd)
         except ValueError as error:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
-        if (typed := self._host.command_in(parts.text)) is not None:
-            prompt = await self._run_command(typed, parts.media)
+        if (command := self._host.command_in(parts.text)) is not None:
+            prompt = await self._run_command(command, parts.media)
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
@@ -129,8 +129,9 @@ class ClientSession:
         await self._wait_for_turns()
         return self._stop_reason()
 
-    async def _run_command(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
-        ended = await self._host.run(typed, more=media)
+    async def _run_command(self, command: TypedCommand, media: Sequence[Block]) -> Prompt | None:
+        """Run a slash command, and return the prompt that it stands for; None if it stands for none."""
+        ended = await self._host.run(command, more=media)
         self._send_settings()
         if ended.prompt is not None:
             return ended.prompt
